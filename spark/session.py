@@ -23,6 +23,17 @@ MEMORY: Final = "2g"
 SHUFFLE_PARTITIONS: Final = 16
 SPLIT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The most of one file that one task reads: a few per core even of a small day, so that no core waits for another."""
+LITTLE_LOCAL: Final = "local[2]"
+LITTLE: Final = {
+    "spark.default.parallelism": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # What runs for seconds is not worth compiling well, nor is loading classes a reason to collect garbage.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m",
+}
+"""Settings of a session for little data."""
 _LOOPBACK: Final = "127.0.0.1"
 _shipped: set[str] = set()
 
@@ -37,13 +48,15 @@ def spark_session(
     memory: str | None = None,
     *,
     shuffle_partitions: int = SHUFFLE_PARTITIONS,
+    little: bool = False,
     folder: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The session of this process, made if there is none.
 
     `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` the driver's (`4g`), which counts only where this
-    call starts Java. `folder` is for what Spark writes beside results. `settings` win over all of ours. Raises
+    call starts Java. `little`: a session on this machine is for little data, unless `spark-submit` started it. `folder`
+    is for what Spark writes beside results. `settings` win over all of ours. Raises
     `CannotStart` without Java.
     """
     _find_java()
@@ -57,10 +70,14 @@ def spark_session(
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Else each part of an expression is noted in Java with its line of Python, which takes longer than to make it.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if given is None:
-        wanted |= {"spark.master": master or LOCAL, "spark.driver.memory": memory or MEMORY}
+        here = LITTLE_LOCAL if little else LOCAL
+        wanted |= {"spark.master": master or here, "spark.driver.memory": memory or MEMORY}
         if wanted["spark.master"].startswith("local"):
+            wanted |= LITTLE if little else {}
             wanted |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks find what this process finds
     elif master is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any, Final
 
-from spark.jobs.reading import BadFolder
+from spark.jobs.reading import BadFolder, is_little
 from spark.jobs.tables import Busy
 from spark.session import CannotStart, spark_session
 from spark.transfer.arguments import ARCHIVE, REPLAY, TransferFailed
@@ -25,6 +25,7 @@ JOBS: Final = {
     "replay": REPLAY,
 }
 """Each is a module of this package with `add_arguments(parser)` and `run(session, options)`."""
+ENDLESS: Final = ("live_usage",)
 FAILED: Final = 1
 
 
@@ -42,12 +43,19 @@ def parser() -> ArgumentParser:
 def run_job(arguments: Sequence[str]) -> dict[str, Any]:
     """Runs one job in a session of its own. Raises `CannotStart`, `BadFolder`, `Busy`, `TransferFailed`."""
     options = parser().parse_args(arguments)
-    session = spark_session(f"pushq {options.job}", options.master, options.memory)
+    session = spark_session(f"pushq {options.job}", options.master, options.memory, little=_is_little(options))
     try:
         done: dict[str, Any] = importlib.import_module(f"spark.jobs.{options.job}").run(session, options)
     finally:
         session.stop()
     return done
+
+
+def _is_little(options: Namespace) -> bool:
+    """Whether the folders of a job have little in them. Of messages, and of files still to come, nobody knows."""
+    if options.job in ENDLESS or not hasattr(options, "source"):
+        return False
+    return is_little([options.source, options.to])
 
 
 def main(arguments: Sequence[str]) -> int:

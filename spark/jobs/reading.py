@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,10 @@ _OPENED_LIKE_BYTES: Final = 256 * 1024
 """What opening a file counts as: many small files share a task."""
 
 
+LITTLE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Compressed. So much is read before plans are compiled, and made anew while they run."""
+
+
 class BadFolder(ValueError):
     """There are no usage files where they should be."""
 
@@ -28,6 +34,19 @@ def usage_files(folder: Path, kind: str) -> list[Path]:
     if not folder.is_dir():
         raise BadFolder(f"--from {folder}: there is no such folder; name one that `pushq usage collect` filled")
     return sorted(path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and match[1] == kind)
+
+
+def is_little(folders: Iterable[Path]) -> bool:
+    """Whether all the files below folders are little together; those that vanish meanwhile are not there."""
+    left = LITTLE_BYTES_MAX
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    left -= (Path(place) / name).stat().st_size
+                if left < 0:
+                    return False
+    return True
 
 
 class Rows:

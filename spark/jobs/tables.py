@@ -23,6 +23,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow.dataset import dataset  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -104,6 +106,14 @@ class Tables:
             return rows
         tenant = F.coalesce("tenant", F.lit(""))  # the folder of an empty name reads as null
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
+
+    def parts(self, table: str) -> Iterator[pa.Table]:
+        """Rows of a table without days, some at a time; none while there is nothing."""
+        root = self.folder / table
+        if root.exists():
+            for batch in dataset(root, format="parquet").to_batches():
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
 
     def replace(
         self,

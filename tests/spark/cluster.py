@@ -41,10 +41,7 @@ class SparkCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        settings = self.folder / "conf"
-        settings.mkdir(parents=True)
-        lines = {"spark.master": self.url, **_DEFAULTS}
-        (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        write_defaults(self.folder / "conf", self.url)
         port, page_port = self.url.rpartition(":")[2], self._page.rpartition(":")[2]
         try:
             self._start("Master", "--port", port, "--webui-port", page_port)
@@ -69,20 +66,7 @@ class SparkCluster:
 
     def env(self, **more: str) -> dict[str, str]:
         """Of somebody who submits to this cluster: its address is in Spark's defaults."""
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PUSHQ_", "SPARK_", "PYSPARK_", "PYTHON"))
-        }
-        path = f"{_HOME / 'bin'}:{Path(sys.executable).parent}:{clean['PATH']}"
-        return {
-            **clean,
-            "PATH": path,
-            "SPARK_CONF_DIR": str(self.folder / "conf"),
-            "SPARK_HOME": str(_HOME),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **more,
-        }
+        return env_of(self.folder / "conf", **more)
 
     def _start(self, what: str, *arguments: str) -> None:
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what.lower()}.{what}"]
@@ -118,3 +102,28 @@ class SparkCluster:
     def _logs(self) -> str:
         ends = [path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") for path in self.folder.glob("*.log")]
         return "\n".join(ends)
+
+
+def write_defaults(settings: Path, master: str) -> None:
+    """A folder of Spark's settings that name a master."""
+    settings.mkdir(parents=True)
+    lines = {"spark.master": master, **_DEFAULTS}
+    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+
+
+def env_of(settings: Path, **more: str) -> dict[str, str]:
+    """Of somebody who has these settings, and nothing of the tests' own."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PUSHQ_", "SPARK_", "PYSPARK_", "PYTHON"))
+    }
+    path = f"{_HOME / 'bin'}:{Path(sys.executable).parent}:{clean['PATH']}"
+    return {
+        **clean,
+        "PATH": path,
+        "SPARK_CONF_DIR": str(settings),
+        "SPARK_HOME": str(_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }

@@ -16,19 +16,9 @@ from tests.support.server import PushqServer
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     prerequisites.require("java")
-    made = spark_session(
-        "tests", "local[2,2]", "1g", shuffle_partitions=2, folder=tmp_path_factory.mktemp("spark"), settings=QUICK
-    )
+    made = spark_session("tests", "local[2,2]", "1g", little=True, folder=tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()
-
-
-QUICK = {
-    "spark.sql.adaptive.enabled": "false",  # re-planning tiny stages costs more than it saves
-    "spark.default.parallelism": "2",
-    "spark.sql.codegen.wholeStage": "false",  # a few rows are sooner counted than Java is compiled
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 
 
 @pytest.fixture(scope="module")

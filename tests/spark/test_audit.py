@@ -136,13 +136,12 @@ def test_files_that_were_audited_are_read_again_where_sums_do_not_vouch_for_a_da
     assert (done["files"], done["faults"], done["published"]) == (2, 0, total(rows, "published"))
     assert min(done["days"]) > first[0].at[:10]
     # A crash repeated rows: sums over the day are not those of its ranges, so its file is asked for.
-    file(source, "ledger", 4, first[-3:])
+    repeated = file(source, "ledger", 4, first[-3:])
     with pytest.raises(BadFolder, match=f"1 audited file .*{old.name}.*put it back"):
         ran(*audit)
-    (aside / old.name).rename(old)
-    done = ran(*audit)
-    assert (done["faults"], done["published"]) == (0, total(rows, "published"))
     # Whoever wants to see all ranges does, though no file is new.
+    (aside / old.name).rename(old)
+    repeated.unlink()
     done = ran(session, delivery_audit, source, to, "--screen", "never")
     assert (done["files"], done["faults"], done["published"]) == (0, 0, total(rows, "published"))
     assert not list((to / "audit_hours").glob("day=*"))

@@ -7,7 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.calls import Gateway
-from tests.spark.cluster import SparkCluster
+from tests.spark.cluster import SparkCluster, env_of, write_defaults
 from tests.spark.test_jobs import history, table, total
 from tests.support import prerequisites
 from tests.support.spark import file
@@ -79,27 +80,43 @@ def test_spark_submit_as_the_page_has_it_runs_a_rollup_on_both_workers(
     assert len(new) == 2 and new[0] == new[1] and len(new[0]) == 1
 
 
+def test_an_executor_that_has_none_of_our_code_reads_a_stream_with_what_is_shipped(
+    session: SparkSession, gateway: Gateway, tmp_path: Path
+) -> None:
+    """What was submitted starts the executor, in a process of its own."""
+    write_defaults(tmp_path / "conf", "local-cluster[1,1,1024]")
+    command = f"{submitted()[0]} archive"
+    stream_is_read(session, gateway, tmp_path, command, partial(env_of, tmp_path / "conf"))
+
+
 @pytest.mark.parametrize("how", ["spark-submit", "pushq"])
-def test_executors_that_have_none_of_our_code_read_a_stream_with_what_is_shipped(
+def test_executors_of_a_cluster_that_have_none_of_our_code_read_a_stream_with_what_is_shipped(
     session: SparkSession, small_cluster: SparkCluster, gateway: Gateway, tmp_path: Path, how: str
 ) -> None:
+    if how == "pushq":
+        given = ["usage", "run", "archive", "--master", small_cluster.url]
+        command = shlex.join([sys.executable, "-m", "gateway", *given])
+    else:
+        command = f"{submitted()[0]} archive"
+    stream_is_read(session, gateway, tmp_path, command, small_cluster.env)
+
+
+def stream_is_read(
+    session: SparkSession, gateway: Gateway, folder: Path, command: str, env: Callable[..., dict[str, str]]
+) -> None:
+    """A command with an archive's arguments behind it, where executors have no package of ours, has every message."""
     queue = gateway.made(kind="stream", partitions=2)
     gateway.publish(queue, *[{"body": n, "key": f"k{n}"} for n in range(MESSAGES)])
-    bare = bare_python(tmp_path)
-    assert subprocess.run([bare, "-c", "import pyspark, pyarrow"], cwd=tmp_path).returncode == 0
-    without = subprocess.run([bare, "-c", "import spark.source"], cwd=tmp_path, capture_output=True, text=True)
+    bare = bare_python(folder)
+    assert subprocess.run([bare, "-c", "import pyspark, pyarrow"], cwd=folder).returncode == 0
+    without = subprocess.run([bare, "-c", "import spark.source"], cwd=folder, capture_output=True, text=True)
     assert "No module named 'spark'" in without.stderr
-    (tmp_path / "key").write_text(gateway.server.key)
-    folder = tmp_path / "archive"
-    given = [queue, str(folder), "--url", gateway.server.url, "--key-file", str(tmp_path / "key")]
-    if how == "pushq":
-        command = shlex.join([sys.executable, "-m", "gateway", "usage", "run", "archive", *given])
-        command += f" --master {small_cluster.url}"
-    else:
-        command = f"{submitted()[0]} archive {shlex.join(given)}"
-    env = small_cluster.env(PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable)
-    assert done(["bash", "-c", command], env, ROOT)["messages"] == MESSAGES
-    rows = session.read.parquet(str(folder / "messages")).select("body").collect()
+    (folder / "key").write_text(gateway.server.key)
+    to = folder / "archive"
+    given = [queue, str(to), "--url", gateway.server.url, "--key-file", str(folder / "key")]
+    theirs = env(PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable)
+    assert done(["bash", "-c", f"{command} {shlex.join(given)}"], theirs, ROOT)["messages"] == MESSAGES
+    rows = session.read.parquet(str(to / "messages")).select("body").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(MESSAGES))
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
 
+import spark.session
 from gateway.commands.usage import usage
+from spark.jobs import main
 from spark.jobs.main import JOBS
+from spark.jobs.reading import LITTLE_BYTES_MAX
+from spark.session import LITTLE, LITTLE_LOCAL, CannotStart, spark_session
 
 
 def test_without_a_job_it_lists_them() -> None:
@@ -35,3 +40,49 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
 
     with pytest.raises(BadFolder, match="there is no such folder; name one that `pushq usage collect` filled"):
         usage_files(tmp_path / "gone", "ledger")
+
+
+def test_a_run_starts_little_where_all_its_files_are_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[bool] = []
+
+    def session(*given: object, little: bool) -> None:
+        started.append(little)
+        raise CannotStart("not here")
+
+    monkeypatch.setattr(main, "spark_session", session)
+    files, tables = tmp_path / "files", tmp_path / "tables"
+    for folder in (files, tables / "flows" / "day=2026-11-20"):
+        folder.mkdir(parents=True)
+    (files / "ledger").write_bytes(b"x")
+    over = ["--from", str(files), "--to", str(tables)]
+    assert main.main(["delivery_audit", *over]) == main.main(["live_usage", *over]) == main.FAILED
+    main.main(["archive", "q", str(tmp_path), "--url", "http://localhost"])
+    with (tables / "flows" / "day=2026-11-20" / "part").open("wb") as part:
+        part.truncate(LITTLE_BYTES_MAX)
+    main.main(["delivery_audit", *over])
+    assert started == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("master", "env", "is_little"),
+    [
+        (None, {}, True),
+        ("local[1]", {}, True),
+        ("spark://host:7077", {}, False),
+        (None, {"SPARK_ENV_LOADED": "1"}, False),
+    ],
+)
+def test_a_session_for_little_has_its_settings_on_this_machine_alone(
+    master: str | None, env: dict[str, str], is_little: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    made = MagicMock()
+    made.builder.appName.return_value = made.builder
+    made.builder.config.return_value = made.builder
+    monkeypatch.setattr(spark.session, "SparkSession", made)
+    spark_session("x", master, little=True)
+    settings = {call.args[0]: call.args[1] for call in made.builder.config.call_args_list}
+    assert (LITTLE.items() <= settings.items()) is is_little
+    assert settings.get("spark.master") == (master or (None if env else LITTLE_LOCAL))

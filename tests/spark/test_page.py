@@ -54,7 +54,7 @@ def test_examples_of_the_data_source_do_what_the_page_says(
 def test_commands_over_usage_files_run_as_the_page_has_them(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "spark_session", lambda *given: session)
+    monkeypatch.setattr(jobs, "spark_session", lambda *given, **settings: session)
     monkeypatch.setattr(SparkSession, "stop", lambda self: None)  # the other tests go on with it
     (tmp_path / "usage").symlink_to(USAGE)
     shown = commands("usage-jobs.md", "pushq usage run")

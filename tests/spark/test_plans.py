@@ -15,7 +15,7 @@ from spark.jobs import anomalies, live_usage, report, usage_rollup
 from spark.jobs.reading import Rows, usage_files
 from spark.jobs.tables import Tables
 from spark.transforms import audit, rollup, screen
-from tests.support.spark import BEGIN, file, minute, ran, stamp
+from tests.support.spark import BEGIN, died_while_days_moved, file, minute, ran, stamp
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "usage_v1"
 HOUR = 60
@@ -86,10 +86,12 @@ def test_reading_some_days_reads_no_others(session: SparkSession, tmp_path: Path
     assert plan.count() == 1
     page = tmp_path / "report.html"
     page.write_text("the page before")
+    died_while_days_moved(tmp_path / "tables", "usage_days", "2026-11-21")  # it brings such a run to its end
     with page.open() as before:
         assert ran(session, report, tmp_path / "tables", page)["sections"] == ["Usage"]
         assert before.read() == "the page before", "who reads meanwhile has a whole page"
-    assert "publish" in page.read_text()
+    assert "publish" in page.read_text() and not (tmp_path / "tables" / "_journal.json").exists()
+    assert (tmp_path / "tables" / "usage_days" / "day=2026-11-21").exists()
 
 
 def test_a_log_that_has_most_of_the_rows_is_added_up_where_it_is_read(session: SparkSession) -> None:

@@ -12,27 +12,29 @@ from pyspark.sql import SparkSession
 from spark.jobs import delivery_audit
 from tests.bench import spark_data, spark_scale
 from tests.bench.spark_report import GOALS, misses, report
-from tests.bench.spark_scale import JOBS, described, measured
+from tests.bench.spark_scale import JOBS, Job, described, measured
 from tests.support.spark import ran
 
 LOGS, DOERS, HOURS = 10, 10, 3
 
 
-def test_both_jobs_are_measured_and_what_is_published_says_of_what(session: SparkSession, tmp_path: Path) -> None:
-    small = {
-        "usage_rollup": (partial(spark_data.write_minutes, doers=DOERS), HOURS * 60 * DOERS),
-        "delivery_audit": (partial(spark_data.write_ledger, logs=LOGS), HOURS * 60 * LOGS * spark_data.KINDS_PER_RANGE),
-    }
-    rows = [described(tmp_path)]
-    for job in JOBS:
-        write, size = small[job.name]
-        rows += measured(session, tmp_path, job._replace(write=write), [size], is_long=False)
-    assert [(row["rows"], row["files"]) for row in rows[1:]] == [(size, HOURS) for _, size in small.values()]
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_job_is_measured_and_what_is_published_says_of_what(session: SparkSession, tmp_path: Path, job: Job) -> None:
+    write, size, told = {
+        "usage_rollup": (partial(spark_data.write_minutes, doers=DOERS), HOURS * 60 * DOERS, "minutes"),
+        "delivery_audit": (
+            partial(spark_data.write_ledger, logs=LOGS),
+            HOURS * 60 * LOGS * spark_data.KINDS_PER_RANGE,
+            "the ledger",
+        ),
+    }[job.name]
+    rows = [described(tmp_path), *measured(session, tmp_path, job._replace(write=write), [size], is_long=False)]
+    assert [(row["rows"], row["files"]) for row in rows[1:]] == [(size, HOURS)]
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "spark"], "nothing is left"
     assert [json.loads(json.dumps(row)) for row in rows] == rows
     page = report(rows)
     assert page.startswith("Measured on 20") and "4g for the driver" in page
-    assert "`usage_rollup` | 1,800 rows of minutes" in page and misses(rows) == []
+    assert f"`{job.name}` | {size:,} rows of {told}" in page and misses(rows) == []
 
 
 def test_goals_are_those_of_the_full_sizes_and_growth_is_that_of_ten_times_the_data() -> None:

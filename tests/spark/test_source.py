@@ -156,15 +156,15 @@ def test_a_work_queue_is_acknowledged_when_its_batch_is_committed(
     session: SparkSession, gateway: Gateway, tmp_path: Path
 ) -> None:
     queue = gateway.made()
-    gateway.publish(queue, *[{"body": n} for n in range(120)])
-    rows = text(stream(session, gateway, queue, maxMessagesPerBatch=50))
+    gateway.publish(queue, *[{"body": n} for n in range(60)])
+    rows = text(stream(session, gateway, queue, maxMessagesPerBatch=40))
     ended(into_files(rows, tmp_path))
     stats = gateway.stats(queue)
-    assert numbers(session, tmp_path) == list(range(120))
-    assert (stats["ready"], stats["in_flight"], stats["acked_total"]) == (0, 0, 120)
-    gateway.publish(queue, *[{"body": n} for n in range(120, 130)])
+    assert numbers(session, tmp_path) == list(range(60))
+    assert (stats["ready"], stats["in_flight"], stats["acked_total"]) == (0, 0, 60)
+    gateway.publish(queue, *[{"body": n} for n in range(60, 70)])
     ended(into_files(rows, tmp_path))
-    assert numbers(session, tmp_path) == list(range(130)), "a query that goes on takes what came since"
+    assert numbers(session, tmp_path) == list(range(70)), "a query that goes on takes what came since"
 
 
 def test_a_query_that_waits_for_more_has_acknowledged_its_last_batch(

@@ -10,35 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.jobs import capacity_plan, report, usage_rollup
+from spark.jobs import usage_rollup
 from spark.jobs.tables import Busy, Tables
-from tests.spark.test_plans import day_of
 from tests.support.spark import file, minute, ran
 
 WAIT_S_MAX = 60
-
-
-def died_while_days_moved(to: Path, table: str, day: str) -> None:
-    """Puts a folder back to the moment when a day of the journal was not yet in its place."""
-    aside = to / "_aside" / "x" / table
-    aside.mkdir(parents=True)
-    (to / table / f"day={day}").rename(aside / f"day={day}")
-    (to / "_journal.json").write_text(json.dumps({"aside": "_aside/x", "files": []}))
-
-
-def test_jobs_that_read_tables_first_bring_a_run_that_died_to_its_end(session: SparkSession, tmp_path: Path) -> None:
-    to, out = tmp_path / "tables", tmp_path / "out"
-    rows = [*day_of("q", 1, 0, 0, 100, 0, 0), *day_of("q", 1, 0, 1, 300, 0, 24 * 60)]
-    file(tmp_path / "files", "ledger", 1, rows)
-    ran(session, usage_rollup, tmp_path / "files", to)
-    died_while_days_moved(to, "flows", "2026-11-21")
-    ran(session, capacity_plan, to, out)
-    (queue,) = session.read.parquet(str(out / "capacity")).collect()
-    assert (queue["days"], queue["published_per_day"]) == (2, 200)
-    died_while_days_moved(to, "bill", "2026-11-21")
-    ran(session, report, to, out / "report.html")
-    assert "2026-11-21: 300" in (out / "report.html").read_text()
-    assert not (to / "_journal.json").exists()
 
 
 def test_days_move_when_readers_have_left_and_no_new_ones_come_meanwhile(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -56,3 +57,11 @@ def minute(at: int, operation: str = "publish", tenant: str = "a", messages: int
         counts,
         False,
     )
+
+
+def died_while_days_moved(to: Path, table: str, day: str) -> None:
+    """Puts a folder back to the moment when a day of the journal was not yet in its place."""
+    aside = to / "_aside" / "x" / table
+    aside.mkdir(parents=True)
+    (to / table / f"day={day}").rename(aside / f"day={day}")
+    (to / "_journal.json").write_text(json.dumps({"aside": "_aside/x", "files": []}))
