@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
-from tests.support.server import PushqServer, free_port
+from tests.support.server import SOON_BACK, PushqServer, free_port
 
+SERVER_ENV = SOON_BACK
 TRANSPORTS = ("ws", "sse", "poll")
 StartServer = Callable[..., PushqServer]
 

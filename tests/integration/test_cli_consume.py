@@ -12,8 +12,9 @@ import pytest
 from push.client import Admin
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
-from tests.support.server import PushqServer
+from tests.support.server import SOON_BACK, PushqServer
 
+SERVER_ENV = SOON_BACK
 TRANSPORTS = ("ws", "sse", "poll")
 
 

@@ -184,6 +184,7 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
         os.dup2(fd, number)
     for fd in fds:
         os.close(fd)
+    _open_streams()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -197,6 +198,14 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
             raise
         code = end.code
     _end(code or 0)
+
+
+def _open_streams() -> None:
+    """Those of the first process know whether its files could seek or were terminals, and not what ours are."""
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        was = getattr(sys, name)
+        buffering = 1 if name == "stderr" else -1
+        setattr(sys, name, open(fd, mode, buffering, was.encoding, was.errors, closefd=False))  # noqa: SIM115
 
 
 def _end(code: int) -> None:
