@@ -45,7 +45,7 @@ def demo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(STOP_S_MAX)
+        assert process.wait(STOP_S_MAX) == 0
 
 
 def _await_ready(url: str, process: Forked, log: Path) -> None:

@@ -53,14 +53,14 @@ class Started:
         self.stderr: BinaryIO | None = None
         with ExitStack() as theirs:
             if stdin == subprocess.PIPE:
-                reading, writing = os.pipe()
-                self.stdin, stdin = open(writing, "wb"), theirs.enter_context(open(reading, "rb"))
+                given, self.stdin = _pipe()
+                stdin = theirs.enter_context(given)
             if stdout == subprocess.PIPE:
-                reading, writing = os.pipe()
-                self.stdout, stdout = open(reading, "rb"), theirs.enter_context(open(writing, "wb"))
+                self.stdout, says = _pipe()
+                stdout = theirs.enter_context(says)
             if stderr == subprocess.PIPE:
-                reading, writing = os.pipe()
-                self.stderr, stderr = open(reading, "rb"), theirs.enter_context(open(writing, "wb"))
+                self.stderr, complains = _pipe()
+                stderr = theirs.enter_context(complains)
             streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
             self._process = Forked(["gateway", *arguments], cwd=_ROOT, env=env, **streams)
         self.pid = self._process.pid
@@ -146,6 +146,12 @@ class Cli:
     def stats(self, queue: str) -> dict[str, int]:
         stats: dict[str, int] = self.http("GET", f"/v1/queues/{queue}")["stats"]
         return stats
+
+
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Where to read, and where to write."""
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
 
 
 def _write(pipe: BinaryIO | None, what: bytes) -> None:
