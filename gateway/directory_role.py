@@ -25,13 +25,14 @@ from backend_store.model import ApiKey, PushqError
 from backend_store.tracing import Tracer
 from gateway.addresses import Address, EtcdAt
 from gateway.auth import Keyring, make_first_key
+from gateway.cannot_start import CannotStart
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import health_of_directory, of_directory, pages
-from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

@@ -20,13 +20,14 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.shard.health import JSON, Answer, Pages, serve_pages
 from gateway.addresses import Address, parse_address
 from gateway.backends import backends_of
+from gateway.cannot_start import CannotStart
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.manager_metrics import page
 from gateway.provisioner import provisioner_of
-from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

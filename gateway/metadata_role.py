@@ -17,12 +17,13 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.tracing import Tracer
 from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
+from gateway.cannot_start import CannotStart
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import Health, of_folder, pages
-from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

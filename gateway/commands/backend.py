@@ -47,7 +47,7 @@ def backend(
     }
     loaded = load(flags, config_file)
     from gateway.backend_role import serve_backend_role
-    from gateway.serve import CannotStart
+    from gateway.cannot_start import CannotStart
 
     try:
         serve_backend_role(loaded.settings)

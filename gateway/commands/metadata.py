@@ -60,10 +60,10 @@ def metadata(
     all with one secret.
     """
     from gateway.addresses import parse_address
+    from gateway.cannot_start import CannotStart
     from gateway.directory_role import serve_directory_role
     from gateway.etcd_access import EtcdAccess
     from gateway.metadata_role import serve_metadata_role
-    from gateway.serve import CannotStart
 
     try:
         address = parse_address(listen)
