@@ -33,7 +33,7 @@ story("a service that is slower than the time-out answers nobody, and that is co
     await message.reply("too late");
   });
   const pushq = client(t);
-  await assert.rejects(pushq.request(name, 1, {timeoutMs: 1_000, ttlMs: 60_000}), RequestTimeout);
+  await assert.rejects(pushq.request(name, 1, {timeoutMs: 3_000, ttlMs: 60_000}), RequestTimeout);
   await until(() => finish);
   finish();
   await until(() => pushq.lateReplies === 1);
@@ -42,7 +42,7 @@ story("a service that is slower than the time-out answers nobody, and that is co
 story("a request that nobody took in time is gone", async (t) => {
   const name = await queue();
   const pushq = client(t);
-  await assert.rejects(pushq.request(name, "old", {timeoutMs: 1_000}), {isStored: true});
+  await assert.rejects(pushq.request(name, "old", {timeoutMs: 3_000}), {isStored: true});
   await new Promise((resolve) => setTimeout(resolve, 1_100));
   const seen = [];
   pushq.subscribe(name, {credit: 8}, ({body}) => void seen.push(body));
