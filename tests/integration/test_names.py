@@ -90,8 +90,8 @@ def test_the_name_server_gives_every_address_and_not_always_in_one_order(world: 
 
 @pytest.mark.parametrize(
     ("python", "node"),
-    [(["ws", "poll"], ["sse"]), (["sse"], ["websocket", "longpoll"])],
-    ids=["two in Python and one in Node", "the others"],
+    [(["ws", "poll"], []), (["sse"], ["websocket", "sse", "longpoll"])],
+    ids=["two in Python", "the others and in Node"],
 )
 def test_clients_find_the_address_that_works_at_first_and_when_it_moves(
     world: World, python: list[str], node: list[str]

@@ -222,6 +222,7 @@ def _import_everything() -> None:
     commands = importlib.import_module("gateway.cli").COMMANDS.values()
     for module in (*ROLES, *(place.partition(":")[0] for place in commands), *WITH_A_REQUEST):
         importlib.import_module(module)
+    importlib.import_module("web_console.pages.render").templates()
 
 
 def main() -> None:
