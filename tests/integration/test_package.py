@@ -115,6 +115,12 @@ def install(python: Path, *what: str) -> None:
     run([*PIP, "--python", str(python), "install", "--no-compile", *OFFLINE, *what], python.parent)
 
 
+def wheel_of(source: Path, folder: Path) -> Path:
+    run([*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", str(folder), str(source)], folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel."""
@@ -138,7 +144,7 @@ def client_only(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     needed = folder / "needed"
     needed.mkdir()
     python, places = environment(folder / "venv", needed)
-    install(python, "--no-build-isolation", str(source / "push"))
+    install(python, str(wheel_of(source / "push", folder)))
     (metadata,) = importlib.metadata.distributions(name="pushq-client", path=[str(places)])
     for name in everything_asked_for(metadata.requires or []):
         link(importlib.metadata.distribution(name), needed)
