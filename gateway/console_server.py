@@ -36,7 +36,7 @@ from gateway.limits import (
 from gateway.queue_settings import SETTINGS
 from gateway.schemas import components, queue_changes
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow
-from push.looking_up import found
+from push.looking_up import LookingUp, found, handled
 from push.problems import KINDS
 from web_console.server import Caller, QueueRow, Refused, Reply
 from web_console.visit import Problem
@@ -148,7 +148,7 @@ class ConsoleServer:
         async with kept.lock:
             if time.monotonic() < kept.good_until_s:
                 return
-            kept.cost_s = await self._look(tenant, kept)
+            kept.cost_s = await handled(partial(self._look, tenant, kept))
             kept.looked_at_s = time.monotonic()
             # Many queues are looked at more seldom: all lists together cost a known share of a core.
             kept.good_until_s = kept.looked_at_s + max(_FRESH_S, kept.cost_s / CONSOLE_LIST_SHARE_MAX)
@@ -162,7 +162,10 @@ class ConsoleServer:
             now_s = time.monotonic()
             for name in names[start : start + CONSOLE_LIST_SLICE]:
                 try:
-                    row = await found(partial(_row, store, tenant, name))
+                    try:
+                        row = _row(store, tenant, name)
+                    except LookingUp:
+                        row = await found(partial(_row, store, tenant, name))
                 except QueueNotFound:
                     continue  # deleted meanwhile
                 if not row.is_away:

@@ -220,7 +220,7 @@ class Alerts:
         return list(self.sources.values(rule, self._queues(rule), now_ms))
 
     def _queues(self, rule: Rule) -> list[Watched]:
-        if KINDS[rule.kind].about != "queue" and not KINDS[rule.kind].is_slo:
+        if not KINDS[rule.kind].has_queues:
             return []
         version, found = self._matches.get(rule.id, (-1, []))
         if version != self._book.version:

@@ -10,9 +10,12 @@ from gateway.alerts.core.rules import Rule
 from gateway.series.book import PAUSE_SLOTS_MAX, Book
 from gateway.series.core.ring import TIERS
 
-ABOUT_LEVELS: Final = frozenset({"depth", "dead_letters", "consumer_absence"})
+ABOUT_LEVELS: Final = frozenset({"depth", "dead_letters", "consumer_absence", "total_depth", "total_dead_letters"})
 """Kinds whose values change only when something happens to a queue."""
-ABOUT_WINDOWS: Final = frozenset({"growth", "dead_letter_rate", "redelivery_rate"})
+ABOUT_WINDOWS: Final = frozenset(
+    {"growth", "dead_letter_rate", "redelivery_rate"}
+    | {"total_growth", "total_dead_letter_rate", "total_redelivery_rate"}
+)
 """Kinds about what happened to a queue lately."""
 _SLACK_MS: Final = 2 * PAUSE_SLOTS_MAX * TIERS[0].step_ms
 

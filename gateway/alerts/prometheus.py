@@ -18,6 +18,16 @@ _EXPRESSIONS: Final[dict[str, str]] = {
     "dead_letters": "pushq_queue_dead_messages{Q}",
     "dead_letter_rate": "sum by (tenant, queue) (rate(pushq_messages_ended_total{Q}[W])) * 60",
     "redelivery_rate": "rate(pushq_messages_redelivered_total{Q}[W]) * 60",
+    # Each gateway of the same backends says the same of a queue: it counts once.
+    "total_depth": "sum by (tenant) (max by (tenant, queue) (pushq_queue_ready_messages{Q}))",
+    "total_growth": "sum by (tenant) (max by (tenant, queue) (deriv(pushq_queue_ready_messages{Q}[W])))",
+    "total_dead_letters": "sum by (tenant) (max by (tenant, queue) (pushq_queue_dead_messages{Q}))",
+    "total_dead_letter_rate": (
+        "sum by (tenant) (max by (tenant, queue, reason) (rate(pushq_messages_ended_total{Q}[W]))) * 60"
+    ),
+    "total_redelivery_rate": (
+        "sum by (tenant) (max by (tenant, queue) (rate(pushq_messages_redelivered_total{Q}[W]))) * 60"
+    ),
     "consumer_absence": "pushq_queue_ready_messages{Q} and pushq_queue_consumers{Q} == 0",
     "loop_lag_ms": "pushq_loop_lag_seconds * 1000",
     "disk_used_percent": "pushq_disk_used_ratio * 100",
@@ -81,8 +91,9 @@ def _quoted(text: str) -> str:
 
 
 def _entry(rule: Rule, expression: str) -> list[str]:
-    subject = _SUBJECTS.get(rule.kind) or _SUBJECTS.get(KINDS[rule.kind].about, "")
-    summary = f"{_plain(rule.name)}: {subject}{rule.kind} is {{{{ $value }}}} {KINDS[rule.kind].unit}"
+    kind = KINDS[rule.kind]
+    subject = f"{rule.queue}: " if kind.total_of else _SUBJECTS.get(rule.kind) or _SUBJECTS.get(kind.about, "")
+    summary = f"{_plain(rule.name)}: {subject}{rule.kind} is {{{{ $value }}}} {kind.unit}"
     lines = [
         f"      - alert: {json.dumps(rule.name)}",
         f"        expr: {json.dumps(expression)}",

@@ -15,6 +15,7 @@ from gateway.alerts.reports import Reports
 from gateway.api.cluster_shapes import ClusterShard
 from gateway.cluster_watch import ClusterWatch
 from gateway.entrance import Entrance
+from gateway.policy import compile_pattern
 from gateway.series.book import PAUSE_SLOTS_MAX, Watched
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
 from gateway.series.core.ring import TIERS
@@ -72,6 +73,8 @@ class Sources:
         Raises `Unavailable` while nobody can say what subjects there are.
         """
         match rule.kind:
+            case kind if (of := KINDS[kind].total_of) is not None:
+                return [(rule.queue, self._total(rule, of, queues, now_ms))]
             case "depth":
                 return [(one.definition.name, one.pulse.ready) for one in queues]
             case "dead_letters":
@@ -91,7 +94,11 @@ class Sources:
                     for one in queues
                 ]
             case "dead_letter_rate" | "redelivery_rate":
-                return self._rates(rule, queues, now_ms)
+                is_whole = self._has_seen(rule.window_ms, now_ms)
+                return [
+                    (name, rate if is_whole or rate > rule.limit else None)
+                    for name, rate in self._rates(rule.kind, queues, rule.window_ms, now_ms)
+                ]
             case "key_days":
                 return self._keys(rule.tenant, now_ms)
             case "out_of_sync" | "replica_lag":
@@ -108,22 +115,47 @@ class Sources:
         """Whether this process looked during all of a window."""
         return 0 < self._sampler.book.began_ms <= now_ms - window_ms
 
-    def _rates(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
+    def _total(self, rule: Rule, of: str, queues: list[Watched], now_ms: int) -> float | None:
+        """Of all the rule's queues; None where some of it is not known yet, and the rest is not past the limit."""
+        is_whole = self._are_all_met(rule)
+        match of:
+            case "depth":
+                found: float = sum(one.pulse.ready for one in _working(queues))
+            case "dead_letters":
+                found = sum(one.pulse.dead for one in queues)
+            case "growth":
+                has_seen = self._has_seen(rule.window_ms, now_ms)
+                grown = [self._growth(one, rule.window_ms, now_ms, is_whole=has_seen) for one in _working(queues)]
+                known = [one for one in grown if one is not None]
+                return sum(known) if is_whole and len(known) == len(grown) else None  # the others may have shrunk
+            case _:
+                is_whole = is_whole and self._has_seen(rule.window_ms, now_ms)
+                found = sum(rate for _, rate in self._rates(of, queues, rule.window_ms, now_ms))
+        return found if is_whole or found > rule.limit else None
+
+    def _are_all_met(self, rule: Rule) -> bool:
+        """Whether every queue of a rule has been looked at: after a start that takes a while."""
+        met, there = self._sampler.book.names, self._store.node.metadata.queues
+        if len(met) >= len(there):
+            return True
+        fits = compile_pattern(rule.queue).fullmatch
+        return all(place in met or place[0] != rule.tenant or not fits(place[1]) for place in there)
+
+    def _rates(self, kind: str, queues: list[Watched], window_ms: int, now_ms: int) -> Iterator[tuple[str, float]]:
         """Messages a minute over the window, with those in no row yet. Those of before a queue was looked at count
         as none, so what a young process knows is the least that there was: enough to raise an alert, and not to end
         one.
         """
-        (column, total), is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
+        column, total = _RATES[kind]
         end = now_ms // _STEP_MS + 1
-        start = end - rule.window_ms // _STEP_MS
+        start = end - window_ms // _STEP_MS
         spans = self._sampler.book.spans(start, end)
         for one in queues:
             seen = max(0, one.pulse[total] - one.kept[total]) / (_STEP_MS / 1000)
             if one.changed_ms >= start * _STEP_MS and (series := self._sampler.book.series_of(one)) is not None:
                 values = series.rings[0].column(column, start, end)
                 seen += sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
-            rate = seen / len(spans) * 60
-            yield one.definition.name, rate if is_whole or rate > rule.limit else None
+            yield one.definition.name, seen / len(spans) * 60
 
     def _growth(self, watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
         """Messages a second that the queue has more now than when the window began, by the rows of its series."""
@@ -233,6 +265,11 @@ class Sources:
             for rule in slos:
                 self.budgets.of(rule).put(minute, *totals[rule.id])
         self._tallies.forget_before(min(self._counted) - MINUTES_KEPT)
+
+
+def _working(queues: Iterable[Watched]) -> Iterator[Watched]:
+    """Without streams: what those keep is read by many and waits for nobody."""
+    return (one for one in queues if one.definition.config.kind != "stream")
 
 
 def _bad(rule: Rule, outcome: str, requests: int, latency: list[int]) -> int:

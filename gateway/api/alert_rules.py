@@ -68,7 +68,7 @@ def fields_of(name: str, kind: Kind) -> list[str]:
         found.append("latency_ms")
     if kind.has_window:
         found.append("window_ms")
-    if kind.about == "queue" or kind.is_slo:
+    if kind.has_queues:
         found.append("queue")
     return found
 

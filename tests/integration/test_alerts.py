@@ -304,3 +304,27 @@ def test_rules_about_the_process_are_for_operators(server: PushqServer, http: ht
         assert not has(administrator, rule["id"], "firing")
         assert administrator.delete(f"/v1/alert-rules/{rule['id']}").status_code == 403
     assert http.delete(f"/v1/alert-rules/{rule['id']}").status_code == 204
+
+
+def test_what_two_queues_have_together_is_told_in_the_servers_log(server: PushqServer, http: httpx2.Client) -> None:
+    receiver = made(http, "/v1/alert-receivers", name="the book", type="log")
+    rule = made(
+        http, "/v1/alert-rules", name="full", kind="total_depth", queue="sum.*", limit=10, receivers=[receiver["id"]]
+    )
+    (tried,) = http.post(f"/v1/alert-rules/{rule['id']}/test").raise_for_status().json()["items"]
+    assert tried["ok"]
+    for queue in ("sum.a", "sum.b"):
+        filled(http, queue, 6)
+    until(lambda: has(http, rule["id"], "firing"), "the rule fires")
+    (alert,) = alerts(http, rule=rule["id"], state="firing")
+    assert (alert["subject"], alert["queue"], alert["value"]) == ("sum.*", None, 12)
+    emptied(http, "sum.a")
+    until(lambda: has(http, rule["id"], "resolved"), "the alert is over")
+
+    def told() -> list[tuple[str, str]]:
+        lines = [json.loads(line) for line in server.log().splitlines() if "the book" in line]
+        return [(line["event"], line.get("subject", "")) for line in lines if line.get("receiver") == "the book"]
+
+    until(lambda: len(told()) == 3, "all of it stands in the log")
+    assert told() == [("alert test", ""), ("alert firing", "sum.*"), ("alert resolved", "sum.*")]
+    http.delete(f"/v1/alert-rules/{rule['id']}").raise_for_status()

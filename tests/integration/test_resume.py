@@ -175,6 +175,38 @@ async def test_drained_server_hands_sessions_and_leases_to_its_next_start(server
         assert [row["ok"] for row in answer["results"]] == [True, True]
 
 
+async def test_at_a_drain_a_client_that_does_not_read_holds_nothing_up_and_costs_others_no_attempt(
+    start_server: StartServer,
+) -> None:
+    """It has credit for everything, and its outbox room for a part: of the rest no byte left, and nothing was a try."""
+    server = start_server(env={"PUSHQ_RESUME_MS": "500"})
+    create_queue(server, "q")
+    count, body = 300, "x" * 60_000
+    async with Client(server) as deaf, Client(server) as producer:
+        await deaf.subscribe("q", credit=count)
+        deaf.socket.transport.pause_reading()
+        for start in range(0, count, 20):
+            await producer.publish("q", *[{"number": number, "body": body} for number in range(start, start + 20)])
+        server.terminate()
+        stopped = await anyio.to_thread.run_sync(server.wait)
+        assert stopped.exit_code == 0 and stopped.seconds < 10
+        await deaf.cut()
+    await anyio.to_thread.run_sync(server.start)
+    attempts: dict[int, int] = {}
+    async with Client(server) as other:
+        await other.subscribe("q", credit=50)
+        while len(attempts) < count:
+            messages = (await other.next("deliver"))["messages"]
+            for message in messages:
+                number = message["body"]["number"]
+                assert number not in attempts, "each comes once"
+                attempts[number] = message["attempt"]
+            await other.send(type="ack", queue="q", receipts=[message["receipt"] for message in messages])
+    tried = [number for number, attempt in attempts.items() if attempt > 1]
+    assert 0 < len(tried) < count // 2, "what left for its socket, and no more"
+    assert sorted(tried) == list(range(len(tried)))
+
+
 async def test_killed_server_redelivers_what_was_in_flight_and_old_receipts_still_ack(server: PushqServer) -> None:
     create_queue(server, "q")
     async with Client(server) as client:

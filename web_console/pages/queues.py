@@ -84,9 +84,18 @@ def why(row: QueueRow) -> str:
 
 
 def as_row(row: QueueRow) -> dict[str, Any]:
-    address = page_path("queues", row.name)
+    return _linked(_unlinked(row))
+
+
+def _linked(row: dict[str, Any]) -> dict[str, Any]:
+    row["href"] = page_path("queues", row["name"])
+    return row
+
+
+def _unlinked(row: QueueRow) -> dict[str, Any]:
+    """Of thousands that are sorted a page is shown: only those need their address."""
     unknown = dict.fromkeys(NUMBERS) if row.is_away else {} if row.oldest_age_ms else {"oldest_age_ms": None}
-    return {**msgspec.structs.asdict(row), **unknown, "href": address, "growth": growth(row), "why": why(row)}
+    return {**msgspec.structs.asdict(row), **unknown, "growth": growth(row), "why": why(row)}
 
 
 def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
@@ -105,13 +114,13 @@ async def load_list(visit: Visit) -> dict[str, Any]:
     table = Table(
         "Queues",
         COLUMNS,
-        [as_row(row) for row in rows],
+        [_unlinked(row) for row in rows],
         "No queue fits. Queues are listed here, with what each holds and how fast it moves.",
         path=visit.path,
         query=dict(visit.query),
     )
     cut(table, visit.query, default="-ready")
-    await _draw(visit, page_of(table))
+    await _draw(visit, [_linked(row) for row in page_of(table)])
     return {"table": table}
 
 

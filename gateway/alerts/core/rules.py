@@ -22,10 +22,17 @@ class Kind(NamedTuple):
     is_above: bool = True
     has_window: bool = False
     is_slo: bool = False
+    total_of: str | None = None
+    """It is one value for all of the rule's queues together: the sum of this kind's. Its subject is their pattern."""
     is_signed: bool = False
     """Its values may be below 0, and so may its limit."""
     hysteresis: float = HYSTERESIS
     """By default: how far from its limit a value must be before an alert is over, as a part of the limit."""
+
+    @property
+    def has_queues(self) -> bool:
+        """It looks at the queues that the rule's pattern names: at each, or at all of them together."""
+        return self.about == "queue" or self.is_slo or self.total_of is not None
 
     @property
     def is_for_operators(self) -> bool:
@@ -44,6 +51,25 @@ KINDS: Final[dict[str, Kind]] = {
     "dead_letter_rate": Kind("queue", "messages/min", "Messages that ended unacked, over the window.", True, True),
     "redelivery_rate": Kind("queue", "messages/min", "Messages that came back, over the window.", True, True),
     "consumer_absence": Kind("queue", "messages", "Messages that wait while no consumer is connected."),
+    "total_depth": Kind(
+        "tenant", "messages", "Messages that wait in all the rule's work queues together.", total_of="depth",
+    ),
+    "total_growth": Kind(
+        "tenant", "messages/s", "How fast those become more, over the window.", True, True, is_signed=True,
+        total_of="growth",
+    ),
+    "total_dead_letters": Kind(
+        "tenant", "messages", "Messages in the dead letters of all the rule's queues together.",
+        total_of="dead_letters",
+    ),
+    "total_dead_letter_rate": Kind(
+        "tenant", "messages/min", "Messages that ended unacked in all of them, over the window.", True, True,
+        total_of="dead_letter_rate",
+    ),
+    "total_redelivery_rate": Kind(
+        "tenant", "messages/min", "Messages that came back in all of them, over the window.", True, True,
+        total_of="redelivery_rate",
+    ),
     "key_days": Kind("tenant", "days", "Days until an API key of the tenant ends.", False),
     "slo_availability": Kind(
         "tenant", "of the threshold", "How fast failing publishes burn the error budget, in two windows at once.",

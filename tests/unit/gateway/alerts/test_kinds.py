@@ -59,6 +59,12 @@ async def waits(world: World) -> None:
     await world.publish(8)
 
 
+async def wait_in_two_queues(world: World) -> None:
+    """Neither alone is past the limit."""
+    await world.publish(8)
+    await world.person.api("POST", "/v1/queues/tried/messages", {"messages": [{"body": 1}] * 8})
+
+
 async def is_taken(world: World) -> None:
     await world.settle(8, "ack")
 
@@ -172,6 +178,11 @@ CASES: dict[str, Case] = {
     "dead_letter_rate": Case({"limit": 1, "window_ms": 60_000, "queue": "orders"}, dies, passes),
     "redelivery_rate": Case({"limit": 1, "window_ms": 60_000, "queue": "tried"}, comes_back, passes),
     "consumer_absence": Case({"limit": 0}, waits, has_a_consumer),
+    "total_depth": Case({"limit": 12}, wait_in_two_queues, is_taken),
+    "total_growth": Case({"limit": 1, "window_ms": 60_000, "queue": "orders"}, grows, passes),
+    "total_dead_letters": Case({"limit": 5}, dies, is_purged),
+    "total_dead_letter_rate": Case({"limit": 1, "window_ms": 60_000}, dies, passes),
+    "total_redelivery_rate": Case({"limit": 1, "window_ms": 60_000}, comes_back, passes),
     "key_days": Case({"limit": 14}, key_ends_soon, key_is_revoked),
     "slo_availability": Case({"objective": 99.9}, fails, serves_on),
     "slo_latency": Case({"objective": 99.9, "latency_ms": 100}, is_slow, serves_on),

@@ -35,11 +35,18 @@ def test_every_kind_is_said() -> None:
     said = {kind: expression_of(msgspec.structs.replace(RULE, kind=kind, limit=1)) for kind in KINDS}
     assert said["key_days"] == '(pushq_key_expiry_timestamp_seconds{tenant="shop"} - time()) / 86400 < 1'
     assert said["slo_latency"] == 'max by (tenant, rule) (pushq_slo_burn_ratio{rule="rule_1"}) > 1'
+    every = 'pushq_queue_ready_messages{tenant="shop", queue=~"orders\\\\..*"}'
+    assert said["total_depth"] == f"sum by (tenant) (max by (tenant, queue) ({every})) > 1"
     assert said["replica_lag"] == "max by (shard) (pushq_shard_lag_entries) > 1"
 
 
 def test_a_summary_says_which_queue_shard_or_key_it_is_about() -> None:
-    for kind, subject in (("depth", "$labels.queue"), ("out_of_sync", "$labels.shard"), ("key_days", "$labels.key")):
+    for kind, subject in (
+        ("depth", "$labels.queue"),
+        ("total_depth", "orders.*: "),
+        ("out_of_sync", "$labels.shard"),
+        ("key_days", "$labels.key"),
+    ):
         (entry,) = yaml.safe_load(rules_file([msgspec.structs.replace(RULE, kind=kind)]))["groups"][0]["rules"]
         assert subject in entry["annotations"]["summary"]
 

@@ -180,3 +180,34 @@ async def test_what_the_process_is_like_is_known_as_of_each_look(
     monkeypatch.setattr("gateway.series.sampler.used_bytes", lambda: 0)
     await process.look(every_ms=2_000)
     assert before is not None and before > 0 and process.value(rule) == 0
+
+
+async def test_a_total_adds_up_the_queues_of_its_pattern_and_leaves_streams_out(process: Process) -> None:
+    for name, config in (("orders.eu", QueueConfig()), ("orders.us", QueueConfig()), ("other", QueueConfig())):
+        await process.store.create_queue("default", name, config)
+        await published(process.store.queue("default", name), *[MESSAGE] * 10)
+    await process.store.create_queue("default", "orders.log", QueueConfig(kind="stream"))
+    await published(process.store.queue("default", "orders.log"), *[MESSAGE] * 10)
+    await process.look()
+    rule = msgspec.structs.replace(RULE, kind="total_depth", queue="orders.*", limit=15, clear_at=13)
+    assert process.app.gateway.watching.alerts.values(rule, process.clock.ms) == [("orders.*", 20)]
+
+
+async def test_a_total_of_which_a_part_was_not_looked_at_yet_ends_no_alert(process: Process) -> None:
+    rule = msgspec.structs.replace(RULE, kind="total_depth", limit=15, clear_at=13)
+    for name in ("orders", "more"):
+        if name != "orders":
+            await process.store.create_queue("default", name, QueueConfig())
+        await published(process.store.queue("default", name), *[MESSAGE] * 10)
+    await process.app.gateway.watching.alerts.put_rule(rule, None)
+    await process.look()
+    assert process.told == ["firing"] and process.value(rule) == 20
+    await process.store.create_queue("default", "new", QueueConfig())
+    assert process.value(rule) == 20, "past the limit whatever the new one has"
+    calmer = msgspec.structs.replace(rule, limit=30)
+    assert process.value(calmer) is None, "the new one may have eleven"
+    assert process.value(msgspec.structs.replace(calmer, id="rule_2", queue="o*")) == 10, "it is none of these"
+    await process.look()
+    assert process.value(calmer) == 20
+    for kind in ("total_growth", "total_dead_letter_rate", "total_redelivery_rate"):
+        assert process.value(msgspec.structs.replace(calmer, kind=kind, limit=5)) is None, "nobody looked for a minute"
