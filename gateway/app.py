@@ -14,9 +14,10 @@ from backend_store.client import Store
 from backend_store.model import NotFound
 from gateway.alerts.setup import watching
 from gateway.api import asyncapi, docs, metrics, openapi
-from gateway.auth import Keyring, wall_clock_ms
+from gateway.auth import Keyring
 from gateway.auto_create import auto_config
 from gateway.begun import Begun
+from gateway.clock import wall_clock_ms
 from gateway.cluster_watch import ClusterWatch
 from gateway.clusters_view import ClustersView
 from gateway.console_server import ConsoleServer

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,6 +19,7 @@ import msgspec
 
 from backend_store.client import Store
 from backend_store.model import TENANT_DEFAULT, ApiKey, TokenExpired, Unauthenticated
+from gateway.clock import wall_clock_ms
 from gateway.key_sets import FreshKeys
 from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TOKEN_BYTES_MAX
 from gateway.policy import Access, compile_scopes
@@ -33,10 +33,6 @@ DAY_MS = 24 * 60 * MINUTE_MS
 KEY_ID_SHOWN = 64
 
 Clock = Callable[[], int]
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,16 +41,17 @@ from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
 from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import of_backend
-from gateway.auth import wall_clock_ms
 from gateway.backend_metrics import page
 from gateway.backend_rules import coordinator_of
 from gateway.cannot_start import CannotStart
+from gateway.clock import wall_clock_ms
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.memory import keep_what_is_imported
-from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION

@@ -14,8 +14,8 @@ from backend_store.remote.directory import Directory, FixedDirectory, LocalDirec
 from backend_store.remote.store import ClusterAt, Landing, RemoteBackends
 from backend_store.service.serving import mutual_tls
 from gateway.addresses import Address, parse_address
-from gateway.auth import wall_clock_ms
 from gateway.cannot_start import CannotStart
+from gateway.clock import wall_clock_ms
 from gateway.encryption import Encrypting, encrypting
 from gateway.guard import Guards
 from gateway.masters import MasterError

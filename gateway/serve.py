@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -31,11 +31,12 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
 from gateway.addresses import EtcdAt, parse_address, parse_etcd
 from gateway.app import Application, create_app
-from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key, wall_clock_ms
+from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key
 from gateway.backend_rules import coordinator_of
 from gateway.backends import open_backends, tls_of
 from gateway.cannot_start import CannotStart
 from gateway.certificates import CertificateError
+from gateway.clock import wall_clock_ms
 from gateway.cluster_watch import ClusterWatch
 from gateway.clusters_view import ClustersView
 from gateway.config import Loaded
@@ -56,16 +57,14 @@ from gateway.masters import MASTER_FILE, MasterError
 from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
+from gateway.signals import SIGNALS
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
 from gateway.tracing import spans_of
 from gateway.version import VERSION
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["CannotStart", "serve"]
 

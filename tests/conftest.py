@@ -217,12 +217,12 @@ def dev_server(start_server: StartServer) -> PushqServer:
 
 
 @pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
-    """One server for a file of tests that only use queues of their own names; of several gateway processes where
-    `SHARED_GATEWAYS` says so."""
-    data = tmp_path_factory.mktemp("shared") / "data"
+def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    """One server for a file of tests that only use queues of their own names; with the settings that the file has as
+    `SERVER_ENV`, and of several gateway processes where `SHARED_GATEWAYS` says so."""
+    data, env = tmp_path_factory.mktemp("shared") / "data", getattr(request.module, "SERVER_ENV", None)
     gateways = int(os.environ.get("SHARED_GATEWAYS", "1"))
-    with PushqServer(data) if gateways == 1 else SeveralServer(data, gateways=gateways) as server:
+    with PushqServer(data, env=env) if gateways == 1 else SeveralServer(data, gateways=gateways, env=env) as server:
         yield server
 
 

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp
 from backend_store.client import Store
 from backend_store.remote.store import RemoteBackends
 from gateway.app import Application
-from gateway.auth import wall_clock_ms
 from gateway.backends import open_storage
+from gateway.clock import wall_clock_ms
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
 from gateway.leftover import Bounds

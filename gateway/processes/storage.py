@@ -18,8 +18,8 @@ from backend_store.model import COMPANION
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
-from gateway.auth import wall_clock_ms
 from gateway.cannot_start import CannotStart
+from gateway.clock import wall_clock_ms
 from gateway.listeners import bind_unix
 from gateway.logs import configure_logs
 from gateway.memory import keep_what_is_imported

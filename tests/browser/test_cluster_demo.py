@@ -82,13 +82,16 @@ def kill(page: Page, *names: str) -> None:
     assert figure(page, "doubled") == 0
 
 
-def test_any_part_is_killed_by_its_button_and_nothing_is_missing_or_doubled(demo: Page) -> None:
+def test_a_leader_is_killed_by_its_button_and_nothing_is_missing_or_doubled(demo: Page) -> None:
     assert "token" not in demo.url
     leads = re.compile(rf"leads shards? .*\b{STREAM_SHARD}\b")
     leader = demo.locator(".part").filter(has_text=leads).locator("h3")
     expect(leader).to_have_count(1)
     kill(demo, leader.inner_text())
     expect(demo.locator("#events")).to_contain_text(f"it led shard {STREAM_SHARD}")
+
+
+def test_a_gateway_and_the_balancer_are_killed_at_once_and_nothing_is_missing_or_doubled(demo: Page) -> None:
     kill(demo, "gateway1", "haproxy")
 
 

@@ -38,7 +38,7 @@ def test_a_backend_is_drained_on_its_page_which_follows(browser: Browser, tmp_pa
             row = backends.get_by_role("row").filter(has=page.get_by_role("rowheader", name=led, exact=True))
             row.locator("summary", has_text="Drain").press("Enter")
             expect(row).to_contain_text(f"{led} gives away what it leads: shard 0.")
-            check_look(page, "/console/node-drain")
+            check_look(page, "/console/node-drain", "dark")
             page.set_viewport_size({"width": 320, "height": 700})
             events = page.get_by_role("region", name="Events").locator("tbody tr")
             heights = events.evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().height)")

@@ -113,12 +113,12 @@ def test_a_stream_that_is_cut_before_its_first_message_misses_none(sdk: SdkPage,
 
 @every_transport
 def test_a_lease_lives_as_long_as_its_handler(sdk: SdkPage, transport: str) -> None:
-    sdk.create_queue("short", visibility_timeout_ms=2500)
+    sdk.create_queue("short", visibility_timeout_ms=1500)
     sdk.open(transport)
     sdk.page.evaluate(
         """async () => {
           window.bench.subscription = window.bench.pushq.subscribe("short", {credit: 1}, async ({body, attempt}) => {
-            await new Promise((resolve) => setTimeout(resolve, 6000));
+            await new Promise((resolve) => setTimeout(resolve, 3500));
             window.bench.seen.push({body, attempt});
           });
           await window.bench.subscription.ready;
@@ -179,7 +179,7 @@ def test_a_message_that_is_too_large_fails_alone(sdk: SdkPage, transport: str) -
 
 
 def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkPage) -> None:
-    sdk.create_queue("short", visibility_timeout_ms=2500)
+    sdk.create_queue("short", visibility_timeout_ms=1500)
     sdk.open("ws")
     sdk.page.evaluate(
         """() => window.bench.pushq.subscribe("short", {credit: 1, maxHandlerMs: 100}, async (message) => {
@@ -197,7 +197,7 @@ def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkP
 
 @every_transport
 def test_a_key_that_ends_is_replaced_by_the_next_one(sdk: SdkPage, transport: str) -> None:
-    until = datetime.now(UTC) + timedelta(seconds=3)
+    until = datetime.now(UTC) + timedelta(seconds=2)
     scopes = ["publish:*", "consume:*", "view:*"]
     key = {"name": "short", "scopes": scopes, "expires_at": until.isoformat(timespec="milliseconds")}
     sdk.page.goto(sdk.server.url)
@@ -231,17 +231,17 @@ def test_a_blocked_websocket_gives_way_to_sse(sdk: SdkPage) -> None:
 
 
 def test_many_sse_subscriptions_leave_room_for_publishes(sdk: SdkPage) -> None:
-    """A browser has six connections per host over HTTP/1.1: eight streams would block every other request for ever."""
-    for n in range(8):
+    """A browser has six connections per host over HTTP/1.1: six streams would block every other request for ever."""
+    for n in range(6):
         sdk.create_queue(f"many-{n}")
     sdk.open("sse")
-    for n in range(8):
+    for n in range(6):
         sdk.subscribe(f"many-{n}", credit=4)
-    for n in range(8):
+    for n in range(6):
         sdk.publish(f"many-{n}", n)
-    sdk.wait_until("bench.seen.length === 8")
+    sdk.wait_until("bench.seen.length === 6")
     sdk.close()
-    assert sorted(sdk.read("bench.seen.map(({body}) => body)")) == list(range(8))
+    assert sorted(sdk.read("bench.seen.map(({body}) => body)")) == list(range(6))
 
 
 def test_a_wrong_key_stops_the_client_for_good(sdk: SdkPage) -> None:

@@ -1,5 +1,6 @@
 """No file speaks of the machine it was written on, or leaves a mark to come back to."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ _NOT_OURS = re.compile(
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and not _NOT_OURS.search(path.relative_to(root).as_posix()):
-            yield path
+    for place, folders, files in os.walk(root):
+        inside = Path(place).relative_to(root)
+        folders[:] = [name for name in sorted(folders) if not _NOT_OURS.search((inside / name).as_posix())]
+        ours = (Path(place, name) for name in sorted(files) if not _NOT_OURS.search((inside / name).as_posix()))
+        yield from (path for path in ours if path.is_file())
 
 
 def _findings(root: Path) -> list[str]:

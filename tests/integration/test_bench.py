@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from tests.bench.__main__ import measure, run
+from tests.bench.__main__ import main, measure, run
 from tests.bench.machine import choose_cores
 from tests.bench.page import PAGE, PUBLISHED, shown
 from tests.bench.report import report
@@ -50,19 +49,36 @@ def test_name_stands_for_the_scenarios_that_begin_with_it() -> None:
     assert chosen([]) == list(SCENARIOS)
 
 
-def test_unknown_scenario_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.bench", "wrok"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
-    assert ended.returncode == 2
-    assert "no scenario 'wrok'; there are publish, " in ended.stderr
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`python -m tests.bench` with these arguments; its exit code."""
+
+    def command(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["tests.bench", *arguments])
+        return main()
+
+    return command
+
+
+def test_unknown_scenario_is_named(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("wrok") == 2
+    assert "no scenario 'wrok'; there are publish, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "code", "said"), [("idle", 2, "'idle' is not counted"), ("publish", 1, "valgrind")])
-def test_what_cannot_be_counted_is_said(name: str, code: int, said: str) -> None:
-    command = [sys.executable, "-m", "tests.bench", "--count", name]
-    without = {**os.environ, "PATH": ""}
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30, env=without)
-    assert ended.returncode == code and said in ended.stderr
+def test_what_cannot_be_counted_is_said(
+    name: str,
+    code: int,
+    said: str,
+    command: Command,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert command("--count", name) == code and said in capsys.readouterr().err
 
 
 def test_report_shows_medians_and_says_whether_goals_are_reached() -> None:
@@ -113,11 +129,11 @@ def test_only_one_part_is_run_when_asked_to() -> None:
     assert {name for part in PARTS.values() for name in part} == set(SCENARIOS)
 
 
-def test_folder_without_a_server_is_refused_as_the_other_checkout(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.bench", "--against", str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
-    assert ended.returncode == 2
-    assert "has no gateway/__main__.py" in ended.stderr
+def test_folder_without_a_server_is_refused_as_the_other_checkout(
+    tmp_path: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--against", str(tmp_path)) == 2
+    assert "has no gateway/__main__.py" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("published", PUBLISHED)

@@ -8,13 +8,15 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
-from tests.support.server import PushqServer, free_port
+from tests.support.server import SOON_BACK, PushqServer, free_port
 
+SERVER_ENV = SOON_BACK
 TRANSPORTS = ("ws", "sse", "poll")
 StartServer = Callable[..., PushqServer]
 
@@ -194,13 +196,10 @@ def test_consume_goes_on_when_the_server_comes_back(start_server: StartServer) -
 def test_absent_server_ends_with_5_within_seconds(cli: Cli) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
     began = time.monotonic()
-    for arguments in (
-        ["queue", "list"],
-        ["publish", "q", "1"],
-        ["consume", "q"],
-        ["consume", "q", "--transport", "sse"],
-    ):
-        ran = cli.any(*arguments, "--url", nowhere)
+    lines = ("queue list", "publish q 1", "consume q", "consume q --transport sse")
+    with ThreadPoolExecutor(len(lines)) as threads:
+        each = list(threads.map(lambda line: cli.any(*line.split(), "--url", nowhere), lines))
+    for ran in each:
         assert ran.code == 5, ran
         assert ran.out == ""
         assert "pushq serve" in ran.err

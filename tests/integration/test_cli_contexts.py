@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Cli
+from tests.support.cli import Cli, Ran
 from tests.support.server import PushqServer, free_port
 
 
@@ -59,8 +60,14 @@ def test_a_server_that_is_absent_or_another_one_is_named_whole_and_without_secre
     absent = f"127.0.0.1:{free_port()}"
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        for place in (absent, f"127.0.0.1:{other.server_port}/base"):
-            ran = cli.any(*line.split(), "--url", f"http://me:secret@{place}", env={"PUSHQ_KEY": "pushq_key"})
+        places = (absent, f"127.0.0.1:{other.server_port}/base")
+
+        def asked(place: str) -> Ran:
+            return cli.any(*line.split(), "--url", f"http://me:secret@{place}", env={"PUSHQ_KEY": "pushq_key"})
+
+        with ThreadPoolExecutor(len(places)) as threads:
+            each = list(threads.map(asked, places))
+        for place, ran in zip(places, each, strict=True):
             assert ran.code != 0 and f"http://{place}" in ran.err, ran.err
             assert "secret" not in ran.err and "pushq_key" not in ran.err
         other.shutdown()

@@ -7,7 +7,9 @@ import uuid
 import pytest
 
 from tests.support.cli import Cli
-from tests.support.server import PushqServer
+from tests.support.server import SOON_BACK, PushqServer
+
+SERVER_ENV = SOON_BACK
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,15 @@ from typing import Any, ClassVar, Self, cast
 
 import pytest
 
-from gateway.commands.mover import Mover, Stopped
+from gateway.commands.mover import ALONE_MESSAGES_MAX, STEP_MESSAGES_MAX, Mover, Stopped
 from push.client import Admin, Unavailable
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
 from tests.support.server import PushqServer
 
-MANY = 3_000
-FEW = 200
+MANY = 2_000
+SHOWN_MAX = 500
+FEW = 80
 """One by one, each waits for the disk."""
 
 
@@ -33,9 +34,21 @@ def source(cli: Cli) -> str:
 
 
 @pytest.fixture(params=["one step", "two steps"])
-def to(request: pytest.FixtureRequest, cli: Cli, source: str) -> str:
+def way(request: pytest.FixtureRequest) -> str:
+    way: str = request.param
+    return way
+
+
+@pytest.fixture
+def batch(way: str) -> int:
+    """How many messages are received together."""
+    return STEP_MESSAGES_MAX if way == "one step" else ALONE_MESSAGES_MAX
+
+
+@pytest.fixture
+def to(way: str, cli: Cli, source: str) -> str:
     name = cli.create_queue(f"{source}-to")
-    if request.param == "one step":
+    if way == "one step":
         cli("queue", "update", name, "--colocate-with", source)
     return name
 
@@ -45,7 +58,10 @@ def fill(cli: Cli, queue: str, count: int) -> None:
 
 
 def bodies(cli: Cli, queue: str) -> list[Any]:
-    return [json.loads(line) for line in cli("consume", queue, "--raw", "--until-empty").out.splitlines()]
+    """Of what lies ready, up to some hundreds."""
+    found = cli("queue", "peek", queue, "--limit", str(SHOWN_MAX), "--json").json()["items"]
+    assert len(found) < SHOWN_MAX
+    return [item["body"] for item in found]
 
 
 def count(cli: Cli, queue: str) -> int:
@@ -53,17 +69,17 @@ def count(cli: Cli, queue: str) -> int:
     return stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]
 
 
-def test_messages_move_in_order_with_what_their_producer_said(cli: Cli, source: str, to: str) -> None:
+def test_messages_move_in_order_with_what_their_producer_said(cli: Cli, source: str, to: str, batch: int) -> None:
     for queue in (source, to):
         cli("queue", "update", queue, "--priorities", "3")
     said = ("--key", "ann", "--header", "x=a b", "--priority", "2", "--ttl", "1h", "--reply-to", "r")
     cli("publish", source, '{"n": 1}', *said, "--id", "m-1", "--correlation-id", "c")
     cli("publish", source, "-", "--content-type", "application/octet-stream", stdin=b"\x00\xff")
     cli("publish", source, "later", "--delay", "1h")
-    fill(cli, source, 250)
+    fill(cli, source, 2 * batch)
     before = cli("queue", "peek", source, "--limit", "300", "--json").json()["items"]
     ran = cli("move", source, to)
-    assert f'252 messages moved from "{source}" to "{to}"' in ran.err and ran.out == ""
+    assert f'{2 * batch + 2} messages moved from "{source}" to "{to}"' in ran.err and ran.out == ""
     after = cli("queue", "peek", to, "--limit", "300", "--json").json()["items"]
     kept = ("id", "body", "body_base64", "content_type", "headers", "key", "priority", "reply_to", "correlation_id")
     assert [[item.get(name) for name in kept] for item in after] == [
@@ -106,12 +122,13 @@ async def test_a_wrong_clock_of_ours_takes_nothing_from_a_life_and_gives_it_noth
     assert timedelta(seconds=-1) < longer < timedelta(minutes=1)
 
 
-def test_count_moves_the_first_and_json_says_how(cli: Cli, source: str, to: str) -> None:
-    fill(cli, source, 150)
-    told = cli("move", source, to, "--count", "120", "--json").json()
-    assert (told["moved"], told["repeats"], told["in_both"], told["in_doubt"]) == (120, 0, 0, 0)
-    assert bodies(cli, to) == list(range(120))
-    assert bodies(cli, source) == list(range(120, 150))
+def test_count_moves_the_first_and_json_says_how(cli: Cli, source: str, to: str, batch: int) -> None:
+    some = batch + 10
+    fill(cli, source, 2 * batch)
+    told = cli("move", source, to, "--count", str(some), "--json").json()
+    assert (told["moved"], told["repeats"], told["in_both"], told["in_doubt"]) == (some, 0, 0, 0)
+    assert bodies(cli, to) == list(range(some))
+    assert bodies(cli, source) == list(range(some, 2 * batch))
 
 
 def test_ctrl_c_ends_it_after_what_is_under_way(cli: Cli, source: str, to: str) -> None:
@@ -138,7 +155,7 @@ def test_killed_in_one_step_each_message_is_in_one_queue(cli: Cli, source: str) 
         moving.kill()
         moving.wait(RUN_S_MAX)
     until(lambda: count(cli, source) + count(cli, to) == MANY, "what the server had begun is done")
-    moved = bodies(cli, to)
+    moved = [json.loads(line) for line in cli("consume", to, "--raw", "--until-empty").out.splitlines()]
     assert moved == list(range(len(moved)))
     assert count(cli, source) == MANY - len(moved)
 
@@ -197,15 +214,16 @@ async def test_server_that_does_not_come_back_leaves_the_rest(cli: Cli, source: 
     assert (cli.stats(source)["ready"], count(cli, to), mover.done) == (1, 0, 0)
 
 
-def test_full_queue_takes_what_fits_and_the_rest_stays_untried(cli: Cli, source: str, to: str) -> None:
-    cli("queue", "update", to, "--max-messages", "130")
-    fill(cli, source, 200)
+def test_full_queue_takes_what_fits_and_the_rest_stays_untried(cli: Cli, source: str, to: str, batch: int) -> None:
+    room, left = batch + 10, batch - 5
+    cli("queue", "update", to, "--max-messages", str(room))
+    fill(cli, source, room + left)
     ran = cli.any("move", source, to)
     assert ran.code == 1
-    assert "queue-full" in ran.err and "130 messages moved" in ran.err and "this is about message" in ran.err
-    assert (cli.stats(source)["ready"], cli.stats(source)["in_flight"]) == (70, 0)
+    assert "queue-full" in ran.err and f"{room} messages moved" in ran.err and "this is about message" in ran.err
+    assert (cli.stats(source)["ready"], cli.stats(source)["in_flight"]) == (left, 0)
     attempts = cli("consume", source, "--until-empty", "--format", "{attempt} {body}").out.splitlines()
-    assert attempts == [f"1 {number}" for number in range(130, 200)]
+    assert attempts == [f"1 {number}" for number in range(room, room + left)]
 
 
 def test_repeats_are_dropped_by_a_queue_that_knows_their_ids_unless_they_get_new_ones(

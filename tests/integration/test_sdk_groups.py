@@ -12,10 +12,11 @@ import pytest
 
 from push.client import Admin, Limits, Message, Pushq, connect
 from push.client.model import TransportName
-from tests.support.server import PushqServer
+from tests.support.server import SOON_BACK, PushqServer
 
 pytestmark = pytest.mark.anyio
 
+SERVER_ENV = SOON_BACK
 TRANSPORTS: list[TransportName] = ["ws", "sse", "poll"]
 QUICK = Limits(backoff_base_s=0.05, backoff_cap_s=0.5, close_timeout_s=2)
 _numbers = count()

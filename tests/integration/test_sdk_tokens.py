@@ -17,7 +17,7 @@ from tests.support.server import PushqServer
 pytestmark = pytest.mark.anyio
 
 ISSUER = "https://id.example"
-LIFE_S = 3
+LIFE_S = 2
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ async def test_a_client_outlives_its_tokens(server: PushqServer, transport: Any)
             assert (message.body, message.attempt) == (number, 1)
             await message.ack()
             number += 1
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
     assert tokens.asked >= 4 and number >= 10
     if transport == "ws":
         assert not [event for event in events if isinstance(event, Disconnected)]

@@ -67,15 +67,15 @@ test("requests share one queue of replies, and each gets its own reply", async (
 
 test("a request that nobody answers in time rejects, and says what became of it", async (t) => {
   const {pushq, sockets} = asking(t);
-  const stored = pushq.request("prices", 1, {timeoutMs: 80});
+  const stored = pushq.request("prices", 1, {timeoutMs: 400});
   const socket = await accepted(sockets);
   await inbox(socket);
   await asked(socket);
   await assert.rejects(stored, (error) => {
     assert.ok(error instanceof RequestTimeout && error instanceof PushqError);
-    assert.deepEqual([error.code, error.queue, error.timeoutMs], ["request-timeout", "prices", 80]);
+    assert.deepEqual([error.code, error.queue, error.timeoutMs], ["request-timeout", "prices", 400]);
     assert.equal(error.isStored, true);
-    assert.match(error.message, /queue "prices": no reply within 80 ms; the request was stored/);
+    assert.match(error.message, /queue "prices": no reply within 400 ms; the request was stored/);
     return true;
   });
   await assert.rejects(pushq.request("prices", 2, {timeoutMs: 40}), {isStored: false});

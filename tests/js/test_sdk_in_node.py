@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.support.server import PushqServer
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parents[1] / "push" / "js" / "example.mjs"
 RUN_S_MAX = 60
+SIDE_BY_SIDE = 3
+"""Processes of Node that share the files: most of the time each waits for a clock."""
 
 
 def run(node: str, *arguments: str, server: PushqServer | None = None, queue: str = "orders") -> str:
@@ -32,9 +35,11 @@ def run(node: str, *arguments: str, server: PushqServer | None = None, queue: st
 
 def test_the_rules_of_the_sdk_hold(node: str) -> None:
     files = sorted(path.name for path in HERE.glob("*.test.mjs"))
-    printed = run(node, "all.mjs", *files)
-    passed = re.search(r"^# pass (\d+)$", printed, re.MULTILINE)
-    assert passed is not None and int(passed[1]) > 10 * len(files), printed
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        shares = [files[first::SIDE_BY_SIDE] for first in range(SIDE_BY_SIDE)]
+        printed = list(threads.map(lambda share: run(node, "all.mjs", *share), shares))
+    passed = [re.search(r"^# pass (\d+)$", said, re.MULTILINE) for said in printed]
+    assert sum(int(one[1]) for one in passed if one) > 10 * len(files), printed
 
 
 @pytest.mark.parametrize("transport", ["ws", "sse", "poll"])

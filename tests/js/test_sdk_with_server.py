@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import PushqServer
+from tests.support.server import SOON_BACK, PushqServer
 
 HERE = Path(__file__).resolve().parent / "server"
 STORIES = sorted(path.name for path in HERE.glob("*.test.mjs"))
 RUN_S_MAX = 120
+SERVER_ENV = SOON_BACK
 
 
 @pytest.mark.parametrize("transport", ["ws", "sse", "poll"])

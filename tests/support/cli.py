@@ -1,22 +1,19 @@
 """Runs `pushq` as a person or a script does: a process of its own against a real server.
 
-What runs to its end is the fork of a process that has imported the command line, see `forked`; what goes on beside a
-test is an interpreter of its own.
+Each is the fork of a process that has imported the command line, see `forked`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
@@ -39,26 +36,71 @@ class Ran(NamedTuple):
         return json.loads(self.out)
 
 
+class Started:
+    """A command that goes on while the test does; what of `subprocess.Popen` our tests use."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: Mapping[str, str],
+        stdin: IO[Any] | int = subprocess.DEVNULL,
+        stdout: IO[Any] | int = subprocess.PIPE,
+        stderr: IO[Any] | int = subprocess.PIPE,
+    ) -> None:
+        """Streams are as in `Popen`."""
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
+        self.stderr: BinaryIO | None = None
+        with ExitStack() as theirs:
+            if stdin == subprocess.PIPE:
+                given, self.stdin = _pipe()
+                stdin = theirs.enter_context(given)
+            if stdout == subprocess.PIPE:
+                self.stdout, says = _pipe()
+                stdout = theirs.enter_context(says)
+            if stderr == subprocess.PIPE:
+                self.stderr, complains = _pipe()
+                stderr = theirs.enter_context(complains)
+            streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+            self._process = Forked(["gateway", *arguments], cwd=_ROOT, env=env, **streams)
+        self.pid = self._process.pid
+        self.poll, self.wait, self.kill = self._process.poll, self._process.wait, self._process.kill
+        self.terminate, self.send_signal = self._process.terminate, self._process.send_signal
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def communicate(self, given: bytes = b"", *, timeout: float) -> tuple[bytes, bytes]:
+        """Writes what it is given, reads what it says, and waits for its end. Raises `subprocess.TimeoutExpired`."""
+        with ThreadPoolExecutor(3) as threads:
+            threads.submit(_write, self.stdin, given)
+            out, err = threads.submit(_read, self.stdout), threads.submit(_read, self.stderr)
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self.wait()
+                raise
+            return out.result(RUN_S_MAX), err.result(RUN_S_MAX)
+
+    def close(self) -> None:
+        """It is killed if it runs still."""
+        self.kill()
+        self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
 def run(*arguments: str, env: Mapping[str, str], stdin: str | bytes = "", within_s: float = RUN_S_MAX) -> Ran:
     """A command of `pushq`, to its end. Raises `subprocess.TimeoutExpired`."""
-    (reading, writing), (out, out_theirs), (err, err_theirs) = os.pipe(), os.pipe(), os.pipe()
-    with open(reading, "rb") as given, open(out_theirs, "wb") as says, open(err_theirs, "wb") as complains:
-        pipes: dict[str, Any] = {"stdin": given, "stdout": says, "stderr": complains}
-        process = Forked(["gateway", *arguments], cwd=_ROOT, env=env, **pipes)
-    with ThreadPoolExecutor(3) as threads:
-        threads.submit(_write, writing, stdin.encode() if isinstance(stdin, str) else stdin)
-        said, complaint = threads.submit(_read, out), threads.submit(_read, err)
-        try:
-            code = process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-        return Ran(said.result(RUN_S_MAX).decode(), complaint.result(RUN_S_MAX).decode(), code)
-
-
-def _take_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with closing(Started(*arguments, env=env, stdin=subprocess.PIPE)) as process:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        out, err = process.communicate(given, timeout=within_s)
+        assert process.returncode is not None
+        return Ran(out.decode(), err.decode(), process.returncode)
 
 
 class Cli:
@@ -82,17 +124,10 @@ class Cli:
         return run(*arguments, env=self.env | (env or {}), stdin=stdin)
 
     @contextmanager
-    def running(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *arguments: str, **options: Any) -> Iterator[Started]:
         """A command that goes on while the test does; stdout and stderr are pipes unless `options` say otherwise."""
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        argv = [sys.executable, "-m", "gateway", *arguments]
-        # Whoever started the tests in the background may have had Ctrl-C ignored: the command is one in a terminal.
-        fresh = {"env": self.env, **pipes, "preexec_fn": _take_interrupts, **options}
-        with subprocess.Popen(argv, cwd=_ROOT, **fresh) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        with closing(Started(*arguments, **{"env": self.env, **options})) as process:
+            yield process
 
     def http(self, method: str, path: str, body: bytes | None = None) -> Any:
         """What a test needs around a command, without a second process."""
@@ -113,11 +148,17 @@ class Cli:
         return stats
 
 
-def _write(pipe: int, what: bytes) -> None:
-    with suppress(BrokenPipeError), open(pipe, "wb") as file:
-        file.write(what)
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Where to read, and where to write."""
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
 
 
-def _read(pipe: int) -> bytes:
-    with open(pipe, "rb") as file:
-        return file.read()
+def _write(pipe: BinaryIO | None, what: bytes) -> None:
+    if pipe is not None:
+        with suppress(BrokenPipeError), pipe:
+            pipe.write(what)
+
+
+def _read(pipe: BinaryIO | None) -> bytes:
+    return b"" if pipe is None else pipe.read()

@@ -196,6 +196,7 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
         os.dup2(fd, number)
     for fd in fds:
         os.close(fd)
+    _open_streams()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -221,6 +222,14 @@ def _move(beside: int) -> None:
                 raise OSError(ctypes.get_errno(), f"setns {kind} of {beside}")
 
 
+def _open_streams() -> None:
+    """Those of the first process know whether its files could seek or were terminals, and not what ours are."""
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        was = getattr(sys, name)
+        buffering = 1 if name == "stderr" else -1
+        setattr(sys, name, open(fd, mode, buffering, was.encoding, was.errors, closefd=False))  # noqa: SIM115
+
+
 def _end(code: int) -> None:
     """What an interpreter does at its end but for clearing its modules away: all are the first process's, and each page
     that is touched is copied, a tenth of a second each time."""
@@ -235,6 +244,7 @@ def _import_everything() -> None:
     commands = importlib.import_module("gateway.cli").COMMANDS.values()
     for module in (*ROLES, *(place.partition(":")[0] for place in commands), *WITH_A_REQUEST):
         importlib.import_module(module)
+    importlib.import_module("web_console.pages.render").templates()
 
 
 def main() -> None:

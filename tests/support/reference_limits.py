@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 from typing import NamedTuple
@@ -850,6 +851,7 @@ def _table(group: Group) -> list[str]:
     return rows
 
 
+@functools.cache
 def _numbers(name: str) -> dict[str, tuple[float, str]]:
     """The public numbers of a module with the docstrings below them."""
     module = importlib.import_module(name)

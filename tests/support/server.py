@@ -33,6 +33,8 @@ UNHURRIED = {
     "PUSHQ_OVERLOAD__LAG_MS_MAX": "5000",
 }
 """Clients of a test come all at once, on a machine that does much else: that is no overload of the server."""
+SOON_BACK = {"PUSHQ_RESUME_MS": "500"}
+"""What was sent to a stream of events that its reader left comes back so soon, for tests that wait for it."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from typing import Any, NamedTuple
 
 from tests.support.hosts import Host
@@ -19,15 +20,26 @@ class Steady:
         self.name = name
         self._said = host.stdout_of(name)
         self._host = host
+        self._read_bytes = 0
+        self._events: list[dict[str, Any]] = []
+        self._counts: Counter[str] = Counter()
         self._process = host.start_talking(name, *command, env=env)
 
     def events(self) -> list[dict[str, Any]]:
         """Everything so far; a line that is half written is not there yet."""
-        lines = self._said.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        with self._said.open("rb") as said:
+            said.seek(self._read_bytes)
+            whole = said.read().rpartition(b"\n")[0]
+        if whole:
+            self._read_bytes += len(whole) + 1
+            new = [json.loads(line) for line in whole.split(b"\n")]
+            self._events += new
+            self._counts.update(each["event"] for each in new)
+        return self._events
 
     def count(self, event: str) -> int:
-        return sum(each["event"] == event for each in self.events())
+        self.events()
+        return self._counts[event]
 
     def wait_for(self, event: str, count: int, seconds_max: float) -> float:
         """Until it has said `event` so often; the seconds it took."""

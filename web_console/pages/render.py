@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,18 +12,25 @@ from starlette.responses import HTMLResponse
 from web_console import tables, wording
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
-_environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
-_environment.globals.update(
-    write=wording.write,
-    number=wording.number,
-    plural=wording.plural,
-    size=wording.size,
-    age=wording.age,
-    rate=wording.rate,
-    line_points=wording.line_points,
-    page_of=tables.page_of,
-)
-_environment.globals["m"] = _environment.get_template("console/macros.html").module
+
+
+@cache
+def templates() -> Environment:
+    """Made for the first page: a server starts without compiling what its pages share."""
+    made = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    made.globals.update(
+        write=wording.write,
+        number=wording.number,
+        plural=wording.plural,
+        size=wording.size,
+        age=wording.age,
+        rate=wording.rate,
+        line_points=wording.line_points,
+        page_of=tables.page_of,
+    )
+    made.globals["m"] = made.get_template("console/macros.html").module
+    return made
+
 
 PAGE_HEADERS = {
     # Everything a page runs, shows or connects to is a file or an endpoint of this server; nothing is inline.
@@ -35,7 +43,7 @@ PAGE_HEADERS = {
 
 def page(template: str, **values: object) -> HTMLResponse:
     """The template as a response; an unknown name in it is an error, not an empty place."""
-    return HTMLResponse(_environment.get_template(template).render(values), headers=PAGE_HEADERS)
+    return HTMLResponse(templates().get_template(template).render(values), headers=PAGE_HEADERS)
 
 
 CONSOLE_HEADERS = {
@@ -58,11 +66,11 @@ def console_page(
     changed: Callable[[str], str] = str,
 ) -> HTMLResponse:
     """`changed` gets the page as the template makes it, and returns it as it is to be shown."""
-    text = changed(_environment.get_template(template).render(values))
+    text = changed(templates().get_template(template).render(values))
     return HTMLResponse(text, status, headers=CONSOLE_HEADERS)
 
 
 def live_part(template: str, values: Mapping[str, object]) -> str:
     """The part of a page that changes while somebody looks at it."""
-    found = _environment.get_template(template)
+    found = templates().get_template(template)
     return "".join(found.blocks["live"](found.new_context(dict(values))))

@@ -7,14 +7,13 @@
  */
 
 import assert from "node:assert/strict";
-import {test} from "node:test";
 
-import {api, client, publishText, queue, stats, until} from "./world.mjs";
+import {api, client, publishText, queue, stats, story, until} from "./world.mjs";
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const bodies = (messages) => messages.map(({body}) => body);
 
-test("a body written over several lines comes back as the same value", async (t) => {
+story("a body written over several lines comes back as the same value", async (t) => {
   const pushq = client(t);
   const name = await queue();
   const got = [];
@@ -27,7 +26,7 @@ test("a body written over several lines comes back as the same value", async (t)
   for (const body of bodies(got)) assert.deepEqual(body, {a: "b\nc", "id: x": [1]});
 });
 
-test("a nack comes back after its delay", async (t) => {
+story("a nack comes back after its delay", async (t) => {
   const pushq = client(t);
   const name = await queue();
   const times = [];
@@ -41,7 +40,7 @@ test("a nack comes back after its delay", async (t) => {
   await until(async () => (await stats(name)).acked_total === 1);
 });
 
-test("after its last attempt a message is a dead letter, with cause and history", async (t) => {
+story("after its last attempt a message is a dead letter, with cause and history", async (t) => {
   const pushq = client(t);
   const name = await queue({max_attempts: 2});
   pushq.subscribe(name, {credit: 1}, (message) => message.nack({reason: `attempt ${message.attempt} of a test`}));
@@ -55,7 +54,7 @@ test("after its last attempt a message is a dead letter, with cause and history"
   assert.match(JSON.stringify(deadLetter.history), /attempt 2 of a test/);
 });
 
-test("on a strict queue each key stays in order, even when a handler fails", async (t) => {
+story("on a strict queue each key stays in order, even when a handler fails", async (t) => {
   const pushq = client(t);
   const name = await queue({ordering: "strict"});
   const done = {a: [], b: []};
@@ -78,7 +77,7 @@ test("on a strict queue each key stays in order, even when a handler fails", asy
   assert.deepEqual(done, {a: numbers, b: numbers});
 });
 
-test("members of a group share a stream, and a later one goes on where they acked", async (t) => {
+story("members of a group share a stream, and a later one goes on where they acked", async (t) => {
   const name = await queue({kind: "stream"});
   const first = client(t);
   const seen = [];
@@ -97,7 +96,7 @@ test("members of a group share a stream, and a later one goes on where they acke
   assert.deepEqual(later, [["after", true]]);
 });
 
-test("a handler that fails in a group gets its message again before the next one", async (t) => {
+story("a handler that fails in a group gets its message again before the next one", async (t) => {
   const name = await queue({kind: "stream"});
   const pushq = client(t);
   const seen = [];
@@ -111,7 +110,7 @@ test("a handler that fails in a group gets its message again before the next one
   assert.deepEqual(seen, [0, 1, 1, 2, 3]);
 });
 
-test("an ack and its publish are one step between colocated queues", async (t) => {
+story("an ack and its publish are one step between colocated queues", async (t) => {
   const bills = await queue();
   const orders = await queue({colocate_with: bills});
   const pushq = client(t);
@@ -127,7 +126,7 @@ test("an ack and its publish are one step between colocated queues", async (t) =
   assert.deepEqual([acked, ready], [1, 0]);
 });
 
-test("between queues that are not colocated the step is refused, and the message stays open", async (t) => {
+story("between queues that are not colocated the step is refused, and the message stays open", async (t) => {
   const [orders, bills] = [await queue(), await queue()];
   const pushq = client(t);
   const codes = [];
@@ -140,7 +139,7 @@ test("between queues that are not colocated the step is refused, and the message
   assert.deepEqual([codes.length, (await stats(bills)).ready], [1, 0]);
 });
 
-test("a queue that delivers at most once has no receipts, and is not held back by their want", async (t) => {
+story("a queue that delivers at most once has no receipts, and is not held back by their want", async (t) => {
   const name = await queue({delivery: "at_most_once"});
   const pushq = client(t);
   const seen = [];
@@ -153,7 +152,7 @@ test("a queue that delivers at most once has no receipts, and is not held back b
   assert.equal((await stats(name)).in_flight, 0);
 });
 
-test("a lease lasts as long as the consumer asks, over every transport", async (t) => {
+story("a lease lasts as long as the consumer asks, over every transport", async (t) => {
   const pushq = client(t);
   const name = await queue({visibility_timeout_ms: 1000});
   const attempts = [];
@@ -167,7 +166,7 @@ test("a lease lasts as long as the consumer asks, over every transport", async (
   assert.equal(subscription.visibilityMs, 20_000);
 });
 
-test("what waits behind a handler that hangs goes to others, untried", async (t) => {
+story("what waits behind a handler that hangs goes to others, untried", async (t) => {
   const pushq = client(t, {limits: {closeMs: 100}});
   const name = await queue({ordering: "strict", visibility_timeout_ms: 800, max_attempts: 2});
   const handled = [];
@@ -185,7 +184,7 @@ test("what waits behind a handler that hangs goes to others, untried", async (t)
   assert.deepEqual([handled, seen, (await stats(name)).dead], [["hangs"], [["hangs", 2], ["waits", 1]], 0]);
 });
 
-test("what comes while a subscription is closed goes back at once, untried", async (t) => {
+story("what comes while a subscription is closed goes back at once, untried", async (t) => {
   const pushq = client(t);
   const name = await queue();
   let done;

@@ -6,17 +6,16 @@
  */
 
 import assert from "node:assert/strict";
-import {test} from "node:test";
 
 import {NoReplyQueue, RequestTimeout} from "../../../push/js/pushq.js";
-import {api, client, keyWith, queue, until} from "./world.mjs";
+import {api, client, keyWith, queue, story, until} from "./world.mjs";
 
 /** A service that answers with twice the number. */
 function doubling(t, name, answer = (message) => message.reply(message.body * 2)) {
   return client(t).subscribe(name, {credit: 8}, answer);
 }
 
-test("requests are answered each with its own reply", async (t) => {
+story("requests are answered each with its own reply", async (t) => {
   const name = await queue();
   doubling(t, name);
   const pushq = client(t);
@@ -26,7 +25,7 @@ test("requests are answered each with its own reply", async (t) => {
   assert.deepEqual([config.delivery, config.message_ttl_ms], ["at_most_once", 60_000]);
 });
 
-test("a service that is slower than the time-out answers nobody, and that is counted", async (t) => {
+story("a service that is slower than the time-out answers nobody, and that is counted", async (t) => {
   const name = await queue();
   let finish;
   doubling(t, name, async (message) => {
@@ -34,16 +33,16 @@ test("a service that is slower than the time-out answers nobody, and that is cou
     await message.reply("too late");
   });
   const pushq = client(t);
-  await assert.rejects(pushq.request(name, 1, {timeoutMs: 1_000, ttlMs: 60_000}), RequestTimeout);
+  await assert.rejects(pushq.request(name, 1, {timeoutMs: 3_000, ttlMs: 60_000}), RequestTimeout);
   await until(() => finish);
   finish();
   await until(() => pushq.lateReplies === 1);
 });
 
-test("a request that nobody took in time is gone", async (t) => {
+story("a request that nobody took in time is gone", async (t) => {
   const name = await queue();
   const pushq = client(t);
-  await assert.rejects(pushq.request(name, "old", {timeoutMs: 1_000}), {isStored: true});
+  await assert.rejects(pushq.request(name, "old", {timeoutMs: 3_000}), {isStored: true});
   await new Promise((resolve) => setTimeout(resolve, 1_100));
   const seen = [];
   pushq.subscribe(name, {credit: 8}, ({body}) => void seen.push(body));
@@ -52,7 +51,7 @@ test("a request that nobody took in time is gone", async (t) => {
   assert.deepEqual(seen, ["new"]);
 });
 
-test("a named queue of replies needs no right to make one", async (t) => {
+story("a named queue of replies needs no right to make one", async (t) => {
   const [name, replies] = [await queue(), await queue()];
   doubling(t, name);
   const key = await keyWith(`publish:${name}`, `consume:${replies}`);
@@ -60,7 +59,7 @@ test("a named queue of replies needs no right to make one", async (t) => {
   assert.equal((await pushq.request(name, 21, {timeoutMs: 10_000})).body, 42);
 });
 
-test("a key without the right to make a queue of replies is told what it lacks", async (t) => {
+story("a key without the right to make a queue of replies is told what it lacks", async (t) => {
   const name = await queue();
   const pushq = client(t, {key: await keyWith(`publish:${name}`)});
   await assert.rejects(pushq.request(name, 1), (error) => {
@@ -70,7 +69,7 @@ test("a key without the right to make a queue of replies is told what it lacks",
   });
 });
 
-test("several clients may share a stream of replies", async (t) => {
+story("several clients may share a stream of replies", async (t) => {
   const [name, replies] = [await queue(), await queue({kind: "stream"})];
   doubling(t, name);
   const clients = [client(t, {replyQueue: replies}), client(t, {replyQueue: replies})];

@@ -1,10 +1,23 @@
 /** The real server of a test run: `PUSHQ_URL`, `PUSHQ_KEY`, and the transport that the clients use. */
 
+import {test} from "node:test";
+
 import {connect} from "../../../push/js/pushq.js";
 
 const {PUSHQ_URL: url, PUSHQ_KEY: key, PUSHQ_TRANSPORT: transport = "ws"} = process.env;
 const prefix = `js-${transport}-${Date.now().toString(36)}`;
+const SIDE_BY_SIDE = 8;
+const stories = [];
 let count = 0;
+
+/** A test. Those of a file wait side by side: each has queues of its own. */
+export function story(name, run) {
+  if (stories.push([name, run]) === 1) queueMicrotask(() => test("stories", {concurrency: SIDE_BY_SIDE}, runAll));
+}
+
+async function runAll(t) {
+  await Promise.all(stories.map(([name, run]) => t.test(name, run)));
+}
 
 /** One call of the HTTP API, beside the client. */
 export async function api(method, path, body) {

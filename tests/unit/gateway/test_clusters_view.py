@@ -15,7 +15,7 @@ from backend_store.model import Forbidden, InvalidRequest, NotFound, QueueConfig
 from backend_store.node.meter import Load
 from gateway.api import cluster as calls
 from gateway.api import cluster_metrics
-from gateway.auth import wall_clock_ms
+from gateway.clock import wall_clock_ms
 from gateway.clusters_view import ClustersView
 from tests.support.outer_world import OuterWorld
 from tests.support.patience import eventually

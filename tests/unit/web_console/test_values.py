@@ -149,7 +149,7 @@ def test_one_of_something_is_no_plural() -> None:
     counts = {"queues": 1, "in_flight": 1, "dead": 0, "consumers": 2}
     source = (TREE / "web_console/templates/console/overview.html").read_text()
     line = next(line for line in source.splitlines() if "counts[name]" in line)
-    shown = render._environment.from_string(line).render(counts=counts)
+    shown = render.templates().from_string(line).render(counts=counts)
     assert shown == '<p class="note">1 queue, 1 message in flight, 0 dead letters, 2 consumers.</p>'
 
 

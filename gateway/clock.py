@@ -1,0 +1,9 @@
+"""The time of the wall, in milliseconds since 1970."""
+
+from __future__ import annotations
+
+import time
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
