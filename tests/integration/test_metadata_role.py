@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import pytest
 
 from backend_store.metadata.remote import RemoteMetadata
 from backend_store.model import QueueConfig, Unavailable
+from tests.support.cli import run
+from tests.support.environment import without_settings
 from tests.support.metadata import MetadataProcess
 
 pytestmark = pytest.mark.anyio
@@ -55,20 +56,18 @@ def test_its_secrets_are_for_the_owner_of_the_folder_only(tmp_path: Path) -> Non
     ("listen", "told"), [("0.0.0.0:0", "without TLS"), ("127.0.0.1", "HOST:PORT"), ("127.0.0.1:1", "cannot listen")]
 )
 def test_it_refuses_an_address_it_cannot_serve_safely(tmp_path: Path, listen: str, told: str) -> None:
-    command = [sys.executable, "-m", "gateway", "metadata", "--data", str(tmp_path / "meta"), "--listen", listen]
-    if listen.endswith(":1"):
-        with MetadataProcess(tmp_path / "other") as other:
-            command[-1] = f"127.0.0.1:{other.port}"
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    else:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode in (2, 3) and told in ended.stderr
+    with socket.socket() as other:
+        if listen.endswith(":1"):
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            listen = f"127.0.0.1:{other.getsockname()[1]}"
+        ended = run("metadata", "--data", str(tmp_path / "meta"), "--listen", listen, env=without_settings())
+    assert ended.code in (2, 3) and told in ended.err
 
 
 def test_what_is_for_several_hosts_needs_a_coordinator(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gateway", "metadata", "--data", str(tmp_path / "meta"), "--form", "ring"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 2 and "need --etcd" in ended.stderr
-    command += ["--etcd", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 3 and "cannot use etcd at http://127.0.0.1:1" in ended.stderr
+    command = ["metadata", "--data", str(tmp_path / "meta"), "--form", "ring"]
+    ended = run(*command, env=without_settings())
+    assert ended.code == 2 and "need --etcd" in ended.err
+    ended = run(*command, "--etcd", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", env=without_settings())
+    assert ended.code == 3 and "cannot use etcd at http://127.0.0.1:1" in ended.err

@@ -252,7 +252,7 @@ def test_a_redrive_ends_with_the_key_that_it_was_begun_with(http: Client) -> Non
 
 
 def test_a_redrive_outlives_a_killed_backend_and_moves_every_message_once(tmp_path: Path) -> None:
-    messages = 1500
+    messages = 900
     (tmp_path / "b").mkdir()
     with (
         Backend(tmp_path / "b") as backend,

@@ -31,8 +31,8 @@ from tests.support.server import PushqServer
 if TYPE_CHECKING:
     import requests
 
-EXAMPLES = examples(4, exploring=25)
-CORNERS = 10_000 if IS_EXPLORING else 24
+EXAMPLES = examples(1, exploring=25)
+CORNERS = 10_000 if IS_EXPLORING else 8
 """Of the corner cases of an operation, about as many are asked."""
 WAIT_MS = 20
 # They never end; the tests of SSE and of alerts read them.

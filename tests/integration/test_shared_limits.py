@@ -62,7 +62,7 @@ def processes(url: str, *, quota: int, seconds: float, how: str, count: int = 3)
 
 @pytest.mark.parametrize("how", ["http", "frames"])
 def test_three_processes_share_a_rate_to_five_percent(server: RedisServer, how: str) -> None:
-    quota, seconds = 2_000, 3.0
+    quota, seconds = 2_000, 1.5
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         began = client.time()
         allowed = processes(server.url, quota=quota, seconds=seconds, how=how)

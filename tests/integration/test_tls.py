@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from websockets.asyncio.client import connect as connect_socket
 from push.client import ApiError, connect
 from push.client.model import TransportName
 from tests.conftest import StartServer
+from tests.support.cli import run
+from tests.support.environment import without_settings
 from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
@@ -81,17 +82,12 @@ async def test_a_message_goes_over_tls_by_every_transport(
 def test_the_command_line_trusts_the_file_it_is_given_and_nobody_else(
     tls_server: PushqServer, authority: Authority
 ) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
-    env = clean | {"PUSHQ_URL": tls_server.url, "PUSHQ_KEY": tls_server.key}
+    env = without_settings() | {"PUSHQ_URL": tls_server.url, "PUSHQ_KEY": tls_server.key}
 
-    def listed(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gateway", "queue", "list", *flags]
-        return subprocess.run(command, env=env | more, capture_output=True, text=True, check=False, timeout=30)
-
-    assert listed("--ca", str(authority.certificate)).returncode == 0
-    assert listed(PUSHQ_CA_FILE=str(authority.certificate)).returncode == 0
-    stranger = listed()
-    assert stranger.returncode == 5 and "CERTIFICATE_VERIFY_FAILED" in stranger.stderr
+    assert run("queue", "list", "--ca", str(authority.certificate), env=env).code == 0
+    assert run("queue", "list", env=env | {"PUSHQ_CA_FILE": str(authority.certificate)}).code == 0
+    stranger = run("queue", "list", env=env)
+    assert stranger.code == 5 and "CERTIFICATE_VERIFY_FAILED" in stranger.err
 
 
 def test_the_banner_names_the_address_with_https(tls_server: PushqServer) -> None:

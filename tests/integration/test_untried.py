@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx2
@@ -56,6 +56,13 @@ async def main():
 asyncio.run(main())
 """
 """A worker that has three messages in work, until somebody kills it."""
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    """One that does not wait long for a session that was cut."""
+    with PushqServer(tmp_path_factory.mktemp("untried") / "data", env={"PUSHQ_RESUME_MS": "500"}) as server:
+        yield server
 
 
 @pytest.fixture

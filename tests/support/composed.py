@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.forked import Forked
 from tests.support.hosted import name_server
 from tests.support.hosts import Host, wire
 from tests.support.patience import PATIENCE_S, until
@@ -22,6 +23,7 @@ from tests.support.prerequisites import require
 ROOT = Path(__file__).resolve().parents[2]
 CERTIFICATES = "certificates"
 CLIENT = "client"
+LOOK_S = 0.2
 DNS = "127.0.0.11"
 """Where Docker's name server is for every container."""
 
@@ -36,6 +38,7 @@ class Composed:
         self._folder = folder
         self._stack = ExitStack()
         self.hosts: dict[str, Host] = {}
+        self._running: dict[str, subprocess.Popen[bytes] | Forked] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -45,9 +48,10 @@ class Composed:
             for name in addresses:
                 self.hosts[name] = stack.enter_context(Host(name, self._folder))
             wire(switch, [(self.hosts[name], f"{address}/24") for name, address in addresses.items()])
-            for name, service in self._services.items():
+            for name in self._services:
                 name_server(self.hosts[name], {each: [address] for each, address in addresses.items()}, DNS)
-                self._start(name, service)
+            for name in self._services:
+                self._start(name)
             self._stack = stack.pop_all()
         return self
 
@@ -65,9 +69,12 @@ class Composed:
         command = self.hosts[name].command(*probe)
 
         def answers() -> bool:
+            for each in [each for each, process in self._running.items() if process.poll() is not None]:
+                del self._running[each]  # a container that ended is started again
+                self._start(each)
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-        until(answers, lambda: self.hosts[name].log(name)[-4000:], within_s=2 * PATIENCE_S)
+        until(answers, lambda: self.hosts[name].log(name)[-4000:], within_s=2 * PATIENCE_S, look_s=LOOK_S)
 
     def data(self, name: str) -> Path:
         return self._folder / f"data-{name}"
@@ -99,8 +106,20 @@ class Composed:
         )
         assert ran.returncode == 0, ran.stderr
 
-    def _start(self, name: str, service: Mapping[str, Any]) -> None:
-        self.data(name).mkdir()
+    def _start(self, name: str) -> None:
+        """Unless it runs, after what it depends on."""
+        if name in self._running:
+            return
+        service = self._services[name]
+        for other, how in service.get("depends_on", {}).items():
+            if other in self._services:
+                self._start(other)
+                if how["condition"] == "service_healthy":
+                    self.wait_for(other, f"http://{self._services[other]['environment']['PUSHQ_NODE__HTTP']}/lbz")
+        self._running[name] = self._process(name, service)
+
+    def _process(self, name: str, service: Mapping[str, Any]) -> subprocess.Popen[bytes] | Forked:
+        self.data(name).mkdir(exist_ok=True)
 
         def here(text: str) -> str:
             return text.replace("/tls/", f"{self._folder}/tls/").replace("/data/", f"{self.data(name)}/")
@@ -109,10 +128,10 @@ class Composed:
         env = {key: here(str(value)) for key, value in service.get("environment", {}).items()}
         image = service["image"]
         if image.startswith("pushq:"):
-            words = [sys.executable, "-m", "gateway", *words]
-            env = SMALL_FOLDERS | env | {"PUSHQ_DATA": str(self.data(name)), "PYTHONPATH": str(ROOT)}
-        elif "haproxy" in image:
+            env = SMALL_FOLDERS | env | {"PUSHQ_DATA": str(self.data(name))}
+            return self.hosts[name].start_pushq(name, *words, env=env)
+        if "haproxy" in image:
             words = [require("haproxy"), "-db", "-f", str(ROOT / "deploy" / "container" / "haproxy.cfg")]
         else:
             words = [require(words[0]), *words[1:]]
-        self.hosts[name].start(name, *words, env=env)
+        return self.hosts[name].start(name, *words, env=env)

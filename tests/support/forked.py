@@ -9,7 +9,7 @@ one ends with a code it leaves them to the kernel. Tests of the start itself use
 
 Each packet is a request in JSON; a start comes with three descriptors, for stdin, stdout and stderr.
 
-    {"argv": ["gateway", "serve", …], "cwd": …, "env": {…}, "session": bool}  →  {"pid": 17}
+    {"argv": ["gateway", "serve", …], "cwd": …, "env": {…}, "session": bool, "beside": pid or null}  →  {"pid": 17}
     {"ended": 17}  →  {"status": null}, or what `waitpid` says of how it ended
 
 It ends when the other side of its socket is closed.
@@ -18,6 +18,7 @@ It ends when the other side of its socket is closed.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -39,7 +40,15 @@ from typing import IO, Any, Self
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKET_BYTES_MAX = 1 << 17
 _TRACED_S = 0.01
-ROLES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
+_PR_SET_PDEATHSIG = 1
+ROLES = (
+    "gateway.serve",
+    "gateway.backend_role",
+    "gateway.metadata_role",
+    "gateway.directory_role",
+    "gateway.manager_role",
+    "tests.support.backend_main",
+)
 WITH_A_REQUEST = ("encodings.idna", "httpcore2", "push.client", "push.client.transports", "truststore")
 """What a command imports when it first asks a server."""
 
@@ -57,14 +66,15 @@ class Forked:
         stdout: IO[bytes] | int,
         stderr: IO[bytes] | int,
         start_new_session: bool = False,
+        beside: int | None = None,
     ) -> None:
         """`argv`: a module and its arguments. `stdin` is a file; `stdout` and `stderr` are as in `Popen`, and a PIPE is
-        read as text."""
+        read as text. `beside`: a process whose network and mounts it has; it is killed when the first process goes."""
         self.argv = argv
         self.returncode: int | None = None
         self.stdout: io.TextIOWrapper | None = None
         given = dict(os.environ if env is None else env)
-        request = {"argv": list(argv), "cwd": str(cwd), "env": given, "session": start_new_session}
+        request = {"argv": list(argv), "cwd": str(cwd), "env": given, "session": start_new_session, "beside": beside}
         with open(os.devnull, "r+b") as null:
             given_in = null if stdin == subprocess.DEVNULL else stdin
             theirs = null if stdout == subprocess.DEVNULL else stdout
@@ -180,6 +190,8 @@ def _served(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     if request["session"]:
         os.setsid()
+    if request["beside"] is not None:
+        _move(request["beside"])
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     for fd in fds:
@@ -206,6 +218,16 @@ def _open_streams() -> None:
         was = getattr(sys, name)
         buffering = 1 if name == "stderr" else -1
         setattr(sys, name, open(fd, mode, buffering, was.encoding, was.errors, closefd=False))  # noqa: SIM115
+
+
+def _move(beside: int) -> None:
+    """Into the network and the mounts of that process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for kind in ("net", "mnt"):
+        with open(f"/proc/{beside}/ns/{kind}", "rb") as namespace:
+            if libc.setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"setns {kind} of {beside}")
 
 
 def _end(code: int) -> None:

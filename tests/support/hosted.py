@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.environment import SMALL_FOLDERS
+from tests.support.forked import Forked
 from tests.support.hosts import Host, end
 from tests.support.patience import PATIENCE_S, until
 from tests.support.prerequisites import require
@@ -18,7 +18,6 @@ from tests.support.server import UNHURRIED
 
 READY_S_MAX = PATIENCE_S
 NAME_TTL_S = 1
-_ROOT = Path(__file__).resolve().parents[2]
 _SILENT = "import socket, sys, time; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); time.sleep(3600)"
 
 
@@ -31,7 +30,7 @@ class HostedPushq:
         self.data = data
         self.listen = listen
         self._env = env or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -46,9 +45,8 @@ class HostedPushq:
     def start(self, listen: str | None = None) -> Self:
         """Start and wait until it listens."""
         self.listen = listen or self.listen
-        command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data), "--listen", self.listen]
-        env = UNHURRIED | SMALL_FOLDERS | self._env | {"PYTHONPATH": str(_ROOT)}
-        self._process = process = self.host.start("pushq", *command, env=env)
+        command = ["serve", "--data", str(self.data), "--listen", self.listen]
+        self._process = process = self.host.start_pushq("pushq", *command, env=UNHURRIED | SMALL_FOLDERS | self._env)
         until(
             lambda: process.poll() is not None or accepts(self.host, self.listen),
             lambda: self.host.log("pushq"),

@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.environment import without_settings
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 
 HELD_S_MAX = PATIENCE_S
 END_S_MAX = PATIENCE_S
 RUN_S_MAX = PATIENCE_S
+_ROOT = Path(__file__).resolve().parents[2]
 _HOLD = """
 ip link set lo up
 mount -t tmpfs tmpfs /run
@@ -40,7 +42,7 @@ class Host:
         self.name = name
         self._folder = folder
         self._holder: subprocess.Popen[str] | None = None
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes] | Forked] = []
 
     def __enter__(self) -> Self:
         command = [require("unshare"), "--net", "--mount", "--propagation=private", "sh", "-ec", _HOLD]
@@ -103,6 +105,20 @@ class Host:
         self._started.append(process)
         return process
 
+    def start_pushq(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Forked:
+        """As `start`, of `pushq`."""
+        with self._log_path(name).open("ab") as log:
+            process = Forked(
+                ["gateway", *arguments],
+                cwd=_ROOT,
+                env=_clean() | (env or {}),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                beside=self.pid,
+            )
+        self._started.append(process)
+        return process
+
     def start_talking(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         """As `start`, with a pipe to its stdin, and its stdout in a file of its own."""
         command = self.command(require("setpriv"), "--pdeathsig", "KILL", *arguments)
@@ -143,11 +159,11 @@ def _clean() -> dict[str, str]:
     return without_settings()
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes] | Forked) -> None:
     """SIGKILL, unless it is over."""
     process.kill()
     process.wait(END_S_MAX)
-    if process.stdin is not None:
+    if isinstance(process, subprocess.Popen) and process.stdin is not None:
         process.stdin.close()
 
 

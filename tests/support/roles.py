@@ -112,25 +112,23 @@ class Roles:
         self._stack.close()
 
     def _start(self) -> None:
-        folder, site = self.folder, self.folder / "site"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text("from tests.support.traced import take_spans\n\ntake_spans()\n")
+        folder = self.folder
         listen = f"127.0.0.1:{free_port()}"
         data = folder / "metadata"
         metadata = self._stack.enter_context(a_metadata_service(folder, self._of("metadata"), listen))
         authority = Authority(folder / "authority")
-        program = (_TRACED, "gateway", "backend")
-        backend = Backend("backend", folder, authority, "embedded", program, env=self._of("backend"))
+        program = (_TRACED, "gateway")
+        backend = Backend("backend", folder, authority, "embedded", (*program, "backend"), env=self._of("backend"))
         backend.start()
         self._stack.callback(backend.end)
         manager = self._stack.enter_context(a_manager(backend, folder, authority, self._of("manager")))
         ways = _ways(backend, authority)
-        python = {"PYTHONPATH": f"{site}:{_ROOT}"}
-        self.gateway = PushqServer(folder / "gateway", env={**ways, **python, **self._of("gateway")})
+        self.gateway = PushqServer(folder / "gateway", env={**ways, **self._of("gateway")})
         kept = {"PUSHQ_METADATA__URL": f"ws://{listen}", "PUSHQ_METADATA__SECRET_FILE": str(data / "metadata.secret")}
-        self.server = _OfMetadata(folder / "server", env={**kept, **python, **self._of("server")})
+        self.server = _OfMetadata(folder / "server", env={**kept, **self._of("server")})
         self.server.key_file = data / "admin.key"
         for one in (self.gateway, self.server):
+            one.program = program
             self._stack.callback(one.kill)
             one.start(ready_s_max=READY_S_MAX)
         self.pages = {

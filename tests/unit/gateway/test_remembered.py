@@ -104,11 +104,12 @@ OTHERS: list[bytes] = [
 async def test_every_request_of_a_connection_is_told_as_on_one_of_its_own(other: bytes) -> None:
     sent = [post(b"body"), post(b"body"), other, other, other, post(b"bodies"), other, post(b"body")]
     async with serving(Intake(), answers=telling) as address, asyncio.timeout(PATIENCE_S):
-        alone = []
-        for request in sent:
+        told_alone = {}
+        for request in dict.fromkeys(sent):
             async with connected(address) as (reader, writer):
                 writer.write(request)
-                alone.append(await answer(reader))
+                told_alone[request] = await answer(reader)
+        alone = [told_alone[request] for request in sent]
         async with connected(address) as (reader, writer):
             for request, told in zip(sent, alone, strict=True):
                 writer.write(request)

@@ -59,6 +59,40 @@ def reader(name: str, *, blocked_s: float, closed: list[str]) -> Any:
 
 
 @pytest.mark.anyio
+async def test_who_has_read_nothing_for_10_s_is_closed_as_slow_and_nobody_else() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000, unread_s=0)
+    closed: list[str] = []
+    for blocked_s in (9.9, 10.1):
+        session = reader(f"{blocked_s}", blocked_s=blocked_s, closed=closed)
+        session.heard_ms, session.ping_at_ms, session.ping = hub.now_ms, hub.now_ms, lambda: None
+        hub.sessions[f"{blocked_s}"] = session
+    hub._check_alive()
+    assert closed == ["10.1 4001"]
+    hub.sessions.clear()
+    await hub.close()
+
+
+@pytest.mark.anyio
+async def test_who_does_not_connect_in_5_s_is_told_and_closed_and_nobody_else() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    closed: list[str] = []
+    waiting: Any = []
+    for silent_ms in (5_000, 5_001):
+        session = reader(f"{silent_ms}", blocked_s=0.0, closed=closed)
+        session.heard_ms = hub.now_ms - silent_ms
+        session.error = lambda _id, problem, name=silent_ms: closed.append(f"{name} {problem.code}")
+        waiting.append(session)
+    hub.waiting = waiting
+    hub._check_waiting()
+    assert closed == ["5001 unauthenticated", "5001 4002"]
+    await hub.close()
+
+
+@pytest.mark.anyio
 async def test_where_memory_is_short_the_slowest_in_a_hundred_are_closed_and_nobody_who_reads() -> None:
     store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
     desk: Any = None
