@@ -49,9 +49,8 @@ from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.memory import keep_what_is_imported
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
-from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION

@@ -30,9 +30,8 @@ from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import health_of_directory, of_directory, pages
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
-from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

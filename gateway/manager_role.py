@@ -25,9 +25,8 @@ from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.manager_metrics import page
 from gateway.provisioner import provisioner_of
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
-from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

@@ -21,9 +21,8 @@ from gateway.cannot_start import CannotStart
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import Health, of_folder, pages
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
-from gateway.signals import SIGNALS
 from gateway.tracing import spans_of
 from gateway.version import VERSION
 

@@ -57,10 +57,9 @@ from gateway.masters import MASTER_FILE, MasterError
 from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
-from gateway.signals import SIGNALS
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
 from gateway.tracing import spans_of

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from typing import Final
 
 import structlog
 
 log = structlog.get_logger("pushq.service")
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+"""What ends a role in order."""
 
 _SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG: Final = "WATCHDOG_USEC"

@@ -40,9 +40,8 @@ from gateway.processes.core import (
     name_of,
 )
 from gateway.serve import announce, cannot_listen
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
-from gateway.signals import SIGNALS
 
 log = structlog.get_logger("pushq.processes")
 

@@ -212,6 +212,14 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     _end(code or 0)
 
 
+def _open_streams() -> None:
+    """Those of the first process know whether its files could seek or were terminals, and not what ours are."""
+    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        was = getattr(sys, name)
+        buffering = 1 if name == "stderr" else -1
+        setattr(sys, name, open(fd, mode, buffering, was.encoding, was.errors, closefd=False))  # noqa: SIM115
+
+
 def _move(beside: int) -> None:
     """Into the network and the mounts of that process."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -220,14 +228,6 @@ def _move(beside: int) -> None:
         with open(f"/proc/{beside}/ns/{kind}", "rb") as namespace:
             if libc.setns(namespace.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"setns {kind} of {beside}")
-
-
-def _open_streams() -> None:
-    """Those of the first process know whether its files could seek or were terminals, and not what ours are."""
-    for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        was = getattr(sys, name)
-        buffering = 1 if name == "stderr" else -1
-        setattr(sys, name, open(fd, mode, buffering, was.encoding, was.errors, closefd=False))  # noqa: SIM115
 
 
 def _end(code: int) -> None:
