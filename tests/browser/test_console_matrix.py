@@ -22,6 +22,7 @@ from tests.browser.gallery import (
     THEMES,
     WIDE,
     index,
+    picture,
     reading,
     save_dashboard,
     seen_by,
@@ -167,7 +168,7 @@ OF_EACH_KIND = ("overview", "queue", "messages", "dead letters", "connections", 
 def test_views_are_readable_and_fit_into_320_px(
     server: PushqServer, people: People, views: Sequence[str], themes: int
 ) -> None:
-    """Seen by an admin, who sees all that there is on each, with its forms open."""
+    """Seen by an admin, who sees all that there is on each, with its forms open. A picture of each is kept."""
     page = people["admin"]
     server_has_fired(server)
     assert sorted(PATHS) == sorted(VIEWS)
@@ -186,6 +187,7 @@ def test_views_are_readable_and_fit_into_320_px(
         page.evaluate(_CLOSE)
         wide = page.evaluate(_WIDTH)
         assert wide <= NARROW[0], f"{view} is {wide} px wide"
+        picture(page, view, "admin", theme, NARROW[0])
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
 

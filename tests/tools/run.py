@@ -45,7 +45,7 @@ LINE_CHARS_MAX = 200
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.tools.recording")
 # A file of real tests stays in one process, as its servers do; pure ones go wherever there is room.
 HOW: dict[Tier, tuple[str, ...]] = {"pure": ("--dist", "worksteal"), "real": ("--dist", "loadscope")}
-MORE: dict[Tier, int] = {"pure": 0, "real": 1}
+MORE: dict[Tier, int] = {"pure": 0, "real": 2}
 """Processes beyond `--processes`: real tests wait for others' processes most of their time."""
 NO_TESTS = 5
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
