@@ -135,11 +135,9 @@ class Sources:
 
     def _are_all_met(self, rule: Rule) -> bool:
         """Whether every queue of a rule has been looked at: after a start that takes a while."""
-        met, there = self._sampler.book.names, self._store.node.metadata.queues
-        if len(met) >= len(there):
-            return True
+        unmet = self._store.node.metadata.queues.keys() - self._sampler.book.names.keys()
         fits = compile_pattern(rule.queue).fullmatch
-        return all(place in met or place[0] != rule.tenant or not fits(place[1]) for place in there)
+        return not any(tenant == rule.tenant and fits(name) for tenant, name in unmet)
 
     def _rates(self, kind: str, queues: list[Watched], window_ms: int, now_ms: int) -> Iterator[tuple[str, float]]:
         """Messages a minute over the window, with those in no row yet. Those of before a queue was looked at count

@@ -209,5 +209,10 @@ async def test_a_total_of_which_a_part_was_not_looked_at_yet_ends_no_alert(proce
     assert process.value(msgspec.structs.replace(calmer, id="rule_2", queue="o*")) == 10, "it is none of these"
     await process.look()
     assert process.value(calmer) == 20
+    await process.store.delete_queue("default", "more")
+    await process.store.create_queue("default", "newer", QueueConfig())
+    assert process.value(calmer) is None, "as many as before are not the same ones"
+    await process.look()
+    assert process.value(calmer) == 10
     for kind in ("total_growth", "total_dead_letter_rate", "total_redelivery_rate"):
         assert process.value(msgspec.structs.replace(calmer, kind=kind, limit=5)) is None, "nobody looked for a minute"
