@@ -18,10 +18,11 @@ from starlette.types import Receive, Scope, Send
 from backend_store.client import ASKED
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
-from gateway.validate import escape, with_whole_numbers
+from gateway.validate import escape
 from gateway.whole import body_at_hand
 from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
+from push.whole_numbers import with_whole_numbers
 
 if TYPE_CHECKING:
     from gateway.auth import Principal
@@ -266,16 +267,14 @@ def decode(body: bytes, kind: type[Any]) -> Any:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
-            return _decode_whole_numbers(body, kind, error)
+            return _decode_whole_numbers(body, kind)
         raise invalid(error, field_names(kind))
 
 
-def _decode_whole_numbers(body: bytes, kind: type[Any], error: Exception) -> Any:
-    """JSON has one kind of number: 10.0 is 10. The decoder disagrees, so its second chance is a slow one."""
+def _decode_whole_numbers(body: bytes, kind: type[Any]) -> Any:
     try:
-        value = msgspec.json.decode(body)
-        return msgspec.convert(with_whole_numbers(value) if isinstance(value, dict) else value, kind)
-    except (msgspec.MsgspecError, RecursionError):
+        return _decoders[kind].decode(with_whole_numbers(body, kind))
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(error, field_names(kind))
 
 

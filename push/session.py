@@ -56,6 +56,7 @@ from push.rendering import rendered
 from push.requests import HANDLERS, KINDS, publish, refuse_early
 from push.runs import Run
 from push.subscriptions import StreamSubscription, WorkSubscription
+from push.whole_numbers import with_whole_numbers
 from push.wire import Wire
 from throttling.census import Kind, Who
 
@@ -212,6 +213,11 @@ class Session:
             for frame in codec.decode(data, type=list[msgspec.Raw]):
                 self.receive(bytes(frame))
             return
+        if loose is not None and self.encoding == "json" and "got `float`" in str(error):
+            written = with_whole_numbers(data, ClientFrame | list[ClientFrame])
+            if written != data:
+                self.receive(written)
+                return
         if isinstance(loose, list) and loose:
             loose = loose[0]
         name = loose.get("type") if isinstance(loose, dict) else None

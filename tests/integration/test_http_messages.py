@@ -75,6 +75,23 @@ def test_a_message_keeps_all_that_its_producer_gave(http: Client, queue: str) ->
     assert isinstance(message["receipt"], str) and message["published_at"].endswith("Z")
 
 
+def test_a_whole_number_may_be_written_with_a_fraction_of_zero(http: Client) -> None:
+    name = f"q{next(_numbers)}"
+    assert http.put(f"/v1/queues/{name}", json={"priorities": 8}).status_code == 201
+    first = http.post(f"/v1/queues/{name}/messages", content=b'{"messages":[{"body":1.0,"priority":6.0,"ttl_ms":9e4}]}')
+    assert first.status_code == 201, first.text
+    [taken] = receive(http, name, max=1.0, wait_ms=0.0)
+    assert (taken["body"], type(taken["body"]), taken["priority"]) == (1.0, float, 6)
+    body = {"receipts": [taken["receipt"]], "publish": [{"queue": name, "messages": [{"body": 2.5, "priority": 7.0}]}]}
+    settled = http.post(f"/v1/queues/{name}/ack", json=body)
+    assert settled.status_code == 200, settled.text
+    [second] = receive(http, name)
+    assert (second["body"], second["priority"]) == (2.5, 7)
+    for wrong in (b"6.5", b"1e400", b'"6.0"'):
+        refusal = http.post(f"/v1/queues/{name}/messages", content=b'{"messages":[{"body":1,"priority":%b}]}' % wrong)
+        assert refusal.status_code == 400, refusal.text
+
+
 def test_bytes_travel_as_base64(http: Client, queue: str) -> None:
     publish(http, queue, {"body_base64": "AP8="})
     (message,) = receive(http, queue)

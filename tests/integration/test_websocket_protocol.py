@@ -206,6 +206,22 @@ async def test_a_wrong_id_is_refused_and_the_socket_stays(socket: Socket, reques
     await assert_alive(socket)
 
 
+async def test_a_whole_number_may_be_written_with_a_fraction_of_zero(socket: Socket, queue: str) -> None:
+    assert (await socket.ask(type="publish", queue=queue, messages=[{"body": 1.0, "priority": 0.0}]))["type"] == "ok"
+    assert (await socket.ask(type="subscribe", queue=queue, credit=1.0))["type"] == "ok"
+    assert [message["body"] for message in await socket.messages(1)] == [1]
+    for frames in (
+        {"type": "ping", "id": 7.0},
+        [{"type": "ping", "id": 7.0}],
+        [{"type": "ping", "id": 7.0}, {"type": "pong"}],
+    ):
+        await socket.send(frames)
+        assert (await socket.frame("pong"))["id"] == 7
+    for wrong in (0.5, "1.0"):
+        answer = await socket.ask(type="publish", queue=queue, messages=[{"body": 1, "priority": wrong}])
+        assert answer["problem"]["code"] == "invalid-request"
+
+
 async def test_a_request_without_an_id_gets_no_ok_and_still_its_errors(socket: Socket, queue: str) -> None:
     await socket.send({"type": "publish", "queue": queue, "messages": [{"body": 1}]})
     await socket.send({"type": "publish", "queue": "absent", "messages": [{"body": 1}]})

@@ -25,6 +25,8 @@ P99_MS_FLOOR = 500.0
 """Below this a factor says more about the machine than about the server."""
 GROWTH_KIB_MAX = 192 * 1024
 RECOVERY_SECONDS_MAX = 10.0
+OFFERS_MAX = 1 if IS_LONG else 5
+"""Where the machine is so busy that it does not offer twice what the server can do, it is told to offer more."""
 
 
 def test_twice_the_load_is_refused_soon_and_costs_little(server: PushqServer) -> None:
@@ -33,12 +35,16 @@ def test_twice_the_load_is_refused_soon_and_costs_little(server: PushqServer) ->
         first = offer(server, "q", sockets=SOCKETS, messages_per_s=0, seconds=1)
         peak = offer(server, "q", sockets=SOCKETS, messages_per_s=0, seconds=2 if IS_LONG else 1)
         rss_kib = server.rss_anon_kib()
-        over = offer(server, "q", sockets=SOCKETS, messages_per_s=2 * peak.taken_per_s, seconds=SECONDS)
+        offers = [offer(server, "q", sockets=SOCKETS, messages_per_s=2 * peak.taken_per_s, seconds=SECONDS)]
+        while not offers[-1].refused and len(offers) < OFFERS_MAX:
+            more_per_s = 2 ** (len(offers) + 1) * peak.taken_per_s
+            offers.append(offer(server, "q", sockets=SOCKETS, messages_per_s=more_per_s, seconds=SECONDS))
+        over = offers[-1]
         growth_kib = server.rss_anon_kib() - rss_kib
         stored = http.get("/v1/queues/q").raise_for_status().json()["stats"]["published_total"]
         recovery, more = until_calm(http)
     print(f"peak {peak}\ntwice that {over}\ngrowth {growth_kib / 1024:.0f} MiB, recovery {recovery:.1f} s, {more} more")
-    assert stored == first.taken + peak.taken + over.taken
+    assert stored == sum(each.taken for each in (first, peak, *offers))
     assert over.refused, "all of it was taken: this shows nothing"
     assert over.taken_per_s > GOODPUT_FRACTION_MIN / SLACK * peak.taken_per_s
     assert over.p99_ms < SLACK * max(P99_MS_FLOOR, P99_FACTOR_MAX * peak.p99_ms)
