@@ -1,4 +1,4 @@
-"""The rows of an answer to messages with numbered names, in MessagePack.
+"""The rows of an answer to messages whose names follow each other, in MessagePack: their places, or numbered ones.
 
 All rows of such an answer have one size. So they are one row many times over, and what differs is written column by
 column: a few steps an answer, and none a message.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from backend_store.client import DIGITS, NumberedNames
-from push.rows import pack
+from push.rows import PLACE_DIGITS, pack
 
 _SEQ_BYTES = 8
 _BYTE = 256
 _RAMP = bytes(range(_BYTE)) * (2 + 10**DIGITS // _BYTE)
 """The lowest bytes of numbers that follow each other, whatever the first is."""
+_HEX_HIGH, _HEX_LOW = (bytes(column) for column in zip(*(b"%02x" % byte for byte in range(_BYTE)), strict=True))
+"""The two digits of each byte."""
 _HEAD = b"\x84" + pack("id")
 _SEQ = pack("seq") + b"\xcf"
 
@@ -41,6 +43,30 @@ def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | ran
         for byte in range(_SEQ_BYTES):
             rows[seq_at + byte :: size] = column[byte::_SEQ_BYTES]
     return bytes(rows)
+
+
+def placed_rows(partition: int, offsets: range, *, is_repeat: bool) -> bytes:
+    """The same for messages whose names are their places."""
+    head, end = _placed_head(partition), _end(partition, is_repeat)
+    digits_at = len(head) + PLACE_DIGITS - 2
+    seq_at = len(head) + PLACE_DIGITS + len(_SEQ) + _SEQ_BYTES - 1
+    runs, first = [], offsets.start
+    while first < offsets.stop:  # all places of a run differ in their lowest byte alone
+        low, count = first % _BYTE, min(_BYTE - first % _BYTE, offsets.stop - first)
+        row = b"".join([head, b"%0*x" % (PLACE_DIGITS, first), _SEQ, first.to_bytes(_SEQ_BYTES, "big"), end])
+        size, rows = len(row), bytearray(row * count)
+        rows[digits_at::size] = _HEX_HIGH[low : low + count]
+        rows[digits_at + 1 :: size] = _HEX_LOW[low : low + count]
+        rows[seq_at::size] = _RAMP[low : low + count]
+        runs.append(rows)
+        first += count
+    return b"".join(runs)
+
+
+@lru_cache
+def _placed_head(partition: int) -> bytes:
+    name = b"%d-" % partition
+    return _HEAD + bytes([0xA0 | len(name) + PLACE_DIGITS]) + name
 
 
 @lru_cache

@@ -14,7 +14,7 @@ import msgspec
 from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
-from push.numbered import numbered_rows
+from push.numbered import numbered_rows, placed_rows
 from push.ports import Encoding, Prepared
 from push.problems import problem
 from push.rows import escaped, pack, placed_id
@@ -210,6 +210,8 @@ def _pack_messages(published: Published, prepared: Prepared) -> bytes:
     offsets, head = _offsets(published, prepared), array_header(published.count)
     if isinstance(prepared.ids, NumberedNames):
         return head + numbered_rows(published.partition, prepared.ids, offsets, is_repeat=published.is_repeat)
+    if prepared.ids is None and isinstance(offsets, range):
+        return head + placed_rows(published.partition, offsets, is_repeat=published.is_repeat)
     template = _pack_template(published.partition, prepared.ids is None, published.is_repeat)
     if prepared.ids is None:
         return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])

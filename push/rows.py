@@ -32,6 +32,8 @@ to_json = msgspec.json.Encoder().encode
 pack = msgspec.msgpack.Encoder().encode
 _parse_json = msgspec.json.Decoder().decode
 
+PLACE_DIGITS: Final = 12
+"""Of an offset, in a message's name."""
 TEMPLATES_MAX: Final = 512
 """Templates kept: chunks of one commit share one, and a chunk is leased several times."""
 
@@ -117,7 +119,7 @@ def escaped(value: Any) -> bytes:
 
 def placed_id(partition: int) -> bytes:
     """The part of a template for an id that is a place; it takes the offset."""
-    return bytes([0xA0 | len(f"{partition}-") + 12]) + b"%d-%%012x" % partition
+    return bytes([0xA0 | len(f"{partition}-") + PLACE_DIGITS]) + b"%d-%%0%dx" % (partition, PLACE_DIGITS)
 
 
 # ----------------------------------------------------------------------------------------------------- columns

@@ -17,7 +17,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -246,14 +248,13 @@ def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
 
 def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Cuts a call's messages into blocks within the limits; a bigger message stands alone."""
-    spans, start, total = [], 0, 0
-    for index, size in enumerate(sizes):
-        full = index - start >= BLOCK_MESSAGES_MAX or (total + size > BLOCK_BYTES_MAX and index > start)
-        if full:
-            spans.append((start, index))
-            start, total = index, 0
-        total += size
-    spans.append((start, len(sizes)))
+    ends = [0, *accumulate(sizes)]
+    spans, start = [], 0
+    while start < len(sizes):
+        fitting = bisect_right(ends, ends[start] + BLOCK_BYTES_MAX, start + 1) - 1
+        end = max(start + 1, min(start + BLOCK_MESSAGES_MAX, fitting))
+        spans.append((start, end))
+        start = end
     return spans
 
 

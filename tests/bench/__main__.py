@@ -28,7 +28,7 @@ from tests.bench.report import OTHERS_PCT_MAX, report
 from tests.bench.rows import Row, append_row, read_rows
 from tests.bench.scale import Scale
 from tests.bench.scenario_against import NoCheckout, checkout
-from tests.bench.scenarios import AGAINST, KNOWN, ONCE, PARTS, SCENARIOS, chosen
+from tests.bench.scenarios import KNOWN, ONCE, PARTS, SCENARIOS, chosen, compared
 from tests.bench.stamp import stamp
 from tests.bench.world import ROOT, World
 
@@ -51,7 +51,8 @@ def main() -> int:
         return _count(options)
     try:
         against = options.against and checkout(options.against)
-        names = list(AGAINST) if against else chosen([*options.scenarios, *PARTS.get(options.only, [])])
+        asked = [*options.scenarios, *PARTS.get(options.only, [])]
+        names = compared(asked) if against else chosen(asked)
     except (ValueError, NoCheckout) as error:
         print(error, file=sys.stderr)
         return 2
@@ -105,7 +106,8 @@ def _options() -> argparse.Namespace:
         "--against",
         type=Path,
         metavar="FOLDER",
-        help="compare plain queues with those of the checkout there, only that",
+        help="compare plain queues with those of the checkout there, only that; with scenarios of duties: hold these "
+        "against its rates without duties",
     )
     parser.add_argument(
         "--count",

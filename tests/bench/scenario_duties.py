@@ -24,7 +24,7 @@ from tests.bench.scenario_work import Bench
 from tests.bench.sides import PublishSide
 from tests.bench.speech import SPEECHES, Speech, client_frame
 from tests.bench.turns import Side, compare
-from tests.bench.world import Server, World, connect, say_in
+from tests.bench.world import ROOT, Server, World, connect, say_in
 from tests.support.redis_server import RedisServer
 
 ISSUER = "https://issuer.bench"
@@ -113,11 +113,11 @@ async def work(server: Server, duties: Duties) -> Bench:
 
 
 async def duty(world: World, open_side: Open, duties: Duties) -> Row:
-    """How much of the rate without duties is kept with these."""
+    """How much of the rate without duties is kept with these: of this server's, or of another checkout's."""
     with (
         RedisServer() as redis,
         tempfile.TemporaryDirectory(dir=world.folder, prefix="pushq-bench-") as folder,
-        world.server() as one,
+        world.server(world.against or ROOT) as one,
         _with(world, duties, redis, Path(folder)) as two,
     ):
         first, second = await open_side(one, NONE), await open_side(two, duties)

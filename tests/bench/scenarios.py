@@ -314,5 +314,13 @@ def chosen(names: list[str]) -> list[str]:
     return [each for each in SCENARIOS if not names or any(_stands_for(name, each) for name in names)]
 
 
+def compared(names: list[str]) -> list[str]:
+    """What is held against another checkout: plain queues, or the duties that were asked for."""
+    found = chosen(names) if names else list(AGAINST)
+    if others := [name for name in found if name not in AGAINST | DUTIES]:
+        raise ValueError(f"{others[0]} is not run with --against; name scenarios of duties, or none for plain queues")
+    return found
+
+
 def _stands_for(name: str, scenario: str) -> bool:
     return scenario == name or scenario.startswith(name + "-")

@@ -15,7 +15,7 @@ from tests.bench.page import PAGE, PUBLISHED, shown
 from tests.bench.report import report
 from tests.bench.rows import Row, read_rows
 from tests.bench.scale import SMOKE
-from tests.bench.scenarios import KNOWN, PARTS, SCENARIOS, chosen
+from tests.bench.scenarios import KNOWN, PARTS, SCENARIOS, chosen, compared
 from tests.bench.world import World
 from tests.support.seeds import IS_EXPLORING
 
@@ -127,6 +127,13 @@ def test_report_takes_the_pairs_of_a_run_together() -> None:
 def test_only_one_part_is_run_when_asked_to() -> None:
     assert set(chosen(list(PARTS["plain"]))) == set(PARTS["plain"])
     assert {name for part in PARTS.values() for name in part} == set(SCENARIOS)
+
+
+def test_duties_and_plain_queues_are_compared_with_another_checkout_and_nothing_else() -> None:
+    assert set(compared([])) == {name for name in KNOWN if name.startswith("against-")}
+    assert compared(["duty-all"]) == ["duty-all", "duty-all-work"]
+    with pytest.raises(ValueError, match="latency is not run with --against"):
+        compared(["latency"])
 
 
 def test_folder_without_a_server_is_refused_as_the_other_checkout(

@@ -10,9 +10,10 @@ import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks, plain_blocks
 from backend_store.core.names import NumberedNames
+from backend_store.core.places import message_id
 from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
 from push.encode import array_header
-from push.numbered import numbered_rows
+from push.numbered import numbered_rows, placed_rows
 from push.ports import Encoding, Prepared
 from push.published import published_messages_json, published_ok, refusal
 
@@ -197,6 +198,19 @@ def test_places_of_a_call_of_any_length_follow_each_other(base: int, count: int)
     )
     wanted = zip(names, range(base, base + count), strict=True)
     assert found == [{"id": name, "seq": seq, "partition": 1, "duplicate": False} for name, seq in wanted]
+
+
+@pytest.mark.parametrize("partition", [0, 9, 123])
+@pytest.mark.parametrize("count", [1, 2, 256, 257, 1000])
+@pytest.mark.parametrize("base", [0, 1, 255, 256, 65_535, 2**32 - 300, 2**48 - 1001])
+def test_messages_without_a_name_are_named_by_their_places(base: int, count: int, partition: int) -> None:
+    offsets = range(base, base + count)
+    for is_repeat in (False, True):
+        written = array_header(count) + placed_rows(partition, offsets, is_repeat=is_repeat)
+        assert msgspec.msgpack.decode(written) == [
+            {"id": message_id(partition, seq), "seq": seq, "partition": partition, "duplicate": is_repeat}
+            for seq in offsets
+        ]
 
 
 @pytest.mark.parametrize("base", [0, 65_500, 2**40 - 50, 2**53 - 101])

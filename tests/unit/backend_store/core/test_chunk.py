@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -125,6 +126,9 @@ def test_blocks_and_chunks_keep_their_limits_unless_one_message_breaks_them(size
     assert sum(block.count for block in blocks) == len(sizes)
     assert all(block.count == 1 or len(block.data) <= BLOCK_BYTES_MAX + 500 for block in blocks)
     assert all(block.count <= BLOCK_MESSAGES_MAX for block in blocks)
+    ends = [*accumulate(block.count for block in blocks)]
+    for start, end in pairwise([0, *ends[:-1]]):  # no block had room for the first message of the next one
+        assert end - start == BLOCK_MESSAGES_MAX or sum(sizes[start : end + 1]) > BLOCK_BYTES_MAX
     for plan in plan_chunks(blocks):
         assert plan.messages <= CHUNK_MESSAGES_MAX
         assert len(plan.blocks) == 1 or sum(map(len, plan.blocks)) <= CHUNK_BYTES_MAX
