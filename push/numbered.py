@@ -1,28 +1,33 @@
-"""The rows of an answer to messages whose names follow each other, in MessagePack: their places, or numbered ones.
+"""The rows of an answer to messages whose names follow each other: their places, or numbered ones.
 
-All rows of such an answer have one size. So they are one row many times over, and what differs is written column by
+Rows of such an answer have one size. So they are one row many times over, and what differs is written column by
 column: a few steps an answer, and none a message.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from backend_store.client import DIGITS, NumberedNames
 from push.rows import PLACE_DIGITS, pack
 
+BY_COLUMNS_FROM: Final = 8
+"""So many rows cost less by columns than one by one."""
 _SEQ_BYTES = 8
 _BYTE = 256
 _RAMP = bytes(range(_BYTE)) * (2 + 10**DIGITS // _BYTE)
 """The lowest bytes of numbers that follow each other, whatever the first is."""
 _HEX_HIGH, _HEX_LOW = (bytes(column) for column in zip(*(b"%02x" % byte for byte in range(_BYTE)), strict=True))
 """The two digits of each byte."""
+_HUNDRED = 100
+_TENS, _ONES = (bytes(column) for column in zip(*(b"%02d" % number for number in range(_HUNDRED)), strict=True))
 _HEAD = b"\x84" + pack("id")
 _SEQ = pack("seq") + b"\xcf"
 
 
 def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | range, *, is_repeat: bool) -> bytes:
-    """A row `{id, seq, partition, duplicate}` for each name, one behind the other."""
+    """A row `{id, seq, partition, duplicate}` in MessagePack for each name, one behind the other."""
     start = _HEAD + pack(names.prefix + "0" * DIGITS)
     first = offsets[0].to_bytes(_SEQ_BYTES, "big")
     row = b"".join([start, _SEQ, first, _end(partition, is_repeat)])
@@ -61,6 +66,27 @@ def placed_rows(partition: int, offsets: range, *, is_repeat: bool) -> bytes:
         runs.append(rows)
         first += count
     return b"".join(runs)
+
+
+def placed_rows_json(template: bytes, offsets: range) -> bytes:
+    """The same in JSON, with commas between them. `template` is a row's and takes its offset twice: as twelve
+    hexadecimal digits at the end of the first text, and as the number before `,"partition"`.
+    """
+    runs, first = [], offsets.start
+    while first < offsets.stop:  # a run ends where more than the two last digits change
+        low, last = first % _BYTE, first % _HUNDRED
+        count = min(_BYTE - low, (_HUNDRED if first >= 10 else 10) - last, offsets.stop - first)
+        row = template % (first, first) + b","
+        size, rows = len(row), bytearray(row * count)
+        digits_at, seq_at = row.index(b'","seq":') - 2, row.index(b',"partition"') - 1
+        rows[digits_at::size] = _HEX_HIGH[low : low + count]
+        rows[digits_at + 1 :: size] = _HEX_LOW[low : low + count]
+        rows[seq_at::size] = _ONES[last : last + count]
+        if first >= 10:
+            rows[seq_at - 1 :: size] = _TENS[last : last + count]
+        runs.append(rows)
+        first += count
+    return b"".join(runs)[:-1]
 
 
 @lru_cache

@@ -14,7 +14,7 @@ import msgspec
 from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
-from push.numbered import numbered_rows, placed_rows
+from push.numbered import BY_COLUMNS_FROM, numbered_rows, placed_rows, placed_rows_json
 from push.ports import Encoding, Prepared
 from push.problems import problem
 from push.rows import escaped, pack, placed_id
@@ -119,6 +119,8 @@ def published_messages_json(published: Published, prepared: Prepared) -> bytes:
         template = _json_row(published.partition, name, published.is_repeat)
         return b"[%b]" % b",".join([template % row for row in zip(prepared.ids.numbers, offsets, strict=True)])
     template = _json_template(published.partition, prepared.ids is None, published.is_repeat)
+    if prepared.ids is None and isinstance(offsets, range) and len(offsets) >= BY_COLUMNS_FROM:
+        return b"[%b]" % placed_rows_json(template, offsets)
     if prepared.ids is None:
         return b"[%b]" % b",".join([template % (n, n) for n in offsets])
     ids = _ids(published, prepared, offsets)
@@ -210,7 +212,7 @@ def _pack_messages(published: Published, prepared: Prepared) -> bytes:
     offsets, head = _offsets(published, prepared), array_header(published.count)
     if isinstance(prepared.ids, NumberedNames):
         return head + numbered_rows(published.partition, prepared.ids, offsets, is_repeat=published.is_repeat)
-    if prepared.ids is None and isinstance(offsets, range):
+    if prepared.ids is None and isinstance(offsets, range) and len(offsets) >= BY_COLUMNS_FROM:
         return head + placed_rows(published.partition, offsets, is_repeat=published.is_repeat)
     template = _pack_template(published.partition, prepared.ids is None, published.is_repeat)
     if prepared.ids is None:

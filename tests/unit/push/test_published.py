@@ -13,7 +13,7 @@ from backend_store.core.names import NumberedNames
 from backend_store.core.places import message_id
 from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
 from push.encode import array_header
-from push.numbered import numbered_rows, placed_rows
+from push.numbered import BY_COLUMNS_FROM, numbered_rows
 from push.ports import Encoding, Prepared
 from push.published import published_messages_json, published_ok, refusal
 
@@ -201,15 +201,14 @@ def test_places_of_a_call_of_any_length_follow_each_other(base: int, count: int)
 
 
 @pytest.mark.parametrize("partition", [0, 9, 123])
-@pytest.mark.parametrize("count", [1, 2, 256, 257, 1000])
-@pytest.mark.parametrize("base", [0, 1, 255, 256, 65_535, 2**32 - 300, 2**48 - 1001])
+@pytest.mark.parametrize("count", [1, BY_COLUMNS_FROM - 1, BY_COLUMNS_FROM, 256, 257, 1000])
+@pytest.mark.parametrize("base", [0, 1, 9, 10, 94, 255, 256, 990, 65_535, 2**32 - 300, 2**48 - 1001])
 def test_messages_without_a_name_are_named_by_their_places(base: int, count: int, partition: int) -> None:
-    offsets = range(base, base + count)
+    prepared = Prepared(plain_blocks(KIND_JSON, [b"1"] * count), None)
     for is_repeat in (False, True):
-        written = array_header(count) + placed_rows(partition, offsets, is_repeat=is_repeat)
-        assert msgspec.msgpack.decode(written) == [
+        assert rows(Published(partition, Offset(base), count, is_repeat=is_repeat), prepared) == [
             {"id": message_id(partition, seq), "seq": seq, "partition": partition, "duplicate": is_repeat}
-            for seq in offsets
+            for seq in range(base, base + count)
         ]
 
 
