@@ -15,7 +15,7 @@ from tests.bench.page import PAGE, PUBLISHED, shown
 from tests.bench.report import report
 from tests.bench.rows import Row, read_rows
 from tests.bench.scale import SMOKE
-from tests.bench.scenarios import KNOWN, PARTS, SCENARIOS, chosen, compared
+from tests.bench.scenarios import AGAINST, KNOWN, PARTS, SCENARIOS, chosen, compared
 from tests.bench.world import World
 from tests.support.seeds import IS_EXPLORING
 
@@ -30,7 +30,7 @@ IN_GATE = ("work",)
 """Each scenario starts servers, which takes time: `make explore ARGS=bench` runs them all, and so does `make bench`."""
 
 
-@pytest.mark.parametrize("name", KNOWN if IS_EXPLORING else IN_GATE)
+@pytest.mark.parametrize("name", SCENARIOS | AGAINST if IS_EXPLORING else IN_GATE)
 def test_scenario_moves_every_message_once(name: str, tmp_path: Path) -> None:
     row = _measure(name, tmp_path)
     assert row["rate"] > 0
@@ -130,7 +130,7 @@ def test_only_one_part_is_run_when_asked_to() -> None:
 
 
 def test_duties_and_plain_queues_are_compared_with_another_checkout_and_nothing_else() -> None:
-    assert set(compared([])) == {name for name in KNOWN if name.startswith("against-")}
+    assert compared([]) == list(AGAINST)
     assert compared(["duty-all"]) == ["duty-all", "duty-all-work"]
     with pytest.raises(ValueError, match="latency is not run with --against"):
         compared(["latency"])
