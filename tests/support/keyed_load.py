@@ -85,9 +85,18 @@ class KeyedLoad:
         wrong in one is raised.
         """
         tasks = [asyncio.create_task(client, name=getattr(client, "__name__", "client")) for client in clients]
-        async with asyncio.timeout(BEGIN_S_MAX):
-            while not begun():  # noqa: ASYNC110 - the clients make it so
-                await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(BEGIN_S_MAX):
+                while not begun():
+                    for task in tasks:
+                        if task.done():
+                            task.result()  # nothing may go wrong while the server lives
+                    await asyncio.sleep(0.005)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
         await asyncio.sleep(after_s)
         self.server.kill()
         self.stopped = True

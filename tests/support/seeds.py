@@ -20,6 +20,7 @@ SEED = int(os.environ.get(VARIABLE, "0")) or GATE_SEED
 IS_EXPLORING = SEED != GATE_SEED
 AGAIN = f"{VARIABLE}={SEED}"
 """What repeats this run's choices, for the text of a failure."""
+MANY_WORLDS = 100
 WORLDS_APART = 1_000_003
 """Between the first worlds of two neighbouring seeds: no two searches live through the same ones."""
 
@@ -28,6 +29,13 @@ def worlds(count: int) -> range:
     """The seeds of so many simulated worlds: the first ones in the gate, as many others elsewhere."""
     first = (SEED - GATE_SEED) * WORLDS_APART
     return range(first, first + count)
+
+
+def are_telling(count: int) -> bool:
+    """Whether so many worlds must hold some of everything between them. The gate's are known to, and so do many; of a
+    few that chance chose, that shows nothing.
+    """
+    return not IS_EXPLORING or count >= MANY_WORLDS
 
 
 def is_gate() -> bool:

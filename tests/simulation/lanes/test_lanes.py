@@ -33,7 +33,7 @@ def test_no_world_breaks_a_promise() -> None:
     for seed in numbers:
         checks = _lived(seed)
         counts.update(checks.counts, confirmed=len(checks.confirmed))
-    if not ONE:
+    if not ONE and seeds.are_telling(len(numbers)):
         _were_worth_living_in(counts, len(numbers))
 
 

@@ -41,6 +41,8 @@ def test_no_world_breaks_a_promise() -> None:
             ) from broken
     # The worlds must be worth living in: leaders change, replicas part and meet again, and there is something to lose.
     worlds = WORLDS or FEW_WORLDS
+    if not seeds.are_telling(worlds):
+        return
     assert counts["elections"] > 5 * worlds and counts["confirmed"] > 100 * worlds, counts
     assert counts["snapshots"] > worlds / 2 and counts["truncated"] > worlds / 4 and counts["trimmed"] > worlds, counts
     assert counts["duplicates"] > worlds and counts["hand over"] > worlds / 4 and counts["damage found"], counts
@@ -56,7 +58,8 @@ def test_no_world_in_which_replicas_move_breaks_a_promise() -> None:
             raise AssertionError(
                 f"seed {seed}: {broken}; see python -m tests.simulation.replication {seed} moves"
             ) from broken
-    assert counts["moves"] > 5 * worlds and counts["let go"] > worlds and counts["snapshots"] > worlds, counts
+    if seeds.are_telling(worlds):
+        assert counts["moves"] > 5 * worlds and counts["let go"] > worlds and counts["snapshots"] > worlds, counts
 
 
 def test_no_world_in_which_followers_take_their_rows_anew_breaks_a_promise() -> None:
@@ -69,7 +72,8 @@ def test_no_world_in_which_followers_take_their_rows_anew_breaks_a_promise() -> 
             raise AssertionError(
                 f"seed {seed}: {broken}; see python -m tests.simulation.replication {seed} renews"
             ) from broken
-    assert counts["renewals"] > 2 * worlds and counts["snapshots"] > 2 * worlds, counts
+    if seeds.are_telling(worlds):
+        assert counts["renewals"] > 2 * worlds and counts["snapshots"] > 2 * worlds, counts
 
 
 def test_a_seed_is_a_whole_world() -> None:
