@@ -32,7 +32,8 @@ GATE_PAUSE_S = 0.3
 SHARDS = 2
 DISK_MEBIBYTES = 128
 Mode = Literal["sync", "async"]
-MODELS: tuple[Model, ...] = ("leader_follower", "independent_hosts") if NAMED or SOAK_S else ("leader_follower",)
+ALL_MODELS: tuple[Model, ...] = ("leader_follower", "independent_hosts")
+MODELS = ALL_MODELS if NAMED or SOAK_S else ALL_MODELS[:1]
 MODES: tuple[Mode, ...] = ("sync", "async") if NAMED == "all" else ("sync",)
 USUAL: dict[str, tuple[str, ...]] = {
     "stopped and drained": ("stop-leader", "drain-leader"),
@@ -50,6 +51,27 @@ def strikes() -> dict[str, tuple[str, ...]]:
 @pytest.fixture(autouse=True)
 def _needs_etcd() -> None:
     require("etcd")
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+def test_zone_that_is_cut_off_takes_no_message_with_it(
+    tmp_path: Path, model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three zones, each with a backend and a member of etcd; twice the one with a leader is away."""
+    with NettedCluster(tmp_path, shards=SHARDS, model=model, is_zoned=True) as cluster:
+        load = FaultLoad(
+            cluster.clients, cluster.gateways, SHARDS, plain=int(model == "independent_hosts"), pause_s=GATE_PAUSE_S
+        )
+        runner = FaultRunner(cluster, load, SEED, slack=SLACK)
+        with capsys.disabled():
+            print(f"\n{model}, zones, {AGAIN}", file=sys.stderr)
+            with load.running():
+                for _ in range(2):
+                    runner.strike("cut-zone")
+            print(f"{runner.summary()}\n{load.confirmed} confirmed, {load.lost} lost, {load.again} delivered again")
+        assert not (broken := load.broken()), "\n".join(broken[:20])
+        assert load.confirmed > 100
+        runner.judge()
 
 
 @pytest.mark.parametrize("faults", strikes().values(), ids=strikes())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 import threading
 import time
@@ -331,24 +332,33 @@ class FaultLoad:
         for client in itertools.cycle(clients if number[1] % 2 else clients[::-1]):
             answer = await client.post(f"/v1/queues/{queue.name}/messages", json={"messages": messages})
             if answer.status_code == 201:
+                errors = {
+                    name: row["error"]
+                    for name, row in zip(names, answer.json()["messages"], strict=True)
+                    if "error" in row
+                }
+            else:
+                errors = dict.fromkeys(names, answer.json())
+            if not errors:
                 break
-            code = answer.json()["code"]
-            queue.codes[code] += 1
-            for name in names:
-                queue.tell(name, answer.text)
-            assert code in LATER, answer.text
+            for name, error in errors.items():
+                queue.codes[error["code"]] += 1
+                queue.tell(name, json.dumps(error))
+                assert error["code"] in LATER, error
             if queue.is_plain:
-                queue.refused.update(names if code != "outcome-unknown" else ())
+                queue.refused.update(name for name, error in errors.items() if error["code"] != "outcome-unknown")
             if queue.is_plain or self._ending.is_set():
-                del queue.asked[number]
-                return
+                break
             await asyncio.sleep(AGAIN_S)
-        for name, row in zip(names, answer.json()["messages"], strict=True):
-            assert (queue.is_plain or row["id"] == str(name)) and "error" not in row, row
-            queue.history.confirm(name, (row["partition"], row["seq"]))
-            queue.tell(name, f"confirmed at {(row['partition'], row['seq'])}")
         del queue.asked[number]
-        queue.waits.append((now := time.monotonic(), now - began))
+        if answer.status_code == 201:
+            for name, row in zip(names, answer.json()["messages"], strict=True):
+                if name not in errors:
+                    assert queue.is_plain or row["id"] == str(name), row
+                    queue.history.confirm(name, (row["partition"], row["seq"]))
+                    queue.tell(name, f"confirmed at {(row['partition'], row['seq'])}")
+        if not errors:
+            queue.waits.append((now := time.monotonic(), now - began))
 
     async def _consume(self, socket: Socket) -> None:
         for queue in self.queues:

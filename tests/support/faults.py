@@ -108,6 +108,15 @@ def cut_from_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 
 @contextmanager
+def cut_zone(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader's zone is cut off, with the backend and the member of etcd that are there."""
+    host = _leader(cluster, rng).host
+    others = [one.host for one in cluster.backends if one.host is not host]
+    with cluster.cut(*both(host, [*others, cluster.clients])):
+        yield CUT_S
+
+
+@contextmanager
 def mute_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
     """The other backends do not hear the leader; it hears them."""
     leader = _leader(cluster, rng)
@@ -219,6 +228,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "mute-leader": mute_leader,
     "deaf-leader": deaf_leader,
 }
+OF_ZONES: Final[Mapping[str, Fault]] = {"cut-zone": cut_zone}
+"""Of clusters whose backends have zones of their own."""
 GENTLE: Final = frozenset({"drain-leader", "drain-all"})
 """Nothing is delivered twice because of these."""
 REFUSING: Final = frozenset({"fill-disk"})
@@ -278,7 +289,7 @@ class FaultRunner:
         cluster, load = self._cluster, self._load
         load.serves()
         began, again, refused = time.monotonic(), load.again, load.refused
-        with FAULTS[name](cluster, self._rng) as seconds:
+        with {**FAULTS, **OF_ZONES}[name](cluster, self._rng) as seconds:
             time.sleep(max(0.0, began + (REFUSED_S if seconds is None else seconds) - time.monotonic()))
             if seconds is not None:
                 load.serves()

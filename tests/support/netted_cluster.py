@@ -216,15 +216,18 @@ class NettedCluster:
         etcd_members: int = 1,
         disk_mebibytes: int = 0,
         model: Model = "leader_follower",
+        is_zoned: bool = False,
     ) -> None:
-        """`shards`: independent hosts have a lane each instead. `disk_mebibytes`: each backend has a disk of that size;
-        0: all share this machine's."""
+        """`shards`: independent hosts have a lane each instead. `is_zoned`: each backend's host is a zone with a
+        member of etcd of its own, in place of `etcd_members` on a host of theirs. `disk_mebibytes`: each backend has a
+        disk of that size; 0: all share this machine's.
+        """
         self._folder = folder
         self.shards = len(BACKENDS) if model == "independent_hosts" else shards
         self.model: Model = model
         self._mode = mode
         self._disk_mebibytes = disk_mebibytes
-        self._members = etcd_members
+        self._members, self._is_zoned = etcd_members, is_zoned
         self._stack = ExitStack()
         self.etcd: list[Program] = []
         self.backends: list[Backend] = []
@@ -239,7 +242,8 @@ class NettedCluster:
             self._places = {host: ADDRESS.format(place) for host, place in places.items()}
             wire(switch, [(host, f"{address}/24") for host, address in self._places.items()])
             self.clients, self.etcd_host = clients, etcd
-            self._start_etcd(etcd)
+            self.etcd_hosts = list(hosts.values()) if self._is_zoned else [etcd] * self._members
+            self._start_etcd()
             self.backends = [self._backend(name, host) for name, host in hosts.items()]
             for backend in self.backends:
                 backend.begin()
@@ -261,15 +265,14 @@ class NettedCluster:
     def _certified(self, name: str, address: str) -> Pair:
         return issue(self._folder / "ca", [name, address, "localhost", "127.0.0.1"])
 
-    def _start_etcd(self, host: Host) -> None:
-        address = self._places[host]
-        pair = self._certified("etcd", address)
+    def _start_etcd(self) -> None:
         urls = [
-            (f"m{n}", f"https://{address}:{2379 + 100 * n}", f"http://127.0.0.1:{2380 + 100 * n}")
-            for n in range(self._members)
+            (f"m{n}", f"https://{address}:{2379 + 100 * n}", f"http://{address}:{2380 + 100 * n}")
+            for n, address in enumerate(self._places[host] for host in self.etcd_hosts)
         ]
         peers = ",".join(f"{name}={peer}" for name, _, peer in urls)
-        for name, client, peer in urls:
+        for host, (name, client, peer) in zip(self.etcd_hosts, urls, strict=True):
+            pair = self._certified(name, self._places[host])
             command = [require("etcd"), "--name", name, "--data-dir", str(self._folder / f"etcd-{name}")]
             command += ["--listen-client-urls", client, "--advertise-client-urls", client]
             command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", peers]
