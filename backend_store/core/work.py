@@ -234,10 +234,12 @@ class WorkView(Leasing):
         return messages, size
 
     def in_hands(self) -> tuple[int, int]:
-        """Messages that somebody holds, and how many bytes would be left if all others ended."""
+        """Messages that somebody holds, and how many bytes would be left if all others ended. What was given back and
+        acked all the same is in nobody's hands.
+        """
         messages = size = 0
         for state in self.states() if self.in_flight else ():
-            if bits := (state.leased | state.returning):
+            if bits := (state.leased | state.returning) & ~state.settling:
                 messages += bits.bit_count()
                 size += state.size - state.size * (state.count - bits.bit_count()) // state.count
         return messages, size

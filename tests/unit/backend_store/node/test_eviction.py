@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backend_store.core import leasing
@@ -10,8 +12,23 @@ from backend_store.core.leases import Lease
 from backend_store.model import Published, QueueFull
 from backend_store.node import eviction, room
 from backend_store.storage.engine import Table
-from tests.support.queues import DEAD, ack, counts, crashed, draft, drained, nack, publish, queue, rows, texts, took
-from tests.support.world import World
+from tests.support.queues import (
+    DEAD,
+    ack,
+    by_token,
+    counts,
+    crashed,
+    draft,
+    drained,
+    nack,
+    publish,
+    queue,
+    receipts,
+    rows,
+    texts,
+    took,
+)
+from tests.support.world import World, verdicts
 
 LIMIT = 20_000
 
@@ -113,6 +130,21 @@ def test_what_is_acked_in_the_same_commit_makes_room_before_anything_is_ended() 
     ack(world, lease)
     assert isinstance(answers[0], Published) and world.partition.state.ended == {}
     assert drained(world) == ["b", "c", "d"]
+
+
+def test_what_was_given_back_and_acked_all_the_same_is_in_nobodys_hands() -> None:
+    world = queue(max_messages=3, overflow="drop_oldest")
+    publish(world, *map(draft, "abc"))
+    gone, held, said = took(world, 1), took(world, 1), list[Any]()
+    assert gone is not None and texts(held) == ["b"]
+    given = receipts(gone)
+    world.main.give_back_lease(gone)  # of a consumer that went away while its ack was on its way
+    world.main.settle(by_token(given), said.append)
+    answers = world.publish_drafts([draft("d"), draft("e")])
+    while not answers:
+        assert world.commit()
+    assert verdicts(given, said[0]) == [True] and isinstance(answers[0], Published)
+    assert ack(world, held) == [True] and drained(world) == ["d", "e"]
 
 
 def test_what_came_back_from_a_consumer_is_the_oldest_again() -> None:
