@@ -20,6 +20,8 @@ TAKE_SECONDS_MAX = 240.0
 """Messages with a time of their own are taken one by one."""
 STORED_PER_S_MIN = {False: 40_000, True: 15_000}
 """The slowest that they may be stored, so that all are there before the first is due."""
+REST_S = 5
+"""Before the first is due, beyond the time to store them; a run of few may meet a pause of the machine."""
 SINGLE_SHARE = 5
 """Messages that are each due at a time of their own are as many rows, so there are fewer of them."""
 SPREAD_MESSAGES_PER_MS = 200
@@ -45,7 +47,7 @@ async def scheduled(world: World, *, is_each: bool = False) -> Row:
             lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=received.add), CONSUMERS
         )
         before_mib = server.rss_anon_mib()
-        due_s = time.time() + 1 + wanted / STORED_PER_S_MIN[is_each]
+        due_s = time.time() + REST_S + wanted / STORED_PER_S_MIN[is_each]
         meter = Meter(server.process)
         await _store(server, wanted, due_s, per_time=1 if is_each else PER_FRAME)
         stored = meter.figures(wanted)
