@@ -133,6 +133,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=True)
         if lanes:
             door = _door(settings, host, services, leader)
+            host.before_drain = door.finish
         server = StoreServer(services, leader, partial(operate, host.recovery), is_coming=is_coming, door=door)
         await server.listen(address.host, address.port, tls)
     except OSError as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+
+import structlog
 
 from backend_store.core.host_lanes.routing import AppendTo, ForwardTo, Refused, Route, Send, Standing, route
 from backend_store.core.host_lanes.table import LaneTable
@@ -34,6 +36,7 @@ from backend_store.wire.store_frames import (
     Publishes,
     Results,
     Settles,
+    Turned,
     Wants,
     Wrong,
     blocks_of_sent,
@@ -42,6 +45,12 @@ from backend_store.wire.store_frames import (
     to_bits,
     wrong,
 )
+
+log = structlog.get_logger("pushq.door")
+
+DOOR_FINISH_SECONDS_MAX: Final = 2.0
+"""How long a host that ends waits for the answers to what gateways brought."""
+_TURNED: Final = wrong(PushqError("this host is about to end", code=NOT_LEADER))
 
 Answer = Callable[[Placed | PushqError], None]
 OpenLine = Callable[[int, Unheard], Line]
@@ -64,6 +73,8 @@ class Door:
         self.passed_on = 0
         """Publishes that went to another host."""
         self.lanes = lanes
+        self.is_leaving = False
+        """The host is about to end: gateways go to another door."""
         self._host = host
         self._table = table
         self._alive = alive
@@ -83,6 +94,20 @@ class Door:
         guest = self._guests.get(name)
         if guest is not None and guest.link is link:
             del self._guests[name]
+            guest.departed()
+
+    async def finish(self) -> None:
+        """Sends every gateway on to another host's door, and returns when what they brought is answered, or has taken
+        `DOOR_FINISH_SECONDS_MAX`."""
+        self.is_leaving = True
+        guests = list(self._guests.values())
+        for guest in guests:
+            guest.send_on()
+        try:
+            async with asyncio.timeout(DOOR_FINISH_SECONDS_MAX):
+                await asyncio.gather(*(guest.finish() for guest in guests))
+        except TimeoutError:
+            log.info("a door is closed with publishes under way")
 
     async def close(self) -> None:
         await asyncio.gather(*(line.close() for line in self._lines.values()))
@@ -99,7 +124,10 @@ class Door:
                 case ForwardTo(host):
                     self._pass_on(self._lane_at(host, call), call, answer)
                 case Refused(retry_after_ms):
-                    raise Unavailable("no host that may take this can now", retry_after_ms=retry_after_ms)
+                    home = self._changing(call)
+                    if home is None:
+                        raise Unavailable("no host that may take this can now", retry_after_ms=retry_after_ms)
+                    self._pass_on(home, call, answer)  # nothing was written: it waits for who owns the lane next
                 case _:
                     raise Unavailable(f"{self._host} does not know where this belongs", retry_after_ms=500)
         except PushqError as error:
@@ -120,6 +148,17 @@ class Door:
         lane = table.lane_of(host) if slot is None else table.slots.route(slot)
         assert lane is not None, "a route leads to a lane"
         return lane
+
+    def _changing(self, call: Publish) -> int | None:
+        """The lane where a call belongs, while nobody owns it or this host is handing it over; else None."""
+        table = self._table()
+        slot = _slot(call, table) if table is not None else None
+        lane = table.slots.route(slot) if table is not None and slot is not None else None
+        if table is None or lane is None:
+            return None
+        row, service = table.lanes[lane], self._services.get(lane)
+        is_here = row.is_owned_by(self._host) and service is not None and not service.is_leaving
+        return None if is_here else lane
 
     def _can_commit(self, lane: int) -> bool:
         service = self._services.get(lane)
@@ -183,6 +222,11 @@ class DoorGuest:
         self._door = door
         self._placed: list[tuple[int, Placed | None, Wrong | None]] = []
         self._is_flushing = False
+        self._under_way = 0
+        """Calls without an answer."""
+        self._has_heard = asyncio.Event()
+        """That it was sent on: nothing more comes."""
+        self._quiet = asyncio.Event()
 
     def tell_definitions(self) -> None:
         """There are none here; the word alone says that it is open."""
@@ -192,8 +236,12 @@ class DoorGuest:
         """Nothing is leased here."""
 
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
+        if self._door.is_leaving and frame == Wants([]):
+            self._has_heard.set()  # so does a line that was sent on answer
+            return
         if not isinstance(frame, Publishes):
             raise InvalidRequest("a door takes publishes alone")
+        self._under_way += len(frame.calls)
         traces = frame.traces or {}
         for call in frame.calls:
             with carried(traces.get(call.number)):
@@ -212,7 +260,28 @@ class DoorGuest:
     def _flush(self) -> None:
         self._is_flushing = False
         self.link.send(pack(Results(self._placed, [])))
+        self._under_way -= len(self._placed)
         self._placed = []
+        if not self._under_way:
+            self._quiet.set()
+
+    def send_on(self) -> None:
+        self.link.send(pack(Turned(_TURNED, None)))
+
+    async def finish(self) -> None:
+        """Of one that was sent on: returns when nothing more comes and all that came is answered, and ends the
+        connection."""
+        await self._has_heard.wait()
+        while self._under_way and not self.link.has_left:
+            self._quiet.clear()
+            await self._quiet.wait()
+        self.link.leave()
+
+    def departed(self) -> None:
+        """Its connection is gone, and nobody waits for answers."""
+        self._under_way = 0
+        self._has_heard.set()
+        self._quiet.set()
 
 
 class OwnersOfLanes:

@@ -87,6 +87,9 @@ class Guest(Protocol):
 class Served(Protocol):
     """What is behind the listener."""
 
+    is_leaving: bool
+    """Nothing new is begun."""
+
     def arrive(self, greeting: Greeting, link: Link) -> tuple[Guest, Greeted]: ...
     def depart(self, name: str, link: Link) -> None: ...
 
@@ -321,7 +324,7 @@ class StoreServer:
         if not isinstance(greeting, Greeting) or greeting.version != STORE_VERSION:
             raise InvalidRequest(f"the first frame is no greeting of version {STORE_VERSION}")
         service = self._door if greeting.shard == DOOR else await self._served(greeting)
-        if service is None:
+        if service is None or (greeting.shard == DOOR and service.is_leaving):
             error = PushqError(f"shard {greeting.shard} is not led here", code=NOT_LEADER)
             await connection.send(pack(Turned(wrong(error), self._leader(greeting.shard))))
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,8 @@ class BackendHost:
         self._reported: tuple[Incarnation, Report] | None = None
         self.more_metrics: Callable[[], Iterable[Any]] = tuple
         """Families that the layer above adds to this host's metrics."""
+        self.before_drain: Callable[[], Awaitable[None]] | None = None
+        """What the layer above has to end before shards are given away."""
         self._drains_itself = False
         self._saying = asyncio.Lock()
         """One word about this node at a time: of two at once the older might be the last."""
@@ -192,6 +194,8 @@ class BackendHost:
     async def drain(self) -> None:
         """Gives all leaderships away, as far as somebody can take them, and takes none. Without the coordinator nobody
         can: then it ends at once, and others lead once that is back."""
+        if self.before_drain is not None:
+            await self.before_drain()
         self._drains_itself = True
         until = asyncio.get_running_loop().time() + DRAIN_SECONDS_MAX
         while any(map(self._is_leaving, self._shards.values())):

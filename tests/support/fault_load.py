@@ -77,6 +77,8 @@ class QueueLoad:
         self.again = 0
         """Deliveries of what had been delivered before."""
         self.codes: Counter[str] = Counter()
+        self.details: Counter[str] = Counter()
+        """How publishes were refused."""
         self.seen: list[str] = []
         self.latest_acked_sent_at = -math.inf
         """Of what was acked, when the newest was sent."""
@@ -255,7 +257,7 @@ class FaultLoad:
         return "\n".join(
             f"{queue.name}: {queue.history.sent.total()} sent, {len(queue.history.places)} confirmed,"
             f" {len(queue.history.acked)} acked, {queue.again} again, waiting {list(queue.asked.values())[:3]},"
-            f" refused {dict(queue.codes)}"
+            f" refused {dict(queue.details)}"
             for queue in self.queues
         )
 
@@ -343,6 +345,7 @@ class FaultLoad:
                 break
             for name, error in errors.items():
                 queue.codes[error["code"]] += 1
+                queue.details[f"{error['code']}: {error['detail']}"] += 1
                 queue.tell(name, json.dumps(error))
                 assert error["code"] in LATER, error
             if queue.is_plain:

@@ -302,7 +302,9 @@ class FaultRunner:
         if acked_s > SLOW_S:
             print(slowest, flush=True)
         if name in GENTLE:
-            assert struck.again == struck.refused == 0, f"{struck}: twice, or refused, by a planned handover"
+            assert struck.again == struck.refused == 0, (
+                f"{struck}: twice, or refused, by a planned handover\n{load.told()}"
+            )
             assert struck.wait_s <= self._slack * HANDOVER_S_MAX, f"{struck}: more than {HANDOVER_S_MAX} s"
         assert not (broken := load.broken_so_far()), "\n".join(broken[:20])
         return struck

@@ -5,9 +5,9 @@ import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.slots import UNKEYED
-from backend_store.model import PushqError
+from backend_store.model import Published, PushqError
 from backend_store.wire.store_frames import Placed, Publish, sent_blocks
-from tests.support.lanes import TENANT, Lanes, make
+from tests.support.lanes import TENANT, WAIT_S, Lanes, make, publish
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,46 @@ async def test_a_host_that_cannot_commit_passes_on_what_any_lane_may_take(lanes:
     keyed = await placed(lanes, "h0", 0)
     assert isinstance(keyed, PushqError)
     assert keyed.code == "unavailable"
+
+
+@pytest.mark.parametrize("door", ["h0", "h1", "h3"])
+async def test_what_comes_while_a_lane_changes_its_owner_waits_for_the_next_one(lanes: Lanes, door: str) -> None:
+    await make(await lanes.store())
+    lanes.own(1, None)
+    calls = [asyncio.create_task(placed(lanes, door, 1)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert not any(call.done() for call in calls)
+    lanes.own(1, "h2")
+    found = [await call for call in calls]
+    assert [(one.partition, one.base) for one in found if isinstance(one, Placed)] == [(1, 0), (1, 1), (1, 2)]
+
+
+async def test_what_comes_while_a_host_hands_its_lane_over_waits_for_the_next_one(lanes: Lanes) -> None:
+    await make(await lanes.store())
+    lanes.hosts["h1"].services[1].is_leaving = True
+    call = asyncio.create_task(placed(lanes, "h1", 1))
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    lanes.own(1, "h2")
+    assert isinstance(await call, Placed)
+
+
+async def test_a_host_that_ends_answers_what_was_brought_and_sends_gateways_to_another_door(lanes: Lanes) -> None:
+    store = await lanes.store("h0", "h1")
+    queue = await make(store)
+    lanes.own(2, None)
+    held = [asyncio.create_task(publish(queue, b"1", ids=[bytes([n])])) for n in range(8)]
+    await asyncio.sleep(0.05)
+    assert not all(call.done() for call in held), "some belong into the lane that nobody owns"
+    ending = asyncio.create_task(lanes.hosts["h0"].door.finish())
+    await asyncio.sleep(0.05)
+    assert not ending.done(), "what waits at this door has no answer yet"
+    later = [asyncio.create_task(publish(queue, b"2")) for _ in range(4)]
+    lanes.own(2, "h3")
+    assert all(isinstance(one, Published) for one in await asyncio.gather(*held, *later))
+    await asyncio.wait_for(ending, WAIT_S)
+    await lanes.hosts["h0"].close()
+    assert all([isinstance(await publish(queue, b"3"), Published) for _ in range(4)])
 
 
 async def test_a_door_of_a_cluster_that_is_not_founded_refuses(lanes: Lanes) -> None:
