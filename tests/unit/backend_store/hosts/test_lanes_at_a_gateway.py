@@ -136,14 +136,19 @@ async def test_an_adopted_lane_takes_what_has_a_key_and_nothing_else(lanes: Lane
     assert {lane for lane, _ in found} == {0, 1, 2}
 
 
-async def test_a_lane_without_an_owner_refuses_its_keys_and_stops_nobody_else(lanes: Lanes) -> None:
+async def test_a_lane_without_an_owner_refuses_its_keys_and_stops_nobody_else(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = await make(await lanes.store())
+    monkeypatch.setattr("backend_store.remote.queue.SETTLE_MS_MAX", 200)
+    monkeypatch.setattr("backend_store.remote.laned.SETTLE_MS_MAX", 200)
     key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
     lanes.own(1, None)
     refused = await publish(queue, b"1", keys=[key])
     assert isinstance(refused, PushqError)
     assert refused.code == "unavailable"
     assert refused.retry_after_ms is not None
+    monkeypatch.undo()
     found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
     assert {lane for lane, _ in found} == {0, 2}
 
