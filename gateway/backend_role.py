@@ -139,10 +139,13 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
     host.listen(on_lead=led, on_lose=lost, on_leave=leaving)
+    watching = asyncio.create_task(door.watch(), name="door") if door is not None else None
     host.more_metrics = partial(of_backend, usage)
     try:
         yield
     finally:
+        if watching is not None:
+            watching.cancel()
         await server.close()
         if door is not None:
             await door.close()

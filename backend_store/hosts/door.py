@@ -8,7 +8,7 @@ after its replication. Nothing is stored here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -50,6 +50,9 @@ log = structlog.get_logger("pushq.door")
 
 DOOR_FINISH_SECONDS_MAX: Final = 2.0
 """How long a host that ends waits for the answers to what gateways brought."""
+LOOK_SECONDS: Final = 0.25
+OUT_OF_REACH_SECONDS: Final = 7.5
+"""Longer than a lane is without an owner when that is lost: whose call still waits then is cut off from it."""
 _TURNED: Final = wrong(PushqError("this host is about to end", code=NOT_LEADER))
 
 Answer = Callable[[Placed | PushqError], None]
@@ -74,7 +77,10 @@ class Door:
         """Publishes that went to another host."""
         self.lanes = lanes
         self.is_leaving = False
-        """The host is about to end: gateways go to another door."""
+        """Gateways go to another door: the host is about to end, or is cut off."""
+        self._is_ending = False
+        self._waiting: dict[int, tuple[int | None, float]] = {}
+        """By lane, the oldest call that waits for its owner, and since when it is that."""
         self._host = host
         self._table = table
         self._alive = alive
@@ -96,18 +102,64 @@ class Door:
             del self._guests[name]
             guest.departed()
 
+    async def watch(self) -> None:
+        """For as long as the host serves: while it is cut off, gateways go to another door. What waits here for a
+        lane's owner goes with them, in its order."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = loop.time()
+            stuck = [lane for lane in self._lines if self._waits_long(lane, now) and self._is_cut_off(lane)]
+            if not stuck:
+                continue
+            log.warning("this host is cut off: gateways go to another door", lanes=stuck)
+            await self._leave([self._lines[lane] for lane in stuck])
+            while any(map(self._is_cut_off, stuck)):  # noqa: ASYNC110 - lines and tables change without a word
+                await asyncio.sleep(LOOK_SECONDS)
+            self._waiting.clear()
+            self.is_leaving = self._is_ending
+
+    def _waits_long(self, lane: int, now: float) -> bool:
+        """Whether one call has waited for the lane's owner for longer than that can be nobody."""
+        oldest = self._lines[lane].waits_with
+        if self._waiting.get(lane, (None, now))[0] != oldest:
+            self._waiting[lane] = oldest, now
+        _, since = self._waiting.setdefault(lane, (oldest, now))
+        return oldest is not None and now - since > OUT_OF_REACH_SECONDS
+
+    def _is_cut_off(self, lane: int) -> bool:
+        """Whether others may reach the lane's owner and this host cannot. Where it reaches some host, it is the owner
+        that is cut off."""
+        table = self._table()
+        owner = table.lanes[lane].owner if table is not None else None
+        if table is None or owner is None or self._lines[lane].is_open:
+            return False
+        if owner.host == self._host:
+            return lane not in self._services  # it has lost the lane and not heard to whom
+        reached = [n for n, line in self._lines.items() if line.is_open and not table.lanes[n].is_owned_by(self._host)]
+        return owner.host in self._alive() and not reached
+
     async def finish(self) -> None:
         """Sends every gateway on to another host's door, and returns when what they brought is answered, or has taken
         `DOOR_FINISH_SECONDS_MAX`."""
+        self._is_ending = True
+        await self._leave(())
+
+    async def _leave(self, far: Iterable[Line]) -> None:
+        """`far`: what waits for these has no answer here."""
         self.is_leaving = True
         guests = list(self._guests.values())
         for guest in guests:
             guest.send_on()
+        for line in far:
+            line.hand_back()
         try:
             async with asyncio.timeout(DOOR_FINISH_SECONDS_MAX):
                 await asyncio.gather(*(guest.finish() for guest in guests))
         except TimeoutError:
             log.info("a door is closed with publishes under way")
+            for guest in guests:
+                guest.link.leave()
 
     async def close(self) -> None:
         await asyncio.gather(*(line.close() for line in self._lines.values()))

@@ -195,6 +195,18 @@ class Line:
         """Whether calls are without their answer."""
         return bool(self._calls)
 
+    @property
+    def waits_with(self) -> int | None:
+        """The number of the oldest call without an answer."""
+        return next(iter(self._calls), None)
+
+    def hand_back(self) -> None:
+        """Answers that nothing was begun, to each call of which that is true: who brought it may send it elsewhere."""
+        for number, call in list(self._calls.items()):
+            if not call.is_sent and not call.is_repeat:
+                del self._calls[number]
+                call.reply(PushqError(f"{self._whose} is out of reach from here", code=NOT_LEADER))
+
     async def opened(self, seconds_max: float) -> bool:
         """Whether it is open now, or within that time."""
         try:

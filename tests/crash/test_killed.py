@@ -81,8 +81,9 @@ async def killed_in_turn(server: PushqServer, rng: random.Random, rounds: range)
 
 def make_queues(server: PushqServer, queue: str, stream: str) -> None:
     with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False) as http:
-        for name, kind in ((queue, "work"), (stream, "stream")):
-            http.put(f"/v1/queues/{name}", json={"kind": kind}).raise_for_status()
+        # A message may be in somebody's hands in each life: without dead letters it has as many attempts as there are.
+        http.put(f"/v1/queues/{queue}", json={"kind": "work", "dead_letter_queue": None}).raise_for_status()
+        http.put(f"/v1/queues/{stream}", json={"kind": "stream"}).raise_for_status()
 
 
 def refuse(violations: list[Violation], number: int) -> None:

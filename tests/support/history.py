@@ -76,11 +76,11 @@ class QueueHistory:
         return [*self._missing(there), *self._surplus(there), *self._deliveries()]
 
     def _missing(self, there: set[str]) -> Iterator[Violation]:
-        delivered = {d.message for d in self.deliveries}
-        for message in sorted(self.confirmed - self.settling - there - delivered):
+        delivered = {d.message: d for d in self.deliveries}  # the last one of each
+        for message in sorted(self.confirmed - self.settling - there - delivered.keys()):
             yield Violation(Kind.LOST, message)
-        for message in sorted(delivered - self.settling - there):
-            yield Violation(Kind.VANISHED, message)
+        for message in sorted(delivered.keys() - self.settling - there):
+            yield Violation(Kind.VANISHED, message, f"(last in attempt {delivered[message].attempt})")
 
     def _surplus(self, there: set[str]) -> Iterator[Violation]:
         seen = there | {d.message for d in self.deliveries}

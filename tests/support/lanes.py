@@ -46,11 +46,16 @@ class Host:
             lanes=len(world.nodes),
         )
         self._world = world
+        self.is_cut_off = False
+        """Its door reaches no other host."""
         self.server = StoreServer(self.services, world.address_of, door=self.door)
         self.port = 0
 
     def _line(self, lane: int, heard: Any) -> Line:
-        return Line(lane, OwnersOfLanes(self._world.address_of), heard, f"host-{self.name}", None)
+        def address(lane: int) -> str | None:
+            return "127.0.0.1:1" if self.is_cut_off else self._world.address_of(lane)
+
+        return Line(lane, OwnersOfLanes(address), heard, f"host-{self.name}", None)
 
     async def open(self) -> None:
         self.port = await self.server.listen("127.0.0.1", self.port, None)

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.core.slots import UNKEYED
+from backend_store.core.slots import UNKEYED, slot_of
 from backend_store.model import Published, PushqError
 from backend_store.wire.store_frames import Placed, Publish, sent_blocks
-from tests.support.lanes import TENANT, WAIT_S, Lanes, make, publish
+from tests.support.lanes import TENANT, WAIT_S, Lanes, columns, make, places, publish
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +98,28 @@ async def test_a_host_that_ends_answers_what_was_brought_and_sends_gateways_to_a
     await asyncio.wait_for(ending, WAIT_S)
     await lanes.hosts["h0"].close()
     assert all([isinstance(await publish(queue, b"3"), Published) for _ in range(4)])
+
+
+async def test_what_a_host_cannot_pass_on_goes_to_another_door_in_its_order(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.hosts.door.OUT_OF_REACH_SECONDS", 0.5)
+    queue = await make(await lanes.store("h0", "h1", "h2"))
+    lanes.own(1, "h2")
+    lanes.hosts["h1"].is_cut_off = True
+    watching = asyncio.create_task(lanes.hosts["h1"].door.watch())
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
+    done: list[Published | PushqError] = []
+    for n in range(5):
+        queue.publish(list(queue.blocks(columns([b"%d" % n], keys=[key]), None).blocks), done.append)
+    await eventually(lambda: len(done) == 5)
+    found = places(*done)
+    assert {lane for lane, _ in found} == {1} and found == sorted(found)
+    assert isinstance(await publish(queue, b"a", keys=[key]), Published)
+    lanes.hosts["h1"].is_cut_off = False
+    await eventually(lambda: not lanes.hosts["h1"].door.is_leaving)
+    assert isinstance(await placed(lanes, "h1", 1), Placed)
+    watching.cancel()
 
 
 async def test_a_door_of_a_cluster_that_is_not_founded_refuses(lanes: Lanes) -> None:
