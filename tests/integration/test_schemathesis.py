@@ -45,11 +45,11 @@ KNOWN_AT_RUN_TIME |= {"/queues", "/queues/*", "/master_file", "/query/from", "/q
 KNOWN_AT_RUN_TIME |= {"/query/move_to", "/query/discard"}
 KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts", "/query/partition", "/path/queue"}
 KNOWN_AT_RUN_TIME |= {f"/{field}" for kind, what in KINDS.items() for field in fields_of(kind, what)}
-KNOWN_AT_RUN_TIME |= {"/url", "/ends_at", "/rule"}
+KNOWN_AT_RUN_TIME |= {"/url", "/ends_at", "/rule", "/receivers/*"}
 """What no schema can say: which cursor was given out, what the queue is called, what time it is, how long in bytes,
 which queues there are and which of them are streams, which settings go together, what a queue's messages may have, and
 which fields go together: an ack that publishes needs a receipt, each kind of alert rule has fields of its own, a
-silence needs an end or a length, a webhook a public address."""
+silence needs an end or a length, a webhook a public address, and which receivers there are."""
 
 GENERATION = {"mode": "all", "with-security-parameters": False}
 METHODS = ("get", "put", "post", "patch", "delete", "head", "options", "trace")
@@ -182,7 +182,7 @@ def _pointers(response: Any) -> set[str]:
     if response.status_code != 400:
         return set()
     errors = response.json().get("errors", ())
-    pointers = (re.sub(r"/(messages|queues)/\d+", r"/\1/*", error["pointer"]) for error in errors)
+    pointers = (re.sub(r"/(messages|queues|receivers)/\d+", r"/\1/*", error["pointer"]) for error in errors)
     return {re.sub(r"^/publish/\d+", "", pointer) for pointer in pointers}
 
 

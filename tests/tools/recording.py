@@ -44,6 +44,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         round(before.seconds + report.duration, 3),
         first_lines(report) if worse and outcome == "failed" else before.text,
     )
+    if outcome == "failed":
+        _write_all()  # a run that is cut short keeps what it found
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -51,9 +53,13 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _reports[report.nodeid] = Report(report.nodeid, "failed", 0.0, str(report.longrepr)[-TEXT_CHARS_MAX:])
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
+    _write_all()
+
+
+def _write_all() -> None:
     file = os.environ.get(VARIABLE)
-    if file and not hasattr(session.config, "workerinput"):
+    if file and "PYTEST_XDIST_WORKER" not in os.environ:
         write(Path(file), _reports.values())
 
 

@@ -58,6 +58,13 @@ def test_each_test_has_its_outcome_its_time_and_the_first_lines_of_its_failure(t
     assert all(one.seconds >= 0 for one in reports)
 
 
+def test_a_run_that_is_cut_short_keeps_what_failed_before(tmp_path: Path) -> None:
+    cut = "import os\n\ndef test_bad(): assert 1 == 2\n\ndef test_cut(): os._exit(9)\n"
+    (tmp_path / "test_cut.py").write_text(cut)
+    code, (report,) = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
+    assert code == 9 and report.outcome == "failed" and report.test.endswith("::test_bad")
+
+
 def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_wrong.py").write_text("import nothing_of_this_name\n")
     code, (report,) = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
