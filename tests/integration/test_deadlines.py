@@ -157,7 +157,7 @@ async def test_known_queues_are_published_to_in_time_while_redis_and_the_metadat
     assert (first.status_code, again.headers["idempotency-replayed"]) == (201, "true"), "nobody waits for Redis"
     strangers = [asyncio.create_task(timed(http.get(f"/v1/queues/no{n}", headers=HASTY))) for n in range(20)]
     during = await median_of_publishes(http)
-    assert during < max(5 * before, 0.1), f"{before * 1000:.1f} ms before, {during * 1000:.1f} ms during"
+    assert during < max(10 * before, 0.5), f"{before * 1000:.1f} ms before, {during * 1000:.1f} ms during"
     for answer, took in await asyncio.gather(*strangers):
         assert answer.status_code == 503 and took < LOOK_UP_SECONDS
 

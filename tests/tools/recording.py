@@ -20,6 +20,15 @@ TEXT_CHARS_MAX = 2_000
 _WEIGHT: dict[Outcome, int] = {"passed": 0, "skipped": 1, "failed": 2}
 
 _reports: dict[str, Report] = {}
+_file: Path | None = None
+"""None in a process that is handed tests by another one, and where nobody judges."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _file
+    name = os.environ.get(VARIABLE)
+    if name and not hasattr(config, "workerinput"):
+        _file = Path(name)
 
 
 def read(file: Path) -> list[Report]:
@@ -58,9 +67,8 @@ def pytest_sessionfinish() -> None:
 
 
 def _write_all() -> None:
-    file = os.environ.get(VARIABLE)
-    if file and "PYTEST_XDIST_WORKER" not in os.environ:
-        write(Path(file), _reports.values())
+    if _file is not None:
+        write(_file, _reports.values())
 
 
 def first_lines(report: pytest.TestReport) -> str:
