@@ -9,11 +9,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from backend_store.model import MESSAGES_PER_REQUEST_MAX
+
 _FRACTION: Final = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _EXACT_BELOW: Final = 2**53
 """From here on a float is not one whole number but the nearest of several."""
+_HOLDERS: Final = (inspect.IntType, inspect.StructType, inspect.ListType, inspect.UnionType)
+"""What may hold an integer. A list of anything else is not looked at."""
+_ITEMS_MAX: Final = 2 * MESSAGES_PER_REQUEST_MAX
+"""Items of lists that are looked at: more than any request has that is not refused for their number."""
 
 _info = cache(inspect.type_info)
+
+
+class _TooMany(Exception):
+    """More items than are looked at."""
 
 
 def with_whole_numbers(text: bytes, kind: Any) -> bytes:
@@ -22,32 +32,48 @@ def with_whole_numbers(text: bytes, kind: Any) -> bytes:
     It takes far longer than to decode the text, so it is for what the decoder refused. Raises `msgspec.DecodeError` or
     `RecursionError` where it cannot read on.
     """
-    return bytes(_written(msgspec.Raw(text), _info(kind)))
+    try:
+        return bytes(_Writer().written(msgspec.Raw(text), _info(kind)))
+    except _TooMany:
+        return text
 
 
-def _written(value: msgspec.Raw, info: inspect.Type) -> msgspec.Raw:
-    """`value` as `info` would have it; itself where that says nothing about it."""
-    text = bytes(value).strip()
-    if isinstance(info, inspect.Metadata):
-        return _written(value, info.type)
-    if isinstance(info, inspect.UnionType):
-        return _written(value, part) if (part := _part_for(text, info)) is not None else value
-    if isinstance(info, inspect.StructType) and text.startswith(b"{"):
-        return _object(text, info)
-    if isinstance(info, inspect.ListType) and text.startswith(b"["):
-        items = [_written(item, info.item_type) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
-        return msgspec.Raw(msgspec.json.encode(items))
-    if isinstance(info, inspect.IntType) and _FRACTION.fullmatch(text):
-        number = float(text)
-        return msgspec.Raw(b"%d" % number) if number.is_integer() and abs(number) < _EXACT_BELOW else value
-    return value
+class _Writer:
+    """Writes one text anew. What a type says nothing about stays as it is."""
+
+    def __init__(self) -> None:
+        self._left = _ITEMS_MAX
+
+    def written(self, value: msgspec.Raw, info: inspect.Type) -> msgspec.Raw:
+        text, info = bytes(value).strip(), _bare(info)
+        if isinstance(info, inspect.UnionType):
+            return self.written(value, part) if (part := _part_for(text, info)) is not None else value
+        if isinstance(info, inspect.StructType) and text.startswith(b"{"):
+            return self._object(text, info)
+        if isinstance(info, inspect.ListType) and text.startswith(b"[") and isinstance(_bare(info.item_type), _HOLDERS):
+            return self._list(text, info.item_type)
+        if isinstance(info, inspect.IntType) and _FRACTION.fullmatch(text):
+            number = float(text)
+            return msgspec.Raw(b"%d" % number) if number.is_integer() and abs(number) < _EXACT_BELOW else value
+        return value
+
+    def _object(self, text: bytes, info: inspect.StructType) -> msgspec.Raw:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        for field in info.fields:
+            if field.encode_name in fields:
+                fields[field.encode_name] = self.written(fields[field.encode_name], field.type)
+        return msgspec.Raw(msgspec.json.encode(fields))
+
+    def _list(self, text: bytes, item: inspect.Type) -> msgspec.Raw:
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        self._left -= len(items)
+        if self._left < 0:
+            raise _TooMany
+        return msgspec.Raw(msgspec.json.encode([self.written(one, item) for one in items]))
 
 
-def _object(text: bytes, info: inspect.StructType) -> msgspec.Raw:
-    kinds = {field.encode_name: field.type for field in info.fields}
-    fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    written = {name: _written(value, kinds[name]) if name in kinds else value for name, value in fields.items()}
-    return msgspec.Raw(msgspec.json.encode(written))
+def _bare(info: inspect.Type) -> inspect.Type:
+    return _bare(info.type) if isinstance(info, inspect.Metadata) else info
 
 
 def _part_for(text: bytes, union: inspect.UnionType) -> inspect.Type | None:

@@ -8,7 +8,7 @@ after its replication. Nothing is stored here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -76,9 +76,7 @@ class Door:
         self.passed_on = 0
         """Publishes that went to another host."""
         self.lanes = lanes
-        self.is_leaving = False
-        """Gateways go to another door: the host is about to end, or is cut off."""
-        self._is_ending = False
+        self._is_ending = self._is_cut_off = False
         self._waiting: dict[int, tuple[int | None, float]] = {}
         """By lane, the oldest call that waits for its owner, and since when it is that."""
         self._host = host
@@ -106,18 +104,20 @@ class Door:
         """For as long as the host serves: while it is cut off, gateways go to another door. What waits here for a
         lane's owner goes with them, in its order."""
         loop = asyncio.get_running_loop()
+        beyond: list[int] = []
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = loop.time()
-            stuck = [lane for lane in self._lines if self._waits_long(lane, now) and self._is_cut_off(lane)]
-            if not stuck:
+            if any(map(self._is_beyond, beyond)):
                 continue
-            log.warning("this host is cut off: gateways go to another door", lanes=stuck)
-            await self._leave([self._lines[lane] for lane in stuck])
-            while any(map(self._is_cut_off, stuck)):  # noqa: ASYNC110 - lines and tables change without a word
-                await asyncio.sleep(LOOK_SECONDS)
-            self._waiting.clear()
-            self.is_leaving = self._is_ending
+            if beyond:
+                self._is_cut_off = False
+                self._waiting.clear()
+            now = loop.time()
+            beyond = [lane for lane in self._lines if self._waits_long(lane, now) and self._is_beyond(lane)]
+            if beyond:
+                log.warning("this host is cut off: gateways go to another door", lanes=beyond)
+                self._is_cut_off = True
+                await self._leave(0)
 
     def _waits_long(self, lane: int, now: float) -> bool:
         """Whether one call has waited for the lane's owner for longer than that can be nobody."""
@@ -127,7 +127,7 @@ class Door:
         _, since = self._waiting.setdefault(lane, (oldest, now))
         return oldest is not None and now - since > OUT_OF_REACH_SECONDS
 
-    def _is_cut_off(self, lane: int) -> bool:
+    def _is_beyond(self, lane: int) -> bool:
         """Whether others may reach the lane's owner and this host cannot. Where it reaches some host, it is the owner
         that is cut off."""
         table = self._table()
@@ -143,20 +143,24 @@ class Door:
         """Sends every gateway on to another host's door, and returns when what they brought is answered, or has taken
         `DOOR_FINISH_SECONDS_MAX`."""
         self._is_ending = True
-        await self._leave(())
+        await self._leave(DOOR_FINISH_SECONDS_MAX)
 
-    async def _leave(self, far: Iterable[Line]) -> None:
-        """`far`: what waits for these has no answer here."""
-        self.is_leaving = True
+    @property
+    def is_leaving(self) -> bool:
+        """Gateways go to another door: the host is about to end, or is cut off."""
+        return self._is_ending or self._is_cut_off
+
+    async def _leave(self, seconds_max: float) -> None:
+        """For so long what was brought may find its owner from here. What was not begun by then goes with the gateways,
+        in its order; of the rest they hear as soon as it is known, or not."""
         guests = list(self._guests.values())
         for guest in guests:
             guest.send_on()
-        for line in far:
+        if await _all_in(seconds_max, guests):
+            return
+        for line in self._lines.values():
             line.hand_back()
-        try:
-            async with asyncio.timeout(DOOR_FINISH_SECONDS_MAX):
-                await asyncio.gather(*(guest.finish() for guest in guests))
-        except TimeoutError:
+        if not await _all_in(DOOR_FINISH_SECONDS_MAX, guests):
             log.info("a door is closed with publishes under way")
             for guest in guests:
                 guest.link.leave()
@@ -264,6 +268,16 @@ def _slot(call: Publish, table: LaneTable) -> int | None:
     if slots.bit_length() > SLOTS or lane is None or slots & ~table.slots.takers[lane]:
         raise InvalidRequest("a publish at a door is for one lane")
     return slot
+
+
+async def _all_in(seconds_max: float, guests: Sequence[DoorGuest]) -> bool:
+    """Whether all that they brought is answered within that time."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            await asyncio.gather(*(guest.finish() for guest in guests))
+    except TimeoutError:
+        return False
+    return True
 
 
 class DoorGuest:

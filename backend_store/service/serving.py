@@ -87,8 +87,9 @@ class Guest(Protocol):
 class Served(Protocol):
     """What is behind the listener."""
 
-    is_leaving: bool
-    """Nothing new is begun."""
+    @property
+    def is_leaving(self) -> bool:
+        """Nothing new is begun."""
 
     def arrive(self, greeting: Greeting, link: Link) -> tuple[Guest, Greeted]: ...
     def depart(self, name: str, link: Link) -> None: ...

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from backend_store.model import MESSAGES_PER_REQUEST_MAX
 from push.protocol import ClientFrame, Publish, PublishMessage
 from push.whole_numbers import with_whole_numbers
 
@@ -19,6 +20,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[Message]
+    receipts: list[Annotated[str, msgspec.Meta(min_length=1)]] = []
     limit: Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0})] = 0
 
 
@@ -36,6 +38,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         (b'{"messages":[],"limit":1e400}',) * 2,
         (b'{"messages":[],"limit":"6.0"}',) * 2,
         (b'{"messages":6.0}',) * 2,
+        (b'{"messages":[],"receipts":[ "a",6.0 ]}',) * 2,
         (b"[6.0]",) * 2,
         (b"6.0",) * 2,
     ],
@@ -54,6 +57,13 @@ def test_in_a_frame_the_type_says_which_fields_are_integers(wrapped: bytes) -> N
     assert frame == Publish(id=7, queue="q", messages=[PublishMessage(body=msgspec.Raw(b"1.0"), priority=3)])
     unknown = wrapped % b'{"type":"shout","id":7.0}'
     assert with_whole_numbers(unknown, kind) == unknown
+
+
+def test_more_items_than_a_request_may_have_are_not_looked_at() -> None:
+    most = b'{"messages":[%b],"limit":6.0}' % b",".join([b'{"body":1,"priority":2.0}'] * 2 * MESSAGES_PER_REQUEST_MAX)
+    assert msgspec.json.decode(with_whole_numbers(most, Body), type=Body).limit == 6
+    more = most.replace(b"[", b"[{},", 1)
+    assert with_whole_numbers(more, Body) is more
 
 
 def test_what_does_not_parse_is_the_decoders_own_error() -> None:
