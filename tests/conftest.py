@@ -23,7 +23,7 @@ from tests.support import network, prerequisites, seeds, trust
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
-from tests.tools.long import is_long, read_long
+from tests.tools.long import is_long, names_of, read_long
 from tests.tools.tiers import is_of, tier_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
@@ -110,12 +110,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _choose(config: pytest.Config, items: list[pytest.Item], *, wants_long: bool) -> None:
     """Leaves the long tests of the real tier, or all others. What is asked for without a tier runs as it is."""
-    table, files = read_long(), {item.nodeid.partition("::")[0] for item in items}
-    looked_at = [one for one in table if one.test.partition("::")[0] in files]
-    if unknown := [one.test for one in looked_at if not any(one.is_of(item.nodeid) for item in items)]:
+    named, files = {one.test for one in read_long()}, {item.nodeid.partition("::")[0] for item in items}
+    there = {name for item in items for name in names_of(item.nodeid)}
+    if unknown := [test for test in sorted(named - there) if test.partition("::")[0] in files]:
         raise pytest.UsageError(f"tests/long.toml names what is not there: {', '.join(unknown)}")
-    others = [item for item in items if is_long(item.nodeid, table) is not wants_long]
-    items[:] = [item for item in items if is_long(item.nodeid, table) is wants_long]
+    others = [item for item in items if is_long(item.nodeid, named) is not wants_long]
+    items[:] = [item for item in items if is_long(item.nodeid, named) is wants_long]
     config.hook.pytest_deselected(items=others)
 
 

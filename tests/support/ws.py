@@ -37,7 +37,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         protocol = f"pushq.v1.{self._encoding}"
-        self.socket = await connect(self._server.ws_url, subprotocols=[protocol], max_size=None)  # type: ignore[list-item]
+        self.socket = await connect(self._server.ws_url, subprotocols=[protocol], max_size=None, close_timeout=1)  # type: ignore[list-item]
         resume = {} if self._resume is None else {"resume": {"session": self._resume}}
         await self.send(type="connect", token=self._server.key, **resume)
         self.connected = await self.next("connected")

@@ -6,8 +6,9 @@ second kind of cluster. What is the only proof of a promise is not long; it beco
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +23,6 @@ class Long(NamedTuple):
     instead: str
     """The test, or the file of tests, that the gate has of the same promise."""
 
-    def is_of(self, test: str) -> bool:
-        return test == self.test or test.startswith((f"{self.test}[", f"{self.test}::"))
-
 
 class BadTable(ValueError):
     """The table is not as it must be; the text says which entry and why."""
@@ -37,12 +35,18 @@ def read_long(file: Path = FILE) -> list[Long]:
         if set(entry) != {*Long._fields} or not all(str(value).strip() for value in entry.values()):
             raise BadTable(f"{file.name}: entry {number} needs exactly {', '.join(Long._fields)}, none of them empty")
         found.append(Long(**entry))
+    named = {one.test for one in found}
     for one in found:
-        if any(other.is_of(one.instead) for other in found):
+        if is_long(one.instead, named):
             raise BadTable(f"{file.name}: {one.test} has {one.instead} instead, which is long itself")
     return found
 
 
-def is_long(test: str, table: Iterable[Long]) -> bool:
-    """Whether the gate leaves out the test of that id."""
-    return any(one.is_of(test) for one in table)
+def is_long(test: str, named: Set[str]) -> bool:
+    """Whether the gate leaves out the test of that id. `named`: the tests of all entries."""
+    return not named.isdisjoint(names_of(test))
+
+
+def names_of(test: str) -> list[str]:
+    """What an entry may call a test: its id, with parameters and without, and all that it is in."""
+    return [test, *(test[: end.start()] for end in re.finditer(r"\[|::", test))]

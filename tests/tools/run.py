@@ -81,8 +81,8 @@ class Gate:
     ) -> None:
         self.processes = processes
         self.extra = extra
-        table = read_long()
-        self.quarantine = {one.test: one for one in quarantine if is_long_test(one.test, table) is is_long}
+        named = {one.test for one in read_long()}
+        self.quarantine = {one.test: one for one in quarantine if is_long_test(one.test, named) is is_long}
         self.tiers: tuple[Tier, ...] = ("real",) if is_long else get_args(Tier)
         self.choice = ("--long",) if is_long else ()
         self.reports: list[Report] = []

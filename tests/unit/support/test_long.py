@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.long import BadTable, Long, is_long, read_long
+from tests.tools.long import BadTable, is_long, read_long
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +34,7 @@ def test_all_that_the_table_names_is_there() -> None:
     ],
 )
 def test_an_entry_is_one_test_or_all_its_forms_or_a_file(entry: str, test: str, *, expected: bool) -> None:
-    assert is_long(test, [Long(entry, "tests/c.py")]) is expected
+    assert is_long(test, {entry}) is expected
 
 
 @pytest.mark.parametrize(
