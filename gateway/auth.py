@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from backend_store.client import Store
-from backend_store.model import TENANT_DEFAULT, ApiKey, TokenExpired, Unauthenticated
+from backend_store.model import TENANT_DEFAULT, ApiKey, Conflict, TokenExpired, Unauthenticated
 from gateway.clock import wall_clock_ms
 from gateway.key_sets import FreshKeys
 from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TOKEN_BYTES_MAX
@@ -27,6 +27,8 @@ from gateway.tokens import Tokens, Verified
 
 TOKEN_PREFIX = "pushq_"
 ADMIN_KEY_FILE = "admin.key"
+FIRST_KEY = "0" * 16
+"""The id of the key that the first start makes: one id, so that there is one."""
 NEVER_MS = 1 << 62
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -293,8 +295,10 @@ class Keyring:
         """A tenant's keys went with it; so must what is remembered of them."""
         self._identities = {d: p for d, p in self._identities.items() if p.tenant != tenant}
 
-    def _make(self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None) -> NewKey:
-        key_id = secrets.token_hex(8)
+    def _make(
+        self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None, key_id: str | None = None
+    ) -> NewKey:
+        key_id = key_id or secrets.token_hex(8)
         token, digest = _make_token(key_id)
         now_ms = self._clock_ms()
         key = ApiKey(key_id, name, tenant, scopes, digest, created_at_ms=now_ms, expires_at_ms=expires_at_ms)
@@ -338,14 +342,20 @@ def _valid_until_ms(key: ApiKey, digest: bytes) -> int:
 
 
 async def make_first_key(keyring: Keyring, directory: Path) -> Path:
-    """On a store without keys, makes one that may do everything and writes it to `DIR/admin.key`."""
+    """On a store without keys, makes one that may do everything and writes it to `DIR/admin.key`. Of several processes
+    that start at once one makes it; the others have no file."""
     path = directory / ADMIN_KEY_FILE
     if keyring.stored():
         return path
-    made = keyring._make(name="admin", tenant=TENANT_DEFAULT, scopes=("admin", "operator"), expires_at_ms=None)
+    made = keyring._make(
+        name="admin", tenant=TENANT_DEFAULT, scopes=("admin", "operator"), expires_at_ms=None, key_id=FIRST_KEY
+    )
     # The file first: a crash in between leaves a key that opens nothing, and the next start makes another.
     _write_private(path, made.token + "\n")
-    await keyring._metadata.put_key(made.stored)
+    try:
+        await keyring._metadata.put_key(made.stored)
+    except Conflict:
+        path.unlink(missing_ok=True)
     return path
 
 

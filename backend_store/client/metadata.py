@@ -46,7 +46,8 @@ class Definitions(Protocol):
         """By uid: queues whose messages are on their way to another one."""
 
     async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
-        """`instead_of`: only while the key is still that. Raises `NotFound` and `Conflict` where it is not."""
+        """`instead_of`: only while the key is still that, or None for a new one. Raises `NotFound` and `Conflict` where
+        it is not."""
 
     async def delete_key(self, key_id: str) -> None:
         """Raises `NotFound`, and `Conflict` for the last operator's."""

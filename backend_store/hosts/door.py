@@ -53,6 +53,8 @@ DOOR_FINISH_SECONDS_MAX: Final = 2.0
 LOOK_SECONDS: Final = 0.25
 OUT_OF_REACH_SECONDS: Final = 7.5
 """Longer than a lane is without an owner when that is lost: whose call still waits then is cut off from it."""
+SHUT_OUT_SECONDS: Final = 1.0
+"""The same for a host whose own lane has gone to another one while it served: that is because nobody followed it."""
 _TURNED: Final = wrong(PushqError("this host is about to end", code=NOT_LEADER))
 
 Answer = Callable[[Placed | PushqError], None]
@@ -76,6 +78,8 @@ class Door:
         self.passed_on = 0
         """Publishes that went to another host."""
         self.lanes = lanes
+        self.has_led = False
+        """Whether its own lane was served here."""
         self._is_ending = self._is_cut_off = False
         self._waiting: dict[int, tuple[int | None, float]] = {}
         """By lane, the oldest call that waits for its owner, and since when it is that."""
@@ -112,20 +116,31 @@ class Door:
             if beyond:
                 self._is_cut_off = False
                 self._waiting.clear()
-            now = loop.time()
-            beyond = [lane for lane in self._lines if self._waits_long(lane, now) and self._is_beyond(lane)]
+            now, patience_s = loop.time(), SHUT_OUT_SECONDS if self._is_shut_out() else OUT_OF_REACH_SECONDS
+            waits = [lane for lane in self._lines if self._waits(lane, now) > patience_s]
+            beyond = [lane for lane in waits if self._is_beyond(lane)]
             if beyond:
                 log.warning("this host is cut off: gateways go to another door", lanes=beyond)
                 self._is_cut_off = True
                 await self._leave(0)
 
-    def _waits_long(self, lane: int, now: float) -> bool:
-        """Whether one call has waited for the lane's owner for longer than that can be nobody."""
+    def _waits(self, lane: int, now: float) -> float:
+        """For how long one call has waited for the lane's owner, in seconds."""
         oldest = self._lines[lane].waits_with
         if self._waiting.get(lane, (None, now))[0] != oldest:
             self._waiting[lane] = oldest, now
         _, since = self._waiting.setdefault(lane, (oldest, now))
-        return oldest is not None and now - since > OUT_OF_REACH_SECONDS
+        return now - since if oldest is not None else 0.0
+
+    def _is_shut_out(self) -> bool:
+        """Whether this host led its own lane and another one does now."""
+        table = self._table()
+        home = table.lane_of(self._host) if table is not None else None
+        if table is None or home is None:
+            return False
+        owner = table.lanes[home].owner
+        self.has_led = home in self._services or self.has_led
+        return self.has_led and owner is not None and owner.host != self._host
 
     def _is_beyond(self, lane: int) -> bool:
         """Whether others may reach the lane's owner and this host cannot. Where it reaches some host, it is the owner

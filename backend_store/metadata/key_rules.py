@@ -14,9 +14,13 @@ from backend_store.model import OPERATOR, ApiKey, Conflict, NotFound
 def check_instead(known: ApiKey | None, instead_of: ApiKey | None, key: ApiKey) -> None:
     """Whether `key` may be written where `known` is; `instead_of` is what it was made from, None for a new key.
 
-    Raises `NotFound` for one that has gone meanwhile, `Conflict` for one that was changed.
+    Raises `NotFound` for one that has gone meanwhile, `Conflict` for one that was changed, or is not new.
     """
-    if instead_of is None or known == key:  # asked again after an answer was lost
+    if known == key:  # asked again after an answer was lost
+        return
+    if instead_of is None:
+        if known is not None:
+            raise Conflict(f"there is a key {key.id!r} already")
         return
     if known is None:
         raise NotFound(f"there is no key {key.id!r}")

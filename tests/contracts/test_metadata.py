@@ -160,7 +160,9 @@ async def test_a_deleted_queue_is_gone_and_its_number_is_not_used_again(service:
 async def test_keys_come_and_go_with_every_field(service: MetadataService) -> None:
     await service.put_key(KEY)
     changed = msgspec.structs.replace(KEY, previous_sha256=b"\x01", previous_until_ms=3)
-    await service.put_key(changed)
+    await service.put_key(changed, instead_of=KEY)
+    with pytest.raises(Conflict, match="there is a key 'k1' already"):
+        await service.put_key(KEY)
     assert (await service.get_key("k1")).value == changed
     assert await service.list_keys() == [changed]
     await service.delete_key("k1")

@@ -111,7 +111,7 @@ class FairShare(RuleBasedStateMachine):
 
 TestFairShare = FairShare.TestCase
 TestFairShare.settings = settings(
-    max_examples=examples(70, exploring=200),
+    max_examples=examples(40, exploring=200),
     stateful_step_count=50,
     report_multiple_bugs=False,
 )

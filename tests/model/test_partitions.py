@@ -17,7 +17,7 @@ from tests.support.partitions_bench import CALM_MS, Bench
 from tests.support.partitions_facts import Fact, Wish, configs, lying, others, wishes
 from tests.support.seeds import examples
 
-EXAMPLES = examples(15, exploring=60)
+EXAMPLES = examples(10, exploring=60)
 STEPS = 40
 
 some_wishes = st.lists(wishes, min_size=1, max_size=6)

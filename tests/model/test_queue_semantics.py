@@ -27,7 +27,7 @@ from tests.support.semantics_seen import sweep as delete_purged
 from tests.support.semantics_wishes import Author, Call, Wish, configs, draft_of, wishes
 from tests.support.world import REPLICA, World, attempts_by_seq, partitions_of, verdicts
 
-EXAMPLES = examples(100, exploring=400)
+EXAMPLES = examples(60, exploring=400)
 STEPS = 60
 LONG_MS = 60_000
 

@@ -22,7 +22,7 @@ from tests.support.seeds import examples
 from tests.support.streams import GroupOf, StreamWorld, seqs_of
 from tests.support.world import Consumer, receipts_by_seq, verdicts
 
-EXAMPLES = examples(50, exploring=150)
+EXAMPLES = examples(35, exploring=150)
 STEPS = 50
 CONSUMERS = 2
 VISIBILITY_MS = 30_000

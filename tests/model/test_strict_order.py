@@ -322,7 +322,7 @@ class StrictOrder(RuleBasedStateMachine):
 
 TestStrictOrder = StrictOrder.TestCase
 TestStrictOrder.settings = settings(
-    max_examples=examples(100, exploring=300),
+    max_examples=examples(60, exploring=300),
     stateful_step_count=50,
     report_multiple_bugs=False,
 )

@@ -23,7 +23,7 @@ from tests.support.queue_model import Message, QueueModel, Receipt
 from tests.support.seeds import examples
 from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
 
-EXAMPLES = examples(150, exploring=600)
+EXAMPLES = examples(90, exploring=600)
 STEPS = 60
 CONSUMERS = 3
 QUIET_STEPS = 3

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark.session
+from backend_store.core.outer import plans
 from spark.jobs import main as jobs
 from tests.spark.calls import Gateway
 from tests.support.cli import Cli
@@ -79,6 +80,8 @@ def test_commands_over_usage_files_run_as_the_page_has_them(
         assert jobs.main(here) == 0, arguments
         done = json.loads(capsys.readouterr().out)
         assert done, arguments
+        if arguments[0] == "capacity_plan":
+            plans.parse((Path(here[here.index("--to") + 1]) / "plan.json").read_bytes())
     assert "Accounted for" in (tmp_path / "usage.html").read_text()
     expected = json.loads((USAGE / EXPECTED).read_text())
     for name in TABLES:

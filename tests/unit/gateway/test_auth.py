@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -236,6 +237,16 @@ async def test_the_first_start_writes_one_private_line(store: Store, clock: Cloc
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert keyring.identify(lines[0]).access.is_operator
     assert [file.name for file in tmp_path.iterdir()] == ["admin.key"]
+
+
+async def test_of_starts_at_the_same_time_one_makes_the_key(store: Store, clock: Clock, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+    paths = await asyncio.gather(*(make_first_key(Keyring(store, clock), folder) for folder in folders))
+    [token] = [path.read_text().strip() for path in paths if path.exists()]
+    assert Keyring(store, clock).identify(token).access.is_operator
+    assert len(Keyring(store, clock).stored()) == 1
 
 
 async def test_a_later_start_makes_no_other_key(store: Store, clock: Clock, tmp_path: Path) -> None:

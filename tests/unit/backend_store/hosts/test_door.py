@@ -8,7 +8,7 @@ from backend_store.core.slots import UNKEYED, slot_of
 from backend_store.model import Published, PushqError
 from backend_store.wire.store_frames import Placed, Publish, sent_blocks
 from tests.support.lanes import TENANT, WAIT_S, Lanes, columns, make, places, publish
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -100,14 +100,21 @@ async def test_a_host_that_ends_answers_what_was_brought_and_sends_gateways_to_a
     assert all([isinstance(await publish(queue, b"3"), Published) for _ in range(4)])
 
 
+@pytest.mark.parametrize("served", [False, True])
 async def test_what_a_host_cannot_pass_on_goes_to_another_door_in_its_order(
-    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch, *, served: bool
 ) -> None:
-    monkeypatch.setattr("backend_store.hosts.door.OUT_OF_REACH_SECONDS", 0.5)
+    """Where its own lane was led from elsewhere while it served, it waits less long for that."""
+    monkeypatch.setattr("backend_store.hosts.door.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("backend_store.hosts.door.OUT_OF_REACH_SECONDS", 10 * PATIENCE_S if served else 0.5)
+    monkeypatch.setattr("backend_store.hosts.door.SHUT_OUT_SECONDS", 0.5 if served else 10 * PATIENCE_S)
     queue = await make(await lanes.store("h0", "h1", "h2"))
+    if not served:
+        lanes.own(1, "h2")
+    watching = asyncio.create_task(lanes.hosts["h1"].door.watch())
+    await eventually(lambda: lanes.hosts["h1"].door.has_led is served)
     lanes.own(1, "h2")
     lanes.hosts["h1"].is_cut_off = True
-    watching = asyncio.create_task(lanes.hosts["h1"].door.watch())
     key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
     done: list[Published | PushqError] = []
     for n in range(5):

@@ -17,13 +17,15 @@ def key(name: str, *scopes: str, **more: Any) -> ApiKey:
 def test_a_change_needs_the_key_that_it_was_made_from() -> None:
     old, new = key("k"), key("k", previous_until_ms=7)
     check_instead(None, None, new)
-    check_instead(old, None, new)
+    check_instead(new, None, new)
     check_instead(old, old, new)
     check_instead(new, old, new)
     with pytest.raises(NotFound, match="'k'"):
         check_instead(None, old, new)
     with pytest.raises(Conflict, match="changed meanwhile"):
         check_instead(key("k", previous_until_ms=8), old, new)
+    with pytest.raises(Conflict, match="already"):
+        check_instead(old, None, new)
 
 
 def test_whoever_is_no_operator_may_go() -> None:

@@ -201,8 +201,9 @@ async def test_there_are_no_more_than_the_limit(disk: Disk, monkeypatch: pytest.
 async def test_a_key_may_be_replaced_at_the_limit(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "KEYS_MAX", 1)
     metadata = disk.metadata()
-    await metadata.put_key(ApiKey("k", "old", "default", (), b"", 1))
-    await metadata.put_key(ApiKey("k", "new", "default", (), b"", 1))
+    old = ApiKey("k", "old", "default", (), b"", 1)
+    await metadata.put_key(old)
+    await metadata.put_key(ApiKey("k", "new", "default", (), b"", 1), instead_of=old)
     assert disk.metadata().keys["k"].name == "new"
 
 
