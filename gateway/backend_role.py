@@ -170,7 +170,13 @@ def _door(settings: Settings, host: BackendHost, services: Mapping[int, StoreSer
         return Line(lane, OwnersOfLanes(owner), heard, f"host-{node.name}", tls, whose=f"the owner of lane {lane}")
 
     return Door(
-        node.name, lambda: table_of(host.view, lanes), lambda: host.view.nodes, services, open_line, lanes=lanes
+        node.name,
+        lambda: table_of(host.view, lanes),
+        lambda: host.view.nodes,
+        services,
+        open_line,
+        lanes=lanes,
+        zone=node.zone,
     )
 
 

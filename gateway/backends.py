@@ -39,6 +39,7 @@ def backends_of(settings: Settings) -> RemoteBackends:
         addresses=home.addresses,
         name=home.name,
         others=others,
+        zone=settings.node.zone,
     )
 
 

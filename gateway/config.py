@@ -5,10 +5,12 @@ An unknown key is an error that names the nearest known one: a typing error must
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
@@ -100,9 +102,10 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_f
     return Loaded(settings, origins)
 
 
-def known_settings() -> dict[str, Any]:
+@functools.cache
+def known_settings() -> Mapping[str, Any]:
     """Dotted key → type, for every setting there is."""
-    return dict(_settings_of(Settings, ""))
+    return MappingProxyType(dict(_settings_of(Settings, "")))
 
 
 def _settings_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -144,10 +147,11 @@ def _flattened(content: dict[str, Any], origin: str, prefix: str = "") -> Iterat
             raise ConfigError(key, f"{key!r} is a section; write it as [{key}]", origin)
 
 
-def _sections() -> set[str]:
+@functools.cache
+def _sections() -> frozenset[str]:
     """Dotted names of all sections."""
     keys = known_settings()
-    return {".".join(steps[:n]) for key in keys for steps in [key.split(".")] for n in range(1, len(steps))}
+    return frozenset(".".join(steps[:n]) for steps in (key.split(".") for key in keys) for n in range(1, len(steps)))
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Found]:

@@ -229,11 +229,12 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one backend of a cluster is, for `pushq backend`."""
+    """What one backend of a cluster is, for `pushq backend`; a gateway has its zone alone."""
 
     name: str = ""
     zone: str = ""
-    """Where it stands; replicas are spread over zones."""
+    """Where it stands; replicas are spread over zones, and a gateway brings what has no key to independent hosts in its
+    own zone while one is there."""
     listen: str = "127.0.0.1:8090"
     """For other backends, by mutual TLS."""
     http: str = "127.0.0.1:8091"

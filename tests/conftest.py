@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio.constants
 import gc
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
 import signal
 import subprocess
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,7 +35,8 @@ SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
 MODEL_LONG_EXAMPLES = 5_000
 SURVIVORS_MAX = 10_000
 """Objects that outlived tests and are looked at again after each: a hundredth of a second of a processor."""
-GATE_EXAMPLES = 40
+STACK_DEPTH = 3
+GATE_EXAMPLES = 25
 """Of a test that says nothing else. `make explore` tries Hypothesis's hundred, from another seed each time."""
 
 # The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
@@ -45,6 +50,16 @@ settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 seeds.draw_alike()
+
+
+def _shallow(frame: FrameType | None, walk: Callable[..., Any] = traceback.walk_stack) -> Any:
+    return walk(frame) if frame is None else itertools.islice(walk(frame), STACK_DEPTH)
+
+
+# A loop in debug mode notes where each callback, task and future came from: of pytest's whole depth that takes a sixth
+# of the time that tests take.
+asyncio.constants.DEBUG_STACK_DEPTH = STACK_DEPTH  # type: ignore[misc]
+traceback.walk_stack = _shallow  # type: ignore[assignment]
 
 # Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well, and the
 # classes of a released Spark are not worth proving well-formed again each time. Hadoop starts a `chmod` for each file

@@ -74,10 +74,12 @@ class Door:
         open_line: OpenLine,
         *,
         lanes: int,
+        zone: str = "",
     ):
         self.passed_on = 0
         """Publishes that went to another host."""
         self.lanes = lanes
+        self.zone = zone
         self.has_led = False
         """Whether its own lane was served here."""
         self._is_ending = self._is_cut_off = False
@@ -96,7 +98,7 @@ class Door:
 
     def arrive(self, greeting: Greeting, link: Link) -> tuple[DoorGuest, Greeted]:
         guest = self._guests[greeting.gateway] = DoorGuest(self, link)
-        return guest, Greeted(STORE_VERSION, self._host, 0, [], (0, 0), self.lanes, self.lanes)
+        return guest, Greeted(STORE_VERSION, self._host, 0, [], (0, 0), self.lanes, self.lanes, zone=self.zone)
 
     def depart(self, name: str, link: Link) -> None:
         guest = self._guests.get(name)

@@ -37,8 +37,16 @@ class BackendCluster:
     """See the file's first sentence."""
 
     def __init__(
-        self, store: RemoteBackends, at: ClusterAt, gateway: str, tls: ssl.SSLContext | None, *, is_home: bool
+        self,
+        store: RemoteBackends,
+        at: ClusterAt,
+        gateway: str,
+        tls: ssl.SSLContext | None,
+        *,
+        is_home: bool,
+        zone: str = "",
     ) -> None:
+        """`zone`: the gateway's."""
         self.name = at.name
         self.is_home = is_home
         self.key = "" if is_home else at.name
@@ -55,6 +63,7 @@ class BackendCluster:
         self._at = at
         self._gateway = gateway
         self._tls = tls
+        self._zone = zone
         self._doors: Doors | None = None
         self.first = self.home(FIRST)
 
@@ -105,7 +114,7 @@ class BackendCluster:
         """By its first shard."""
         if frame.lanes and self._doors is None:
             self.lanes = frame.lanes
-            self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key)
+            self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key, zone=self._zone)
         for shard in range(len(self.homes), frame.shards):
             self.home(shard)
         self.is_met = True

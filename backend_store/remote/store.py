@@ -81,10 +81,11 @@ class RemoteBackends:
         name: str = HOME,
         others: Sequence[ClusterAt] = (),
         is_local: bool = False,
+        zone: str = "",
     ):
         """`directory`, `addresses`, `name`: of the home cluster; see `ClusterAt`. `others`: further clusters.
         `is_local`: the storage of this machine, with other gateways beside this one, which their callers must not be
-        able to tell apart."""
+        able to tell apart. `zone`: where this gateway stands."""
         self.id = f"gateway-{secrets.token_hex(6)}"
         self._loop = asyncio.get_running_loop()
         self._queues: dict[int, RemoteQueue] = {}
@@ -106,7 +107,7 @@ class RemoteBackends:
         self.clusters: dict[str, BackendCluster] = {}
         """As definitions name them, the home cluster first."""
         for at in (ClusterAt(name, directory, addresses), *others):
-            cluster = BackendCluster(self, at, self.id, tls, is_home=not self.clusters)
+            cluster = BackendCluster(self, at, self.id, tls, is_home=not self.clusters, zone=zone)
             self.clusters[cluster.key] = cluster
         self.home_cluster = self.clusters[""]
         self.first: Home = self.home_cluster.first

@@ -247,6 +247,8 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """In a cluster of independent hosts how many lanes every queue has, one in each shard; 0 in any other one."""
     metadata: str = ""
     """The identity of the shard's metadata; "" of a backend that does not know queues of other clusters."""
+    zone: str = ""
+    """Of an independent host's door: where it stands; "" where nobody said so."""
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

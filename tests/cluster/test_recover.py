@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from backend_store.core.replication.limits import FETCH_WAIT_MS
 from tests.cluster.test_cluster import gateway, leader_of
 from tests.support.backends import ROLE, Backend, Backends
 from tests.support.cli import Cli
@@ -91,6 +92,8 @@ def test_what_a_dead_leader_confirmed_alone_is_shown_and_published_again_once(tm
                 others = [one for one in cluster.all if one is not leader]
                 for one in others:
                     one.send(signal.SIGSTOP)
+                # What they had asked for is answered without a message, so that the leader alone has them.
+                time.sleep(2 * FETCH_WAIT_MS / 1000)
                 alone = {f"alone-{n}": _published(http, "q", f"alone-{n}")[0] for n in range(ALONE)}
                 acked = _taken(http, "q", ACKED, wait_ms=20_000)
                 _published(http, "unwanted", "nobody needs this")

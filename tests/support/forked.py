@@ -245,6 +245,7 @@ def _import_everything() -> None:
     for module in (*ROLES, *(place.partition(":")[0] for place in commands), *WITH_A_REQUEST):
         importlib.import_module(module)
     importlib.import_module("web_console.pages.render").templates()
+    importlib.import_module("gateway.config").known_settings()
 
 
 def main() -> None:

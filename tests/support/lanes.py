@@ -35,6 +35,7 @@ class Host:
     """One process' listener: the lanes that it owns, and its door."""
 
     def __init__(self, name: str, world: Lanes):
+        """Hosts whose names end with an even number are in the zone east, the others in west."""
         self.name = name
         self.services: dict[int, StoreService] = {}
         self.door = Door(
@@ -44,6 +45,7 @@ class Host:
             self.services,
             self._line,
             lanes=len(world.nodes),
+            zone=("east", "west")[int(name[1:]) % 2],
         )
         self._world = world
         self.is_cut_off = False
@@ -111,10 +113,10 @@ class Lanes:
         store = EmbeddedStore(self.nodes[lane])
         self.hosts[name].services[lane] = StoreService(store, lane=lane, lanes=len(self.nodes))
 
-    async def store(self, *names: str) -> RemoteBackends:
+    async def store(self, *names: str, zone: str = "") -> RemoteBackends:
         """A gateway's, that was told of these hosts; of all without a name."""
         addresses = [("127.0.0.1", self.hosts[name].port) for name in names or self.names]
-        made = RemoteBackends(FixedDirectory(addresses), None, LookingUp, addresses=addresses)
+        made = RemoteBackends(FixedDirectory(addresses), None, LookingUp, addresses=addresses, zone=zone)
         self.stores.append(made)
         await made.open()
         return made

@@ -134,7 +134,8 @@ SETTINGS = {
     "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works for so long at "
     "most.",
     "node.name": "The name of a backend, which no other one of its cluster has. Its certificate must be for it.",
-    "node.zone": "Where a backend stands; the replicas of a shard are spread over zones.",
+    "node.zone": "Where a backend or a gateway stands; the replicas of a shard are spread over zones, and what has no "
+    "key goes to independent hosts in the gateway's zone while one is there.",
     "node.listen": "Where a backend listens for the others, by mutual TLS. Port 0 takes a free one.",
     "node.service": "Where a backend listens for gateways, `HOST:PORT`: what `store.backends` of a gateway names.",
     "node.http": "Where a backend says how it is: `/lbz`, `/health`, `/metrics`, without TLS.",

@@ -50,6 +50,21 @@ async def test_messages_without_a_key_go_to_all_hosts_and_each_has_a_place_of_it
     assert {lane for lane, _ in found} == {0, 1, 2}
 
 
+async def test_what_has_no_key_goes_to_hosts_in_the_gateways_zone_while_one_is_there(lanes: Lanes) -> None:
+    near = await make(await lanes.store("h0", "h1", "h2", zone="west"))  # h1 alone is there
+    await eventually(lambda: all(line.is_open for line in near.homes[0].cluster.doors.lines))
+    assert {lane for lane, _ in places(*[await publish(near, b"1") for _ in range(6)])} == {1}
+    keyed = [await publish(near, b"1", keys=[f"k{n}"]) for n in range(20)]
+    assert {lane for lane, _ in places(*keyed)} == {0, 1, 2}, "a key is at home in one lane wherever that is"
+    far = await queue_at(await lanes.store("h0", "h1", "h2", zone="north"))
+    await eventually(lambda: all(line.is_open for line in far.homes[0].cluster.doors.lines))
+    assert {lane for lane, _ in places(*[await publish(far, b"1") for _ in range(6)])} == {0, 1, 2}
+    await lanes.hosts["h1"].server.close()
+    lanes.own(1, "h3")
+    found = places(*[await publish(near, b"2") for _ in range(6)])
+    assert {0, 2} <= {lane for lane, _ in found}, "its zone has no host"
+
+
 async def test_a_key_has_one_lane_whichever_host_is_asked(lanes: Lanes) -> None:
     one = await make(await lanes.store("h1"))
     other = await queue_at(await lanes.store("h3"))
