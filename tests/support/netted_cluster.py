@@ -162,7 +162,8 @@ class Backend(Program):
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Somebody else writes until nothing is left."""
+        """Somebody else writes until nothing is left. It has a disk of its own."""
+        assert self.host.path(str(self.data)).is_mount(), "this would fill the machine's disk"
         other = self.data / "other"
         self.host.run("sh", "-c", f"cat /dev/zero > {other} 2>/dev/null || true")
         try:
