@@ -65,6 +65,7 @@ async def killed_in_turn(server: PushqServer, rng: random.Random, rounds: range)
             load.consume_by_events(),
             load.consume_by_polling(),
             load.read_stream("follower", cursors[-1], cursors.append),
+            not_before=lambda: work.acked and log.confirmed,
         )
         if rng.random() < KILLED_AT_START:
             server.launch()

@@ -19,6 +19,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from tests.support.history import QueueHistory, StreamHistory
+from tests.support.patience import eventually
 from tests.support.server import PushqServer
 
 WINDOW_FRAMES = 8
@@ -78,10 +79,16 @@ class Load:
         self.log = log
         self._number = 0
 
-    async def run(self, kill_after_s: float, *clients: CoroutineType[Any, Any, None]) -> None:
+    async def run(
+        self,
+        kill_after_s: float,
+        *clients: CoroutineType[Any, Any, None],
+        not_before: Callable[[], object] = lambda: True,
+    ) -> None:
         """Runs the clients until the server is killed under them. What else goes wrong in one is raised."""
         tasks = [asyncio.create_task(client, name=client.cr_code.co_name) for client in clients]
         await asyncio.sleep(kill_after_s)
+        await eventually(not_before, "the load has come so far that the server may be killed")
         self.server.kill()
         ended, running = await asyncio.wait(tasks, timeout=NOTICE_S_MAX)
         for task in running:
