@@ -30,9 +30,9 @@ $(STAMP): pyproject.toml setup.py
 	@$(PYTHON) tests/support/prerequisites.py run
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "installing Pushq and what it needs into $(VENV), about a minute"
-	@# The pip that comes with Python 3.11 takes half as long again.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
+	@# The pip that comes with Python 3.11 takes half as long again; a newer one shows what setuptools warns of.
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --upgrade 'pip>=24,<27'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
 
 prerequisites: $(STAMP)

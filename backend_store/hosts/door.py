@@ -113,6 +113,7 @@ class Door:
         beyond: list[int] = []
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self.has_led = self.has_led or self._home in self._services
             if any(map(self._is_beyond, beyond)):
                 continue
             if beyond:
@@ -136,13 +137,15 @@ class Door:
 
     def _is_shut_out(self) -> bool:
         """Whether this host led its own lane and another one does now."""
-        table = self._table()
-        home = table.lane_of(self._host) if table is not None else None
-        if table is None or home is None:
-            return False
-        owner = table.lanes[home].owner
-        self.has_led = home in self._services or self.has_led
+        table, home = self._table(), self._home
+        owner = table.lanes[home].owner if table is not None and home is not None else None
         return self.has_led and owner is not None and owner.host != self._host
+
+    @property
+    def _home(self) -> int | None:
+        """This host's own lane, as far as it is known."""
+        table = self._table()
+        return table.lane_of(self._host) if table is not None else None
 
     def _is_beyond(self, lane: int) -> bool:
         """Whether others may reach the lane's owner and this host cannot. Where it reaches some host, it is the owner

@@ -178,6 +178,35 @@ class Load:
         return [*self.history.violations(()), *self.seen, *(f"{body} was confirmed and never came" for body in lost)]
 
 
+async def test_a_gateway_publishes_to_the_host_in_its_zone_while_that_is_there(tmp_path: Path) -> None:
+    with Backends(tmp_path, ROLE, names="abc", env=HOSTS) as cluster:
+        until(lambda: len({leader_of(cluster, lane).name for lane in range(LANES)}) == LANES, "each host has its lane")
+        near = leader_of(cluster, 1)
+        server = gateway(cluster, tmp_path / "g0", env={"PUSHQ_NODE__ZONE": f"zone-{near.name}"})
+        try:
+            async with patient(server) as http:
+                await call(http, "PUT", UNORDERED, {})
+
+                async def lanes() -> set[int]:
+                    messages = {"messages": [{"body": 1}]}
+                    told = [await call(http, "POST", f"{UNORDERED}/messages", messages) for _ in range(ROUND)]
+                    return {one["partition"] for answer in told for one in answer["messages"]}
+
+                async def are_near() -> bool:
+                    return await lanes() == {1}
+
+                async def are_elsewhere() -> bool:
+                    return await lanes() == {0, 2}
+
+                await eventually(are_near, "its doors are open")
+                near.end(signal.SIGKILL)
+                await eventually(are_elsewhere, "the others take them", within_s=SERVICE_S_MAX)
+                near.start()
+                await eventually(are_near, "it is back", within_s=SERVICE_S_MAX)
+        finally:
+            server.kill()
+
+
 async def test_a_killed_host_loses_nothing_and_gets_its_lane_back(tmp_path: Path) -> None:
     cluster = Backends(tmp_path, ROLE, names="abcd", env=HOSTS)
     gateways: list[PushqServer] = []
