@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.layout import PartitionInfo
@@ -97,6 +99,12 @@ class LanedQueue(RemoteQueue):
     def _routing(self) -> Routing:
         return Routing(is_strict=self.config.ordering == "strict")
 
+    @property
+    def _slots_of_bodies(self) -> int:
+        """Of messages that are known by nothing, as bits."""
+        slot = self._routing.slot()
+        return 1 << (UNKEYED if slot is None else slot)
+
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         return routed_blocks(columns, trace, self._routing, self._cluster.lane_slots)
 
@@ -119,6 +127,8 @@ class LanedQueue(RemoteQueue):
         numbers: list[int] = []
         first = 0
         for block in blocks:
+            if not block.slots and block.traits is None:  # bodies alone: whoever made it did not ask for their slot
+                block = replace(block, slots=self._slots_of_bodies)
             if block.slots == 1 << UNKEYED:
                 anywhere.blocks.append(block)
                 anywhere.numbers.extend(range(first, first + block.count))
@@ -127,7 +137,14 @@ class LanedQueue(RemoteQueue):
                 numbers.extend(range(first, first + block.count))
             first += block.count
         found = shares(keyed, self._routing, self._cluster.lane_slots, 0, self._seal) if keyed else []
-        found = [share._replace(numbers=[numbers[n] for n in share.numbers]) for share in found]
+        found = [
+            # A door goes by what blocks say of their slots.
+            share._replace(
+                blocks=[block if block.slots else replace(block, slots=share.slots) for block in share.blocks],
+                numbers=[numbers[n] for n in share.numbers],
+            )
+            for share in found
+        ]
         return [*found, anywhere] if anywhere.blocks or not found else found
 
     def _send(self, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:

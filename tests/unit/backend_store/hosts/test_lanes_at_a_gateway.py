@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from backend_store.client.filters import PeekFilter
+from backend_store.core.block import plain_blocks
+from backend_store.core.chunk import KIND_JSON
 from backend_store.core.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
@@ -48,6 +50,24 @@ async def test_messages_without_a_key_go_to_all_hosts_and_each_has_a_place_of_it
     found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
     assert len(set(found)) == MESSAGES
     assert {lane for lane, _ in found} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("ordering", ["best_effort", "strict"])
+async def test_bodies_alone_go_to_all_lanes_or_in_strict_order_to_one_whichever_host_is_asked(
+    lanes: Lanes, ordering: str
+) -> None:
+    """The shortest way to a block says nothing of slots."""
+    one = await make(await lanes.store("h0", "h1", "h2"), ordering=ordering)
+    two = await queue_at(await lanes.store("h2", "h0", "h1"))
+    found = []
+    for queue in (one, two):
+        await eventually(lambda queue=queue: all(line.is_open for line in queue.homes[0].cluster.doors.lines))
+        for _ in range(6):
+            done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+            queue.publish(plain_blocks(KIND_JSON, [b"1"]), done.set_result)
+            found += places(await done)
+    assert len({lane for lane, _ in found}) == (1 if ordering == "strict" else 3)
+    assert len(set(found)) == len(found)
 
 
 async def test_what_has_no_key_goes_to_hosts_in_the_gateways_zone_while_one_is_there(lanes: Lanes) -> None:
