@@ -17,7 +17,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend_store.client import waited_until
-from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, Unauthenticated
+from backend_store.model import Forbidden, InvalidRequest, NotFound, OutcomeUnknown, PushqError, Unauthenticated
 from gateway import cors
 from gateway.api import messages
 from gateway.api.table import OPERATIONS, Operation, kind_of
@@ -90,6 +90,10 @@ class Api:
             answer = problem_answer(error, _trace_id(headers))
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            if not self._gateway.hub.draining:
+                raise
+            answer = problem_answer(_cut_off(scope["method"], match), _trace_id(headers))
         except Exception:
             answer = _our_mistake(scope)
         finally:
@@ -317,6 +321,14 @@ def _trace_id(headers: dict[bytes, bytes]) -> str | None:
         return None
     parts = headers[b"traceparent"].split(b"-")
     return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
+
+
+def _cut_off(method: str, match: Match[Operation] | None) -> PushqError:
+    """What is told of a request that a shutdown does not wait for any more."""
+    operation = match.methods.get(method) if match is not None else None
+    if method in READS or operation is None or operation.handler is messages.receive:
+        return PushqError("the server is shutting down; nothing was changed", code="draining", retry_after_ms=1000)
+    return OutcomeUnknown("the server shut down before this was over; look what became of it, or ask again")
 
 
 def _our_mistake(scope: Scope) -> Answer:

@@ -156,26 +156,28 @@ async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: in
 
     What is ready already is dealt out in the next turn of the loop, so even a wait of 0 gets it.
     """
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    for _ in range(LOOKS_MAX):
-        if ready.done() or not queue.is_looking:
-            break
-        await queue.next_look()
-    if ready.done() or wait_ms == 0:
-        return True
-    gone = asyncio.ensure_future(_gone(receive))
-    hub.polls[ready] = queue
+    hub.polls[ready] = queue  # from here on whoever ends all polls ends this one
     try:
-        await asyncio.wait({ready, gone}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
-            queue.check_there()  # its cluster may have gone meanwhile
-        return not gone.done()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for _ in range(LOOKS_MAX):
+            if ready.done() or not queue.is_looking:
+                break
+            await queue.next_look()
+        if ready.done() or wait_ms == 0:
+            return True
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({ready, gone}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                queue.check_there()  # its cluster may have gone meanwhile
+            return not gone.done()
+        finally:
+            gone.cancel()
+            with suppress(asyncio.CancelledError):
+                await gone
     finally:
         hub.polls.pop(ready, None)
-        gone.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
         if queue.deleted:
             raise queue.gone
 

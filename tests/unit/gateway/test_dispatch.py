@@ -185,3 +185,54 @@ async def test_a_change_that_goes_on_counts_until_it_is_over(
     end.set()
     assert (await late).json()["code"] == "outcome-unknown"
     assert (await http.get("/v1/queues/new", headers={"Pushq-Timeout-Ms": "60000"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/v1/queues/q/receive", {"wait_ms": 60_000}, 503, "draining"),
+        ("GET", "/v1/queues/q", None, 503, "draining"),
+        ("POST", "/v1/queues/q/messages", PUBLISH, 504, "outcome-unknown"),
+    ],
+)
+async def test_what_a_shutdown_does_not_wait_for_is_told_so(
+    app: Application,
+    http: httpx2.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: Any,
+    status: int,
+    code: str,
+) -> None:
+    """The listener cancels what is not over in time: its client hears what may have become of it, and no bare 500."""
+    begun = asyncio.Event()
+
+    async def stuck(*args: Any, **more: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.dispatch.perform", stuck)
+    request = asyncio.create_task(http.request(method, path, json=body))
+    await begun.wait()
+    app.gateway.hub.draining = True
+    request.cancel()
+    answer = await request
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+async def test_what_is_cancelled_by_others_is_not_answered(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def stuck(*args: Any, **more: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.dispatch.perform", stuck)
+    request = asyncio.create_task(http.get("/v1/queues/q"))
+    await begun.wait()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request

@@ -145,3 +145,28 @@ async def test_a_receive_gets_what_is_due_behind_much_that_was_due_and_is_settle
 async def test_how_long_a_receive_looks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(longpoll, "LOOKS_MAX", 1)
     assert await received(far_back(8)) == []
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_a_poll_that_still_looks_is_ended_with_all_others(monkeypatch: pytest.MonkeyPatch, wait_ms: int) -> None:
+    """A drain ends all polls once. One that looks for messages elsewhere meanwhile is among them."""
+    queue: Any = queue_of(World())
+    looks, looked = asyncio.Event(), asyncio.Event()
+
+    async def next_look() -> None:
+        looks.set()
+        await looked.wait()
+
+    monkeypatch.setattr(type(queue), "is_looking", property(lambda self: not looked.is_set()))
+    monkeypatch.setattr(type(queue), "next_look", lambda self: next_look())
+    hub = hub_of(asyncio.get_running_loop())
+    poll = asyncio.create_task(
+        receive_messages(hub, queue, limit=10, wait_ms=wait_ms, visibility_ms=VISIBILITY_MS, receive=never)
+    )
+    await looks.wait()
+    [ready] = hub.polls
+    ready.set_result(None)
+    looked.set()
+    async with asyncio.timeout(5):
+        assert json.loads(await poll or b"") == {"messages": []}
+    assert not hub.polls and queue.stats().consumers == 0
