@@ -103,7 +103,7 @@ class BlockCipher:
             bound += clear if clear.startswith(_NAMES_ALONE) else identity(unpack(clear), count)
         nonce = _fresh()
         head = BLOCK_HEAD.pack(flags, self.key_id, count, clear_size, sealed_size + SEAL_BYTES)
-        sealed = b"".join((head, clear, nonce, self._aes.encrypt(nonce, data[at:], bound)))
+        sealed = b"".join((head, clear, nonce, self._aes.encrypt(nonce, memoryview(data)[at:], bound)))
         return Block(sealed, block.count, block.priority, block.due_ms, block.traits, block.slots)
 
     def seal_note(self, note: bytes) -> bytes:

@@ -28,9 +28,13 @@ _HASH_BYTES: Final = 16
 _SECRET_BYTES: Final = 32
 _NONCE: Final = bytes(12)
 _NAME_BYTES: Final = 12
+_BYTES_BESIDE_BODY_MAX: Final = 6
+"""A body's head in MessagePack, and its kind."""
+_NO_FIELDS: Final = b"{}"
 _QUOTED: Final = re.compile(r'"(?:[ !#-\[\]-~]|\\["\\])*"')
 _ESCAPED: Final = re.compile(r"\\(.)")
-_pack: Final = msgspec.msgpack.Encoder().encode
+_pack_into: Final = msgspec.msgpack.Encoder().encode_into
+_write: Final = msgspec.json.Encoder().encode
 _write_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -59,17 +63,26 @@ def key_of_headers(headers: Sequence[tuple[bytes, bytes]]) -> str:
 
 
 def named(
-    queue: Target, key_of: KeyOf, kind: int | bytes, bodies: Sequence[bytes], fields: dict[str, Sequence[Any]]
+    queue: Target,
+    key_of: KeyOf,
+    kind: int | bytes,
+    bodies: Sequence[bytes],
+    lengths: Sequence[int],
+    fields: dict[str, Sequence[Any]],
 ) -> Named:
-    """`fields`: the columns of what the messages have beside their bodies, as they were given."""
-    whose = msgspec.json.encode((queue.uid, queue.name, key_of.principal, key_of.key))
+    """`lengths`: of the bodies. `fields`: the columns of what the messages have beside, as they were given."""
+    whose = _write((queue.uid, queue.name, key_of.principal, key_of.key))
     known = blake2b(whose, person=b"pushq-key").digest()
     key, secret = known[:_HASH_BYTES], known[_HASH_BYTES:]
     kinds = bytes([kind]) * len(bodies) if isinstance(kind, int) else kind
     # GMAC, which processors do themselves: a sixth of what SHA-256 takes. The secret is this key's own, so a nonce says
     # nothing. Who knows it could make a second payload of the same tag, and would be answered as for the first. And who
     # guesses the key could compute a part of the payload from the tag: so what is kept is a hash of that.
-    tag = AESGCM(secret[:_SECRET_BYTES]).encrypt(_NONCE, b"", b"".join([_pack(bodies), kinds, _write_sorted(fields)]))
+    said = bytearray(sum(lengths) + _BYTES_BESIDE_BODY_MAX * (len(bodies) + 1))  # room for all, in one piece
+    _pack_into(bodies, said)
+    said += kinds
+    said += _write_sorted(fields) if fields else _NO_FIELDS
+    tag = AESGCM(secret[:_SECRET_BYTES]).encrypt(_NONCE, b"", said)
     payload = blake2b(tag, digest_size=_HASH_BYTES, key=secret, person=b"pushq-tag").digest()
     name = blake2b(payload, digest_size=_NAME_BYTES, key=secret, person=b"pushq-id").hexdigest()
     return Named(Claim(key, payload), NumberedNames(f"{name}-", len(bodies)))

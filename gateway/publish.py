@@ -40,8 +40,8 @@ _unpack = msgspec.msgpack.Decoder().decode
 ContentKey = Callable[[], bytes]
 """What hashes of contents are keyed with; asked for where there are some."""
 
-NameCall = Callable[[int | bytes, Sequence[bytes], dict[str, Sequence[Any]]], Named]
-"""Makes a claim and names of a call's kinds, bodies and other columns, by its idempotency key."""
+NameCall = Callable[[int | bytes, Sequence[bytes], Sequence[int], dict[str, Sequence[Any]]], Named]
+"""Makes a claim and names of a call's kinds, bodies, their lengths and other columns, by its idempotency key."""
 
 Encode = Callable[[Columns, str | None], Blocks]
 """Makes blocks of checked columns: the queue knows for which partitions."""
@@ -66,10 +66,10 @@ def prepare_plain(
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
-    named = name(kind, raw, {}) if name is not None else None
+    lengths = list(map(len, raw))
+    named = name(kind, raw, lengths, {}) if name is not None else None
     is_plain = named is None or (config.dedupe == "none" and not is_split)
-    size = len(raw[0]) if len(raw) == 1 else max(map(len, raw))
-    is_plain = is_plain and size <= config.max_message_bytes and _takes_bodies_alone(config)
+    is_plain = is_plain and max(lengths) <= config.max_message_bytes and _takes_bodies_alone(config)
     if not is_plain or (encoding == "json" and (too_deep(raw) or unreadable(raw))):
         return _prepared(
             config,
@@ -84,8 +84,8 @@ def prepare_plain(
             content_key=content_key,
         )
     if named is None:
-        return Prepared(plain_blocks(kind, raw, trace), None)
-    return Prepared(plain_blocks(kind, raw, trace, named.ids), named.ids, None, named.claim)
+        return Prepared(plain_blocks(kind, raw, trace, None, lengths), None)
+    return Prepared(plain_blocks(kind, raw, trace, named.ids, lengths), named.ids, None, named.claim)
 
 
 def prepare(
@@ -108,7 +108,7 @@ def prepare(
     _check_count(len(messages))
     given = Given.of(messages)
     kind, bodies = _bodies(given, encoding)
-    names = name(kind, bodies, given.beside_bodies()) if name is not None else None
+    names = name(kind, bodies, list(map(len, bodies)), given.beside_bodies()) if name is not None else None
     return _prepared(
         config, given, kind, bodies, trace, names, now_ms=now_ms, clock=clock, encode=encode, content_key=content_key
     )

@@ -350,7 +350,7 @@ class Recovery:
             clock=self._clock,
             encode=queue.blocks,
             content_key=lambda: queue.content_key,
-            name=lambda kind, bodies, fields: Named(claim, names),
+            name=lambda kind, bodies, lengths, fields: Named(claim, names),
         )
         return queue.sealed(prepared.blocks), claim
 

@@ -26,6 +26,7 @@ Verdict = PushqError | None
 """Why something is refused, or None."""
 
 NO_QUOTAS: Final = Quotas()
+_PER_TENANT: Final = ("tenant",)
 CONNECTION_RETRY_MS: Final = 5000
 """When to come back after a refusal for too many connections: one has to close first."""
 
@@ -74,13 +75,13 @@ class Throttle:
         """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
         charges: list[Charge] = []
         for number, (queue, blocks) in enumerate(publishes):
+            messages = sum([block.count for block in blocks])
+            size = sum([len(block.data) for block in blocks])
             for rule in self._applying(who, "publish"):
                 if rule.unit == "requests":
                     cost = 1 if is_request and (number == 0 or "queue" in rule.per) else 0
-                elif rule.unit == "messages":
-                    cost = sum([block.count for block in blocks])
                 else:
-                    cost = sum([len(block.data) for block in blocks])
+                    cost = messages if rule.unit == "messages" else size
                 if cost and (subject := self._subject(rule, who, queue)) is not None:
                     charges.append(Charge(rule, subject, cost))
         return charges if len(publishes) == 1 else _merged(charges)
@@ -184,6 +185,8 @@ class Throttle:
         """Whose account it is; None where the rule says nothing about such a request."""
         if rule.per == PER_PRINCIPAL.per:
             return who.principal or f"@{network_of(who.address)}"  # somebody unknown is known by the address
+        if rule.per == _PER_TENANT:
+            return who.tenant or None
         parts: list[str] = []
         for per in rule.per:
             if per == "queue":

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from throttling.config import GRANT_IDLE_SECONDS, GRANTS_MAX
-from throttling.decision import Charge, Outcome, tighter
+from throttling.decision import Charge, Outcome
 from throttling.gcra import NS_PER_S
 from throttling.rules import Rule
 
@@ -34,6 +34,11 @@ class Grant:
         self.refused_until_ns = 0
         self.refused_cost = 0
 
+    @property
+    def is_low(self) -> bool:
+        """Whether it is half used up."""
+        return self.left * 2 < self.rule.ahead
+
 
 class Grants:
     """The grants of one gateway. `now_ns` is any steady clock."""
@@ -42,6 +47,8 @@ class Grants:
         self._grants: OrderedDict[tuple[str, str], Grant] = OrderedDict()
         self._holding: dict[tuple[str, str], Grant] = {}
         self._grants_max = grants_max
+        self.is_low = False
+        """Whether the last hit left a grant half used up."""
 
     def __len__(self) -> int:
         return len(self._grants)
@@ -53,24 +60,28 @@ class Grants:
 
     def spend(self, charges: Sequence[Charge], now_ns: int) -> Outcome | None:
         """Spends what is here: all of a hit, or nothing. None where Redis has to be asked."""
-        found: list[Grant] = []
-        is_enough = True
+        found: list[tuple[Grant, int]] = []
+        known, is_enough = self._grants, True
         for rule, subject, cost in charges:
-            grant = self._grants.get((rule.name, subject))
+            grant = known.get((rule.name, subject))
             if grant is None or grant.left < cost:
                 if grant is not None and now_ns < grant.refused_until_ns and cost >= grant.refused_cost:
                     return Outcome(False, rule, subject, grant.remaining, grant.refused_until_ns - now_ns)
                 is_enough = False
             else:
-                found.append(grant)
+                found.append((grant, cost))
         if not is_enough:
             return None
-        least: Outcome | None = None
-        for grant, (rule, subject, cost) in zip(found, charges, strict=True):
+        self.is_low = False
+        tightest, least = found[0][0], -1
+        for grant, cost in found:
             grant.left -= cost
             grant.used_ns = now_ns
-            least = tighter(least, Outcome(True, rule, subject, grant.remaining + grant.left))
-        return least
+            self.is_low |= grant.is_low
+            remaining = grant.remaining + grant.left
+            if least < 0 or remaining * tightest.rule.quota < least * grant.rule.quota:
+                tightest, least = grant, remaining
+        return Outcome(True, tightest.rule, tightest.subject, least)
 
     def ahead(self, charge: Charge, now_ns: int) -> int:
         """How much to take beyond a hit: nothing for a subject that nobody asked for lately."""
@@ -84,7 +95,7 @@ class Grants:
         out: list[Charge] = []
         for charge in charges:
             grant = self._grants.get((charge.rule.name, charge.subject))
-            if grant is not None and grant.left * 2 < charge.rule.ahead:
+            if grant is not None and grant.is_low:
                 out.append(charge)
         return out
 

@@ -88,8 +88,8 @@ class SharedLimiter:
         if self.is_store_away:
             return self._alone(charges)
         outcome = self._grants.spend(charges, self._clock_ns())
-        if outcome is not None and outcome.allowed and (low := self._grants.low(charges)):
-            self._fill(low)
+        if outcome is not None and outcome.allowed and self._grants.is_low:
+            self._fill(self._grants.low(charges))
         return outcome
 
     async def ask(self, charges: Sequence[Charge]) -> Outcome:

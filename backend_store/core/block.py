@@ -109,24 +109,25 @@ class Blocks(NamedTuple):
 
 
 def plain_blocks(
-    kind: int, bodies: Sequence[bytes], trace: str | None = None, names: NumberedNames | None = None
+    kind: int,
+    bodies: Sequence[bytes],
+    trace: str | None = None,
+    names: NumberedNames | None = None,
+    lengths: list[int] | None = None,
 ) -> list[Block]:
     """Blocks of messages that have a body of one kind, and at most a name, and nothing else: the hot path, whole
-    columns at a time.
+    columns at a time. `lengths`: of the bodies, where they are known.
     """
     flags = FLAG_ALL_JSON if kind == KIND_JSON else FLAG_ALL_BYTES
-    clear: dict[str, Any] = {"trace": trace} if trace else {}
-    if len(bodies) == 1 and not clear and names is None:
+    if len(bodies) == 1 and not trace and names is None:
         return [_block_of_one(flags, bodies[0])]
-    lengths = list(map(len, bodies))
-    if len(bodies) <= BLOCK_MESSAGES_MAX and sum(lengths) <= BLOCK_BYTES_MAX:
-        if names is not None:
-            clear["id"] = names.packed()
-        return [Block(_encode(flags, bodies, lengths, clear, {}), len(bodies))]
+    if lengths is None:
+        lengths = list(map(len, bodies))
+    clear: dict[str, Any] = {"trace": trace} if trace else {}
     blocks = []
     for start, end in _spans(lengths):
         if names is not None:
-            clear["id"] = names[start:end].packed()
+            clear["id"] = names.packed(start)
         data = _encode(flags, bodies[start:end], lengths[start:end], clear, {})
         blocks.append(Block(data, end - start))
     return blocks
@@ -248,9 +249,12 @@ def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
 
 def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Cuts a call's messages into blocks within the limits; a bigger message stands alone."""
+    count = len(sizes)
+    if max(sizes) * min(count, BLOCK_MESSAGES_MAX) <= BLOCK_BYTES_MAX:
+        return [(start, min(start + BLOCK_MESSAGES_MAX, count)) for start in range(0, count, BLOCK_MESSAGES_MAX)]
     ends = [0, *accumulate(sizes)]
     spans, start = [], 0
-    while start < len(sizes):
+    while start < count:
         fitting = bisect_right(ends, ends[start] + BLOCK_BYTES_MAX, start + 1) - 1
         end = max(start + 1, min(start + BLOCK_MESSAGES_MAX, fitting))
         spans.append((start, end))
@@ -315,7 +319,7 @@ def _encode(
         column.byteswap()
     sealed_size = 4 + len(attribute_bytes) + BYTES_BESIDE_BODY * len(lengths) + sum(lengths)
     head = BLOCK_HEAD.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
-    return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
+    return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column, *bodies])
 
 
 def expanded(name: str, values: Any, count: int) -> list[Any]:

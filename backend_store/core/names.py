@@ -54,9 +54,9 @@ class NumberedNames(Sequence[str]):
     def numbers(self) -> range:
         return range(self.first, self.first + self._count)
 
-    def packed(self) -> dict[str, Any]:
-        """As a column of a block's clear part."""
-        return {"prefix": self.prefix, "first": self.first}
+    def packed(self, start: int = 0) -> dict[str, Any]:
+        """As a column of a block's clear part: those from `start` on."""
+        return {"prefix": self.prefix, "first": self.first + start}
 
 
 def listed(packed: dict[str, Any], count: int) -> list[str]:

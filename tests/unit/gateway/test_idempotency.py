@@ -30,7 +30,7 @@ def call(
     **fields: Any,
 ) -> Named:
     columns = Given.of([PublishMessage(**fields) for _ in bodies]).beside_bodies()
-    return named(of or queue(), KeyOf(principal, key), kind, bodies, columns)
+    return named(of or queue(), KeyOf(principal, key), kind, bodies, list(map(len, bodies)), columns)
 
 
 @pytest.mark.parametrize(
