@@ -28,7 +28,7 @@ from backend_store.remote.doors import Unheard
 from backend_store.remote.line import Line
 from backend_store.service.acts import hold_acts
 from backend_store.service.recovering import operate
-from backend_store.service.serving import Leader, StoreServer, StoreService, mutual_tls
+from backend_store.service.serving import Leader, StoreServer, StoreService
 from backend_store.shard.health import serve_health
 from backend_store.shard.host import BackendHost, HostConfig, open_host
 from backend_store.shard.interface import Shard, ShardNumber
@@ -39,6 +39,7 @@ from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
+from backend_store.wire.tls import mutual_tls
 from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import of_backend
 from gateway.backend_metrics import page

@@ -13,7 +13,7 @@ from gateway.settings import ClusterSettings, NodeSettings
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
-def _wrong_name(name: str) -> str:
+def wrong_name(name: str) -> str:
     is_name = not name or _NAME.fullmatch(name) is not None
     return "" if is_name else "it is 1 to 63 of a-z, 0-9, dot and hyphen, as in a host's name"
 
@@ -33,8 +33,8 @@ def coordinator_of(cluster: ClusterSettings) -> EtcdAt | None:
 
 
 BACKEND_CHECKS: Final[dict[str, Callable[[str], str]]] = {
-    "node.name": _wrong_name,
-    "node.zone": _wrong_name,
+    "node.name": wrong_name,
+    "node.zone": wrong_name,
     "node.listen": wrong_address,
     "node.http": wrong_address,
     "node.service": wrong_service,

@@ -12,7 +12,7 @@ from backend_store.client import Metadata
 from backend_store.model import PushqError, Unavailable
 from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
 from backend_store.remote.store import ClusterAt, Landing, RemoteBackends
-from backend_store.service.serving import mutual_tls
+from backend_store.wire.tls import mutual_tls
 from gateway.addresses import Address, parse_address
 from gateway.cannot_start import CannotStart
 from gateway.clock import wall_clock_ms

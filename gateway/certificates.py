@@ -40,6 +40,8 @@ class Files:
     key: Path
     client_ca: Path | None
     """Whose certificates clients must show; None asks for none."""
+    has_pages: bool = False
+    """Who shows none is let in, to what the listener shows to everybody."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -146,7 +148,7 @@ def load(files: Files) -> Loaded:
     except (ssl.SSLError, OSError, ValueError) as error:
         raise CertificateError(f"{files.certificate} and {files.key} are no pair: {_said(error)}") from None
     if files.client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if files.has_pages else ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(files.client_ca)
         except (ssl.SSLError, OSError) as error:

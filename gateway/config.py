@@ -34,6 +34,7 @@ from gateway.limits import (
     MASTER_TIMEOUT_MS_MAX,
 )
 from gateway.manager_rules import MANAGER_CHECKS, MANAGER_RANGES, shown_provisioner, wrong_manager
+from gateway.metadata_listening import wrong_files
 from gateway.processes.limits import GATEWAYS_MAX
 from gateway.proxy import networks
 from gateway.rate_rules import rate_rules
@@ -306,15 +307,15 @@ def _wrong_metadata(urls: str) -> str:
 def _wrong_metadata_host(url: str) -> str:
     try:
         parts = urlsplit(url)
-        is_socket = parts.scheme == "ws" and bool(parts.port) and parts.path in ("", "/") and not parts.query
+        is_socket = parts.scheme in ("ws", "wss") and parts.path in ("", "/") and not parts.query and bool(parts.port)
         address = parse_address(f"{parts.hostname}:{parts.port}") if is_socket else None
     except ValueError:
         address = None
-    if address is not None and address.is_loopback:
-        return ""
-    if address is not None:
-        return "this version asks a metadata service without TLS, so only one of this machine, such as 127.0.0.1"
-    return "it is ws://HOST:PORT, such as ws://127.0.0.1:8081"
+    if address is None:
+        return "it is wss://HOST:PORT, or ws://HOST:PORT on this machine, such as ws://127.0.0.1:8081"
+    if parts.scheme == "ws" and not address.is_loopback:
+        return f"{address.host} is another machine, which is asked by TLS alone: wss://{parts.netloc}"
+    return ""
 
 
 def _wrong_backend(address: str) -> str:
@@ -379,6 +380,8 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     if bool(settings.metadata.url) != bool(settings.metadata.secret_file):
         detail = "metadata.url and metadata.secret_file go together; the secret is in the service's data folder"
         raise ConfigError("metadata.secret_file", detail, origins.get("metadata.secret_file", DEFAULT))
+    if (wrong := wrong_files(settings.metadata)) is not None:
+        raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     _check_store(settings, origins)
     if (wrong := wrong_backend(settings.node, settings.cluster)) is not None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))

@@ -23,12 +23,13 @@ from backend_store.metadata.server import serve_metadata
 from backend_store.metadata.traffic import Traffic
 from backend_store.model import ApiKey, PushqError
 from backend_store.tracing import Tracer
-from gateway.addresses import Address, EtcdAt
+from gateway.addresses import EtcdAt
 from gateway.auth import Keyring, make_first_key
 from gateway.cannot_start import CannotStart
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
+from gateway.metadata_listening import Listening, check_listening, tls_of_client, tls_of_server
 from gateway.metadata_metrics import health_of_directory, of_directory, pages
 from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
@@ -51,7 +52,7 @@ class _Keys:
 
 def serve_directory_role(
     directory: Path,
-    address: Address,
+    listening: Listening,
     settings: Settings,
     *,
     endpoints: Sequence[str],
@@ -61,11 +62,7 @@ def serve_directory_role(
     access: EtcdAccess,
 ) -> None:
     """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
-    if not address.is_loopback:
-        raise CannotStart(
-            f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
-            "listen on 127.0.0.1"
-        )
+    check_listening(listening, is_told=True)
     if (wrong := wrong_access(endpoints, access, lambda field: f"--etcd-{field.replace('_', '-')}")) is not None:
         raise CannotStart(wrong[1])
     configure_logs(settings.logs)
@@ -76,24 +73,27 @@ def serve_directory_role(
         raise CannotStart(f"cannot read the secret: {error}; name it with --secret-file") from None
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
-    name = host or f"{socket.gethostname()}-{address.port}"
+    name = host or f"{socket.gethostname()}-{listening.address.port}"
     etcd = etcd_config(EtcdAt(list(endpoints)), access)
-    asyncio.run(_serve(directory, address, etcd, form, name, secret, spans_of(settings)))
+    asyncio.run(_serve(directory, listening, etcd, form, name, secret, spans_of(settings)))
 
 
 async def _serve(
     directory: Path,
-    address: Address,
+    listening: Listening,
     etcd: EtcdConfig,
     form: Form,
     name: str,
     secret: str,
     tracer: Tracer | None,
 ) -> None:
+    address = listening.address
     ended = asyncio.Event()
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
+        tls = await stack.enter_async_context(tls_of_server(listening.files))
+        to_others = tls_of_client(listening.files)
         try:
             coordinator = await open_etcd(etcd)
             stack.push_async_callback(coordinator.close)
@@ -109,18 +109,25 @@ async def _serve(
         service: DirectoryService | Handing = own
         handing: Handing | None = None
         if form == "ring":
-            service = handing = Handing(own, secret)
+            service = handing = Handing(own, secret, to_others)
             stack.push_async_callback(handing.close)
         try:
             about = pages(traffic, lag, lambda: of_directory(own, handing), lambda: health_of_directory(own, form))
             server = await serve_metadata(
-                service, secret, address.host, address.port, own=own, traffic=traffic, tracer=tracer, pages=about
+                service,
+                secret,
+                *address,
+                own=own,
+                traffic=traffic,
+                tracer=tracer,
+                pages=about,
+                zone=listening.zone,
+                tls=tls,
             )
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
             raise CannotStart(detail) from None
-        bound = address._replace(port=next(iter(server.sockets)).getsockname()[1])
-        url = bound.url.replace("http", "ws", 1)
+        url = listening.url(next(iter(server.sockets)).getsockname()[1])
         own.store.announce(url)
         _announce(directory, url, form, name, key_file)
         log.info("serves the metadata", address=url, host=name, form=form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import cast
@@ -15,11 +16,11 @@ from backend_store.metadata.host import SECRET_FILE, MetadataHost, open_host, se
 from backend_store.metadata.server import Pages
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.tracing import Tracer
-from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
 from gateway.cannot_start import CannotStart
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
+from gateway.metadata_listening import Listening, check_listening, tls_of_server
 from gateway.metadata_metrics import Health, of_folder, pages
 from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
@@ -29,18 +30,20 @@ from gateway.version import VERSION
 log = structlog.get_logger("pushq.metadata")
 
 
-def serve_metadata_role(directory: Path, address: Address, settings: Settings) -> None:
+def serve_metadata_role(directory: Path, listening: Listening, settings: Settings) -> None:
     """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
-    if not address.is_loopback:
-        raise CannotStart(
-            f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
-            "listen on 127.0.0.1"
-        )
+    check_listening(listening, is_told=False)
     configure_logs(settings.logs)
-    asyncio.run(_serve(directory, address, spans_of(settings)))
+    asyncio.run(_serve(directory, listening, spans_of(settings)))
 
 
-async def _serve(directory: Path, address: Address, tracer: Tracer | None) -> None:
+async def _serve(directory: Path, listening: Listening, tracer: Tracer | None) -> None:
+    async with tls_of_server(listening.files) as tls:
+        await _serve_by(tls, directory, listening, tracer)
+
+
+async def _serve_by(tls: ssl.SSLContext | None, directory: Path, listening: Listening, tracer: Tracer | None) -> None:
+    address = listening.address
     host = await _open(directory)
     lag = LoopLag()
     watching = asyncio.create_task(lag.watch(), name="loop lag")
@@ -48,15 +51,18 @@ async def _serve(directory: Path, address: Address, tracer: Tracer | None) -> No
         # A keyring asks its store for the metadata only, and that is what this process has.
         key_file = await make_first_key(Keyring(cast(Store, host)), directory)
         try:
-            port = await host.listen(secret_of(directory), address.host, address.port, _pages(host, lag), tracer)
+            port = await host.listen(
+                secret_of(directory), *address, _pages(host, lag), tracer, zone=listening.zone, tls=tls
+            )
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
             raise CannotStart(detail) from None
         ended = asyncio.Event()
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
-        _announce(directory, address._replace(port=port), key_file)
-        log.info("serves the metadata", address=address._replace(port=port).url)
+        url = listening.url(port)
+        _announce(directory, url, key_file)
+        log.info("serves the metadata", address=url)
         await ended.wait()
     finally:
         watching.cancel()
@@ -84,11 +90,11 @@ async def _open(directory: Path) -> MetadataHost:
         raise CannotStart(f"cannot open the data folder {directory}: {error}") from error
 
 
-def _announce(directory: Path, address: Address, key_file: Path) -> None:
+def _announce(directory: Path, url: str, key_file: Path) -> None:
     lines = [
         f"pushq {VERSION}  metadata service, data in {directory}",
-        f"  url     {address.url.replace('http', 'ws', 1)}",
-        f"  health  {address.url}/health",
+        f"  url     {url}",
+        f"  health  {url.replace('ws', 'http', 1)}/health",
         f"  secret  in {directory / SECRET_FILE}",
         f"  key     in {key_file}" if key_file.exists() else f"  key     {key_file} is gone; its key is still good",
         "ready",

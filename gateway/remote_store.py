@@ -40,6 +40,7 @@ from gateway.limits import (
     CATALOGUE_WRITE_SECONDS,
 )
 from gateway.lists import Lists
+from gateway.metadata_listening import files_of, tls_of_client
 from gateway.policy import owner_of
 from gateway.settings import CatalogueSettings, Settings
 from push.looking_up import LookingUp
@@ -272,14 +273,20 @@ class RemoteStore(Store):
 
 
 def remote_store(store: Store, settings: Settings, guards: Guards) -> RemoteStore:
-    """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret."""
-    secret = Path(settings.metadata.secret_file).read_text().strip()
-    urls = [url.strip() for url in settings.metadata.url.split(",")]
-    is_one = len(urls) == 1 and settings.metadata.form == "replicated"
+    """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret,
+    and `CannotStart` where the files of TLS do not load.
+    """
+    at = settings.metadata
+    secret = Path(at.secret_file).read_text().strip()
+    urls = [url.strip() for url in at.url.split(",")]
+    tls = tls_of_client(files_of(at.tls_cert, at.tls_key, at.tls_ca))
+    is_one = len(urls) == 1 and at.form == "replicated"
     unwell = GuardSettings(failures=(OSError, Unavailable))
     return RemoteStore(
         store,
-        RemoteMetadata(urls[0], secret) if is_one else DirectoryClient(urls, secret, settings.metadata.form),
+        RemoteMetadata(urls[0], secret, tls)
+        if is_one
+        else DirectoryClient(urls, secret, at.form, zone=settings.node.zone, tls=tls),
         guards.guard("metadata", unwell),
         # Changes wait longer than look-ups: they must not take their places.
         guards.guard("metadata_writes", unwell),

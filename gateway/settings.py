@@ -58,11 +58,17 @@ class MetadataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where queue definitions, API keys and tenants are kept, if not in the data folder."""
 
     url: str = ""
-    """A metadata service, `ws://HOST:PORT`, or its hosts with commas; empty for the data folder of this process."""
+    """A metadata service, `wss://HOST:PORT`, or its hosts with commas; `ws` on this machine; empty for the data folder
+    of this process."""
     secret_file: str = ""
     """The file with the service's secret, `metadata.secret` of its data folder."""
     form: Literal["replicated", "sharded", "ring"] = "replicated"
     """How its hosts share the records; with one host it does not matter."""
+    tls_cert: str = ""
+    """The certificate that this process shows to the service, or to those who ask it."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """The authority that signs the certificates of the service and of all who ask it."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,7 +240,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     zone: str = ""
     """Where it stands; replicas are spread over zones, and a gateway brings what has no key to independent hosts in its
-    own zone while one is there."""
+    own zone while one is there, and asks hosts of the metadata service in it first."""
     listen: str = "127.0.0.1:8090"
     """For other backends, by mutual TLS."""
     http: str = "127.0.0.1:8091"

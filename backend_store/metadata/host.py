@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,11 +54,19 @@ class MetadataHost:
         return self._writer.commit_seconds
 
     async def listen(
-        self, secret: str, host: str, port: int, pages: Pages | None = None, tracer: Tracer | None = None
+        self,
+        secret: str,
+        host: str,
+        port: int,
+        pages: Pages | None = None,
+        tracer: Tracer | None = None,
+        *,
+        zone: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> int:
-        """The port it listens on. Raises `OSError`."""
+        """The port it listens on. See `serve_metadata`. Raises `OSError`."""
         self._server = await serve_metadata(
-            self.service, secret, host, port, traffic=self.traffic, pages=pages, tracer=tracer
+            self.service, secret, host, port, traffic=self.traffic, pages=pages, tracer=tracer, zone=zone, tls=tls
         )
         bound: int = next(iter(self._server.sockets)).getsockname()[1]
         return bound

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
@@ -55,9 +56,13 @@ _news = msgspec.msgpack.Decoder(News).decode
 class RemoteMetadata(Asking):
     """Implements `MetadataService`. Made by `RemoteMetadata.open`; `close` ends it."""
 
-    def __init__(self, url: str, secret: str):
+    def __init__(self, url: str, secret: str, tls: ssl.SSLContext | None = None):
+        """`tls`: for a `wss` address."""
+        self.zone = ""
+        """Where it stands, once it has said so."""
         self._url = url
         self._secret = secret
+        self._tls = tls if url.startswith("wss:") else None
         self._loop = asyncio.get_running_loop()
         self._connection: ClientConnection | None = None
         self._connected = asyncio.Event()
@@ -91,6 +96,7 @@ class RemoteMetadata(Asking):
             "additional_headers": {"Authorization": f"Bearer {self._secret}"},
             "compression": None,
             "proxy": None,
+            "ssl": self._tls,
             "open_timeout": CONNECT_SECONDS_MAX,
             "close_timeout": 1,
             "ping_interval": SILENCE_SECONDS_MAX,
@@ -119,7 +125,7 @@ class RemoteMetadata(Asking):
             hello = from_server(await connection.recv(decode=False))
         if not isinstance(hello, Hello) or (hello.version, hello.role) != (WIRE_VERSION, ROLE):
             raise Unavailable(f"{self._url} is no metadata service of version {WIRE_VERSION}: it says {hello!r}")
-        self._connection = connection
+        self._connection, self.zone = connection, hello.zone
         self._connected.set()
         log.info("connected to the metadata service", url=self._url)
 

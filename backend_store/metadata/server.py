@@ -1,6 +1,7 @@
 """Answers gateways about the metadata: one WebSocket each, requests side by side, and a watch.
 
-Whoever connects shows the secret of the data folder; the pages about the process itself need none. What is asked for
+Whoever connects shows the secret of the data folder, and with TLS a certificate; the pages about the process itself
+need neither. What is asked for
 after its budget ran out is not begun; a write that has begun is finished whoever still waits.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -72,25 +74,35 @@ async def serve_metadata(
     traffic: Traffic | None = None,
     tracer: Tracer | None = None,
     pages: Pages | None = None,
+    zone: str = "",
+    tls: ssl.SSLContext | None = None,
 ) -> Server:
-    """Listens; the caller closes. `own` answers what other hosts hand on. Raises `OSError`."""
+    """Listens; the caller closes. `own` answers what other hosts hand on. `zone` is what it says of itself. Of `tls`
+    each who connects must show a certificate that it trusts. Raises `OSError`.
+    """
     wanted = f"Bearer {secret}".encode()
     counts = Traffic() if traffic is None else traffic
 
     def authorized(connection: ServerConnection, request: Request) -> Response | None:
         if pages is not None and (page := pages.get(request.path.partition("?")[0])) is not None:
             return _page(*page(request.headers.get("Accept", "")))
+        if tls is not None and not connection.transport.get_extra_info("peercert"):
+            return turned_away("certificate", connection)
         shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
         if hmac.compare_digest(shown, wanted):
             return None
+        return turned_away("secret", connection)
+
+    def turned_away(what: str, connection: ServerConnection) -> Response:
         counts.strangers += 1
-        log.warning("a connection without the secret was refused", peer=str(connection.remote_address))
-        return connection.respond(HTTPStatus.UNAUTHORIZED, "the secret of the metadata service is missing or wrong\n")
+        log.warning(f"a connection without the {what} was refused", peer=str(connection.remote_address))
+        return connection.respond(HTTPStatus.UNAUTHORIZED, f"the {what} of the metadata service is missing or wrong\n")
 
     return await serve(
-        lambda connection: _Peer(service, own, connection, counts, tracer).run(),
+        lambda connection: _Peer(service, own, connection, counts, tracer, zone).run(),
         host,
         port,
+        ssl=tls,
         process_request=authorized,
         subprotocols=[Subprotocol(SUBPROTOCOL)],
         compression=None,
@@ -114,12 +126,14 @@ class _Peer:
         connection: ServerConnection,
         traffic: Traffic,
         tracer: Tracer | None,
+        zone: str,
     ):
         self._service = service
         self._own = own
         self._connection = connection
         self._traffic = traffic
         self._tracer = tracer
+        self._zone = zone
         self._loop = asyncio.get_running_loop()
         self._in_progress = asyncio.Semaphore(REQUESTS_IN_PROGRESS_MAX)
         self._watching: asyncio.Task[None] | None = None
@@ -142,7 +156,7 @@ class _Peer:
     async def _greet(self) -> None:
         async with asyncio.timeout(HELLO_SECONDS_MAX):
             hello = from_client(await self._connection.recv(decode=False))
-        await self._connection.send(pack(Hello(WIRE_VERSION, ROLE)))
+        await self._connection.send(pack(Hello(WIRE_VERSION, ROLE, self._zone)))
         if not isinstance(hello, Hello) or hello.version != WIRE_VERSION:
             raise InvalidRequest(f"the first frame is {hello!r}, not a hello of version {WIRE_VERSION}")
 

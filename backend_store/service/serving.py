@@ -12,7 +12,6 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -64,16 +63,6 @@ IsComing = Callable[[int], bool]
 """Shard → whether this process is about to lead it."""
 Operate = Callable[[msgspec.Raw], Awaitable[msgspec.Raw]]
 """Answers a request about the backend itself. Raises `PushqError`."""
-
-
-def mutual_tls(certificate: Path, key: Path, authority: Path, *, is_server: bool) -> ssl.SSLContext:
-    """TLS where both sides show a certificate of one authority. Raises `OSError` (`ssl.SSLError` among them)."""
-    purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
-    context = ssl.create_default_context(purpose, cafile=str(authority))
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certificate, key)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 class Guest(Protocol):

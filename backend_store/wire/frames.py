@@ -27,6 +27,8 @@ class Hello(_Frame, frozen=True, tag="hello"):
 
     version: int
     role: str
+    zone: str = ""
+    """Where it stands, if it says so."""
 
 
 class Ask(_Frame, frozen=True, tag="ask"):

@@ -25,6 +25,15 @@ FORMS: Final = ("replicated", "sharded", "ring")
     help="The data folder.",
 )
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Where to listen.")
+@click.option("--tls-cert", metavar="FILE", default="", envvar="PUSHQ_METADATA__TLS_CERT", help="Its certificate.")
+@click.option("--tls-key", metavar="FILE", default="", envvar="PUSHQ_METADATA__TLS_KEY", help="That certificate's key.")
+@click.option(
+    "--tls-ca",
+    metavar="FILE",
+    default="",
+    envvar="PUSHQ_METADATA__TLS_CA",
+    help="The authority of the certificates that servers and other hosts must show.",
+)
 @click.option("--etcd", metavar="URL", multiple=True, help="A member of etcd that keeps the records; may be repeated.")
 @click.option(
     "--form",
@@ -35,6 +44,19 @@ FORMS: Final = ("replicated", "sharded", "ring")
     help="With --etcd: every host has everything, has its arcs of the ring, or asks the host that has them.",
 )
 @click.option("--host", metavar="NAME", default="", help="With --etcd: the host's name, another one for each.")
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    default="",
+    help="With --etcd: where others reach it, if not where it listens.",
+)
+@click.option(
+    "--zone",
+    metavar="NAME",
+    default="",
+    envvar="PUSHQ_NODE__ZONE",
+    help="With --etcd: where it stands; servers in the same zone ask it first.",
+)
 @click.option(
     "--secret-file",
     metavar="FILE",
@@ -47,38 +69,60 @@ FORMS: Final = ("replicated", "sharded", "ring")
 @click.option("--etcd-user", metavar="NAME", default="", help="The user that etcd knows.")
 @click.option("--etcd-password-file", metavar="FILE", default="", help="The file with that user's password.")
 def metadata(
-    data: Path, listen: str, etcd: tuple[str, ...], form: Form, host: str, secret_file: Path | None, **access: str
+    data: Path,
+    listen: str,
+    tls_cert: str,
+    tls_key: str,
+    tls_ca: str,
+    etcd: tuple[str, ...],
+    form: Form,
+    host: str,
+    advertise: str,
+    zone: str,
+    secret_file: Path | None,
+    **access: str,
 ) -> None:
     """Start a metadata service.
 
     It keeps queue definitions, API keys and tenants, and no messages. A server whose settings name it as `metadata.url`
     takes them from there, and shows the secret in DIR/metadata.secret. SIGTERM or Ctrl-C ends it.
 
-    GET /metrics, /health and /lbz at the same address say how it is. Its settings are logs.* and tracing.*.
+    To serve other machines it needs --tls-cert, --tls-key and --tls-ca. Who asks must show a certificate of that
+    authority, too. Changed files are read anew.
+
+    GET /metrics, /health and /lbz at the same address say how it is; they need neither secret nor certificate. Its
+    settings are logs.* and tracing.*.
 
     With --etcd the records are in etcd and any number of hosts serves them; each is started with a name of its own and
     all with one secret.
     """
-    from gateway.addresses import parse_address
+    from gateway.addresses import parse_address, wrong_service
     from gateway.cannot_start import CannotStart
     from gateway.directory_role import serve_directory_role
     from gateway.etcd_access import EtcdAccess
+    from gateway.metadata_listening import Listening, files_of
     from gateway.metadata_role import serve_metadata_role
 
     try:
         address = parse_address(listen)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None
+    if advertise and (wrong := wrong_service(advertise)):
+        raise click.BadParameter(wrong, param_hint="--advertise")
+    if any(shown := (tls_cert, tls_key, tls_ca)) and not all(shown):
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca go together; make them with `pushq ca`")
+    advertised = parse_address(advertise) if advertise else None
+    listening = Listening(address, advertised, zone, files_of(tls_cert, tls_key, tls_ca))
     settings = load({}, None).settings
     known = EtcdAccess(**{name.removeprefix("etcd_"): value for name, value in access.items()})
     try:
         if etcd:
             serve_directory_role(
-                data, address, settings, endpoints=etcd, form=form, host=host, secret_file=secret_file, access=known
+                data, listening, settings, endpoints=etcd, form=form, host=host, secret_file=secret_file, access=known
             )
-        elif host or secret_file is not None or form != "replicated" or any(access.values()):
-            raise click.UsageError("--form, --host, --secret-file and the options of etcd need --etcd")
+        elif host or advertise or secret_file is not None or form != "replicated" or any(access.values()):
+            raise click.UsageError("--form, --host, --advertise, --secret-file and the options of etcd need --etcd")
         else:
-            serve_metadata_role(data, address, settings)
+            serve_metadata_role(data, listening, settings)
     except CannotStart as error:
         raise Failure(str(error), exit=Exit.CANNOT_START) from error

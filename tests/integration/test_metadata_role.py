@@ -53,7 +53,8 @@ def test_its_secrets_are_for_the_owner_of_the_folder_only(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("listen", "told"), [("0.0.0.0:0", "without TLS"), ("127.0.0.1", "HOST:PORT"), ("127.0.0.1:1", "cannot listen")]
+    ("listen", "told"),
+    [("0.0.0.0:0", "--tls-cert, --tls-key and --tls-ca"), ("127.0.0.1", "HOST:PORT"), ("127.0.0.1:1", "cannot listen")],
 )
 def test_it_refuses_an_address_it_cannot_serve_safely(tmp_path: Path, listen: str, told: str) -> None:
     with socket.socket() as other:

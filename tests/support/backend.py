@@ -15,9 +15,10 @@ from typing import Self
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.node.node import Node
-from backend_store.service.serving import StoreServer, StoreService, mutual_tls
+from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.env import open_engine
 from backend_store.storage.writer import prepare_interpreter
+from backend_store.wire.tls import mutual_tls
 from gateway.dev_ca import create, issue
 from tests.support.forked import Forked
 from tests.support.server import POLL_S, READY_S_MAX, STOP_S_MAX, ServerFailed, free_port

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gateway.dev_ca import Pair
 from tests.support.etcd import Etcd
 from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
@@ -22,8 +23,19 @@ _ROOT = Path(__file__).resolve().parents[2]
 class DirectoryHosts:
     """They listen on ports that they choose; `start` after `kill` is the same host elsewhere."""
 
-    def __init__(self, folder: Path, etcd: Etcd, form: str, *, count: int = 3, flags: Sequence[str] = ()) -> None:
-        """`flags`: further ones of the command."""
+    def __init__(
+        self,
+        folder: Path,
+        etcd: Etcd,
+        form: str,
+        *,
+        count: int = 3,
+        flags: Sequence[str] = (),
+        zones: Sequence[str] = (),
+        tls: tuple[Pair, Path] | None = None,
+    ) -> None:
+        """`flags`: further ones of the command. `zones`: one a host. `tls`: the certificate of all, and the file of the
+        authority's."""
         self.form = form
         self.names = [f"h{number}" for number in range(count)]
         self.urls: dict[str, str] = {}
@@ -32,6 +44,8 @@ class DirectoryHosts:
         self._folder = folder
         self._etcd = etcd
         self._flags = flags
+        self._zones = dict(zip(self.names, zones, strict=False))
+        self._tls = {} if tls is None else {"cert": str(tls[0].certificate), "key": str(tls[0].key), "ca": str(tls[1])}
         self._running: dict[str, Forked] = {}
 
     def __enter__(self) -> Self:
@@ -57,15 +71,18 @@ class DirectoryHosts:
             "PUSHQ_METADATA__URL": ",".join(self.urls.values()),
             "PUSHQ_METADATA__SECRET_FILE": str(self.secret_file),
             "PUSHQ_METADATA__FORM": self.form,
+            **{f"PUSHQ_METADATA__TLS_{what.upper()}": file for what, file in self._tls.items()},
         }
 
     def start(self, name: str) -> None:
         command = ["gateway", "metadata", "--data", str(self._folder / name)]
-        command += ["--listen", self.urls.get(name, "ws://127.0.0.1:0").removeprefix("ws://"), "--form", self.form]
+        command += ["--listen", self.urls.get(name, "ws://127.0.0.1:0").partition("://")[2], "--form", self.form]
         command += ["--host", name, "--secret-file", str(self.secret_file)]
         for url in self._etcd.endpoints:
             command += ["--etcd", url]
-        command += self._flags
+        command += [*self._flags, *(["--zone", self._zones[name]] if name in self._zones else [])]
+        for what, file in self._tls.items():
+            command += [f"--tls-{what}", file]
         with (self._folder / f"{name}.log").open("ab") as log:
             process = Forked(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log)
         self._running[name] = process

@@ -151,14 +151,15 @@ class QueueLoad:
 
     def slowest(self, since: float) -> tuple[float, Name | None]:
         """Of what was acked since then: the longest from its first publish to its ack, and which it was."""
-        found = [(at - self.sent_at[name], name) for name, at in list(self.acked_at.items()) if at >= since]
+        acked = self.acked_at.copy()  # at once: the load's own thread goes on
+        found = [(at - self.sent_at[name], name) for name, at in acked.items() if at >= since]
         return max(found, default=(0.0, None))
 
     def longest_wait(self, since: float) -> float:
         """Of the publishes that were confirmed since then, or wait still."""
         waited = [seconds for at, seconds in self.waits if at >= since]
         now = time.monotonic()
-        return max([*waited, *(now - at for at in list(self.asked.values()))], default=0.0)
+        return max([*waited, *(now - at for at in self.asked.copy().values())], default=0.0)
 
 
 class FaultLoad:
@@ -256,7 +257,7 @@ class FaultLoad:
     def told(self) -> str:
         return "\n".join(
             f"{queue.name}: {queue.history.sent.total()} sent, {len(queue.history.places)} confirmed,"
-            f" {len(queue.history.acked)} acked, {queue.again} again, waiting {list(queue.asked.values())[:3]},"
+            f" {len(queue.history.acked)} acked, {queue.again} again, waiting {list(queue.asked.copy().values())[:3]},"
             f" refused {dict(queue.details)}"
             for queue in self.queues
         )

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,10 +54,12 @@ async def remote_service(service: LocalMetadata) -> AsyncIterator[RemoteMetadata
 class MetadataProcess:
     """`pushq metadata` as a process of its own. `start` after `kill` finds the same data on the same port."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, tls: Mapping[str, str] | None = None) -> None:
+        """`tls`: the files behind `--tls-…`, by name."""
         self.data = data
         self.port = free_port()
-        self.url = f"ws://127.0.0.1:{self.port}"
+        self.url = f"{'ws' if tls is None else 'wss'}://127.0.0.1:{self.port}"
+        self._flags = [word for name, file in (tls or {}).items() for word in (f"--tls-{name}", file)]
         self._process: Forked | None = None
 
     def __enter__(self) -> Self:
@@ -82,7 +84,7 @@ class MetadataProcess:
         assert self._process is None, "it runs already"
         command = ["gateway", "metadata", "--data", str(self.data)]
         self._process = Forked(
-            [*command, "--listen", f"127.0.0.1:{self.port}"],
+            [*command, "--listen", f"127.0.0.1:{self.port}", *self._flags],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -115,10 +115,15 @@ SETTINGS = {
     "auth.jwt.issuers": "Whose tokens are taken: a list of [tables](#issuers-of-tokens). As a variable it is JSON.",
     "dispatch.timeout_ms": "How long a publish waits for the disk that names no `timeout_ms`, 1 to 60,000.",
     "metadata.url": "A metadata service that keeps queue definitions, keys and tenants for this server, "
-    "`ws://HOST:PORT`, or its hosts with commas in between. See [caching](../explanation/caching.md).",
+    "`wss://HOST:PORT`, or its hosts with commas in between; on this machine `ws`, too. See "
+    "[caching](../explanation/caching.md).",
     "metadata.form": "How the hosts of that service share what they hold: every host has everything (`replicated`), "
     "this server asks the host that keeps a name (`sharded`), or hosts ask each other (`ring`). The same as theirs.",
     "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
+    "metadata.tls_cert": "The certificate that this process shows to the service at `wss`, and of `pushq metadata` the "
+    "one that it serves with; from `pushq ca`.",
+    "metadata.tls_key": "That certificate's key.",
+    "metadata.tls_ca": "The authority that signs the certificates of the service and of all who ask it.",
     "store.backends": "Backends that keep the messages in place of the data folder, `HOST:PORT` each. This gateway "
     "then takes queue definitions, keys and tenants from them as well.",
     "store.cluster": "What the cluster of `store.backends` is called where there are others, 1 to 31 of a-z, 0-9 and "
@@ -135,7 +140,8 @@ SETTINGS = {
     "most.",
     "node.name": "The name of a backend, which no other one of its cluster has. Its certificate must be for it.",
     "node.zone": "Where a backend or a gateway stands; the replicas of a shard are spread over zones, and what has no "
-    "key goes to independent hosts in the gateway's zone while one is there.",
+    "key goes to independent hosts in the gateway's zone while one is there. Of the metadata service's hosts those "
+    "in the zone are asked first.",
     "node.listen": "Where a backend listens for the others, by mutual TLS. Port 0 takes a free one.",
     "node.service": "Where a backend listens for gateways, `HOST:PORT`: what `store.backends` of a gateway names.",
     "node.http": "Where a backend says how it is: `/lbz`, `/health`, `/metrics`, without TLS.",

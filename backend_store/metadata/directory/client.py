@@ -1,12 +1,14 @@
 """A directory as those see it who ask it: several hosts, of which some may be gone.
 
-In the form `sharded` the ring says whom to ask for a name; in the others any host does. Who does not answer is asked
-last for a while. A read goes to the next host; a write does only while it was surely not made.
+In the form `sharded` the ring says whom to ask for a name; in the others any host does. Of those that serve as well,
+one in the asker's zone comes first. Who does not answer is asked last for a while. A read goes to the next host; a
+write does only while it was surely not made.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Literal
@@ -29,10 +31,19 @@ class DirectoryClient(Asking):
     """Implements `MetadataService` and `Directory`. Close it."""
 
     def __init__(
-        self, urls: Sequence[str], secret: str, form: Form = "replicated", *, clock: Callable[[], float] = boot_seconds
+        self,
+        urls: Sequence[str],
+        secret: str,
+        form: Form = "replicated",
+        *,
+        zone: str = "",
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = boot_seconds,
     ) -> None:
+        """`zone`: the asker's; "" prefers no host. `tls`: for hosts whose address is `wss`."""
         self.ring: Ring = NO_RING
-        self._hosts = {url: RemoteMetadata(url, secret) for url in dict.fromkeys(urls)}
+        self._hosts = {url: RemoteMetadata(url, secret, tls) for url in dict.fromkeys(urls)}
+        self._zone = zone
         self._shunned: dict[str, float] = {}
         self._clock = clock
         self._asker: asyncio.Task[None] | None = None
@@ -63,14 +74,16 @@ class DirectoryClient(Asking):
         await asyncio.gather(*(host.close() for host in self._hosts.values()))
 
     def _order(self, arc: int | None) -> list[str]:
-        """Whom to ask, in this order: who keeps it, then the others; who is not there, or was silent lately, last."""
+        """Whom to ask, in this order: who keeps it, then the others, of either those in this zone first; who is not
+        there, or was silent lately, last."""
         keepers = [self.ring.urls[name] for name in self.ring.hosts_of(arc)] if arc is not None else []
         now = self._clock()
 
-        def rank(url: str) -> tuple[bool, bool, int]:
-            is_shunned = self._shunned.get(url, 0.0) > now
+        def rank(url: str) -> tuple[bool, bool, bool, bool, int]:
+            host, is_shunned = self._hosts[url], self._shunned.get(url, 0.0) > now
             place = keepers.index(url) if url in keepers else len(keepers)
-            return not self._hosts[url].is_connected, is_shunned, place
+            is_near = bool(self._zone) and host.zone == self._zone
+            return not host.is_connected, is_shunned, url not in keepers, not is_near, place
 
         return sorted(self._hosts, key=rank)
 

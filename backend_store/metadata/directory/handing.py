@@ -6,6 +6,7 @@ Where neither host of an arc answers, it asks the coordinator itself. What was h
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -23,11 +24,20 @@ from backend_store.model import OutcomeUnknown, Overloaded, Unavailable
 class Handing(Asking):
     """Implements `MetadataService` and `Directory` over the own service and those of the others. Close it."""
 
-    def __init__(self, own: DirectoryService, secret: str, *, clock: Callable[[], float] = boot_seconds) -> None:
+    def __init__(
+        self,
+        own: DirectoryService,
+        secret: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        clock: Callable[[], float] = boot_seconds,
+    ) -> None:
+        """`tls`: for other hosts, where they speak it."""
         self.handed_on = 0
         """How many requests another host answered."""
         self._own = own
         self._secret = secret
+        self._tls = tls
         self._clock = clock
         self._others: dict[str, RemoteMetadata] = {}
         self._shunned: dict[str, float] = {}
@@ -64,7 +74,7 @@ class Handing(Asking):
         """None: it is not there, or did not answer lately. Connecting goes on meanwhile."""
         known = self._others.get(url)
         if known is None and len(self._others) < 2 * HOSTS_MAX:
-            known = self._others[url] = RemoteMetadata(url, self._secret)
+            known = self._others[url] = RemoteMetadata(url, self._secret, self._tls)
         if known is None or not known.is_connected or self._shunned.get(url, 0.0) > self._clock():
             return None
         return known

@@ -1,0 +1,98 @@
+"""Where a host of the metadata service listens, what others are told of it, and its TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from backend_store.wire.tls import mutual_tls
+from gateway.addresses import Address
+from gateway.backend_rules import wrong_name
+from gateway.cannot_start import CannotStart
+from gateway.certificates import CertificateError, Certificates, Files
+from gateway.settings import MetadataSettings
+
+_ANY: Final = frozenset({"0.0.0.0", "::"})
+
+
+class Listening(NamedTuple):
+    """See the file's first sentence."""
+
+    address: Address
+    advertised: Address | None = None
+    """What others are told in place of `address`."""
+    zone: str = ""
+    files: Files | None = None
+    """None: without TLS."""
+
+    def url(self, port: int) -> str:
+        """What others are told, where it got this port."""
+        address = self.advertised or self.address._replace(port=port)
+        return address.url.replace("http", "ws" if self.files is None else "wss", 1)
+
+
+def files_of(certificate: str, key: str, authority: str) -> Files | None:
+    return Files(Path(certificate), Path(key), Path(authority), has_pages=True) if certificate else None
+
+
+def check_listening(listening: Listening, *, is_told: bool) -> None:
+    """`is_told`: others are told where it is. Raises `CannotStart`."""
+    address, files = listening.address, listening.files
+    if files is None and not address.is_loopback:
+        raise CannotStart(
+            f"{address.host} is for other machines, and those need --tls-cert, --tls-key and --tls-ca, which "
+            "`pushq ca` makes; or listen on 127.0.0.1"
+        )
+    if is_told and listening.advertised is None and address.host in _ANY:
+        raise CannotStart(
+            f"others are told where this host is, and {address.host} says nothing; add --advertise HOST:PORT"
+        )
+    if wrong := wrong_name(listening.zone):
+        raise CannotStart(f"--zone {listening.zone!r}: {wrong}")
+
+
+def wrong_files(metadata: MetadataSettings) -> tuple[str, str] | None:
+    """The setting that does not go with the others and a sentence; None where all is well."""
+    files = {"tls_cert": metadata.tls_cert, "tls_key": metadata.tls_key, "tls_ca": metadata.tls_ca}
+    given = [f"metadata.{name}" for name, file in files.items() if file]
+    if 0 < len(given) < len(files):
+        detail = "metadata.tls_cert, metadata.tls_key and metadata.tls_ca go together; make them with `pushq ca`"
+        return given[0], detail
+    if "wss:" in metadata.url and not given:
+        return "metadata.url", (
+            "a metadata service at wss:// wants a certificate: name metadata.tls_cert, metadata.tls_key and "
+            "metadata.tls_ca, which `pushq ca` makes"
+        )
+    return None
+
+
+def tls_of_client(files: Files | None) -> ssl.SSLContext | None:
+    """What those who ask the service speak. Raises `CannotStart`."""
+    if files is None:
+        return None
+    assert files.client_ca is not None, "the three files go together"
+    try:
+        return mutual_tls(files.certificate, files.key, files.client_ca, is_server=False)
+    except OSError as error:
+        raise CannotStart(f"cannot speak TLS with the metadata service: {error}") from None
+
+
+@asynccontextmanager
+async def tls_of_server(files: Files | None) -> AsyncIterator[ssl.SSLContext | None]:
+    """The listener's, made anew while it is used when the files change. Raises `CannotStart`."""
+    if files is None:
+        yield None
+        return
+    try:
+        certificates = Certificates(files)
+    except CertificateError as error:
+        raise CannotStart(str(error)) from None
+    watching = asyncio.create_task(certificates.watch(), name="certificates")
+    try:
+        yield certificates.context
+    finally:
+        watching.cancel()
