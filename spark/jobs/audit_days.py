@@ -16,6 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark.jobs.quick import sums_of
 from spark.jobs.reading import BadFolder, Rows
 from spark.jobs.tables import PARTITIONED_BY, Tables
 from spark.transforms import audit, screen
@@ -34,11 +35,19 @@ class Look(NamedTuple):
     """The first look at new files: sums of hours, or ranges; neither where there are none."""
 
     rows: Rows | None
+    """Those that Spark looked at one by one."""
+    quick: int
+    """How many others there are."""
     sums: DataFrame | None
     parts: DataFrame | None
     days: set[str]
     files: Mapping[str, set[str]]
     """Of each file, the days that may be asked for again."""
+
+    def counted(self) -> tuple[int, int]:
+        """(rows, those of them that are bad)."""
+        rows, bad = (0, 0) if self.rows is None else self.rows.counted()
+        return self.quick + rows, bad
 
 
 class Days:
@@ -56,7 +65,7 @@ class Days:
     def look_at(self, new: Sequence[Path], *, screens: bool) -> Look:
         """Reads new files, once."""
         if not new:
-            return Look(None, None, None, set(), {})
+            return Look(None, 0, None, None, set(), {})
         look = self._summed(new) if screens else None
         return look or self._ranged(new)
 
@@ -84,20 +93,23 @@ class Days:
 
     def _summed(self, new: Sequence[Path]) -> Look | None:
         """None where a time is no time: what row that is, only a look at each says."""
-        rows = self._rows(new)
-        sums = _keep(screen.sums_of(rows.good(times_as_text=True, with_files=True)))
+        quick = sums_of(self._session, new)
+        sums, rows = screen.with_day(quick.frame), None
+        if quick.odd:
+            rows = self._rows(quick.odd)
+            sums = sums.unionByName(_keep(screen.sums_of(rows.good(times_as_text=True, with_files=True))))
         files: dict[str, set[str]] = {path.name: set() for path in new}
         for row in sums.select("file", "day").distinct().collect():
             if row["day"] is None:
                 return None
             files[row["file"]].add(str(row["day"]))
-        return Look(rows, sums, None, set().union(*files.values()), files)
+        return Look(rows, quick.rows, sums, None, set().union(*files.values()), files)
 
     def _ranged(self, new: Sequence[Path]) -> Look:
         rows = self._rows(new)
         parts = _keep(audit.parts_of(rows.good()))
         days = {str(row["day"]) for row in parts.select("day").distinct().collect()}
-        return Look(rows, None, parts, days, {path.name: set() for path in new})
+        return Look(rows, 0, None, parts, days, {path.name: set() for path in new})
 
     def _hours(
         self, look: Look, days: set[str], *, opens_all: bool

@@ -17,11 +17,10 @@ from pyspark.sql import SparkSession
 
 from spark.jobs.audit_days import FAULTS, HOURS, QUEUES, Days
 from spark.jobs.quarantine import set_aside
+from spark.jobs.quick import is_much
 from spark.jobs.reading import usage_files
 from spark.jobs.tables import AUDITED, Tables
 
-SCREEN_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Less than this, compressed, is looked at range by range at once, where nothing was screened before."""
 FAULTS_SHOWN_MAX: Final = 100
 FAULTS_SHOWN_BY: Final = [
     (name, "ascending") for name in ("tenant", "queue", "node", "partition", "from", "to", "fault")
@@ -52,12 +51,11 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
     done: dict[str, Any] = {"files": len(new), "rows": 0, "quarantined": 0, "days": []}
     if not new and not opens_all:
         return done
-    is_much = has_screened or sum(path.stat().st_size for path in new) >= SCREEN_BYTES_MIN
-    look = days.look_at(new, screens=options.screen == "always" or (options.screen == "auto" and is_much))
-    if look.rows is not None:
-        done["rows"], done["quarantined"] = look.rows.counted()
-        if done["quarantined"]:
-            set_aside(look.rows.bad(), options.to)
+    wanted = {"always": True, "never": False}.get(options.screen)
+    look = days.look_at(new, screens=has_screened or is_much(new) if wanted is None else wanted)
+    done["rows"], done["quarantined"] = look.counted()
+    if look.rows is not None and done["quarantined"]:
+        set_aside(look.rows.bad(), options.to)
     if look.days or opens_all:
         days.bring_up_to_date(look, opens_all=opens_all)
     else:

@@ -16,7 +16,7 @@ REASON: Final = "reason"
 ADDED: Final[Mapping[str, Mapping[str, tuple[int, object]]]] = {"ledger": {}, "minutes": {}, "audit": {}}
 """By kind: fields of later versions, with the version that brought each and what stands for it in older rows."""
 
-_NAT: Final = ("count", "requests", "messages", "bytes_in", "bytes_out", "seconds", "from", "partition")
+NAT: Final = ("count", "requests", "messages", "bytes_in", "bytes_out", "seconds", "from", "partition")
 
 
 def schema_of(kind: str, columns: list[str] | None = None) -> StructType:
@@ -41,7 +41,7 @@ def reason(kind: str, columns: list[str]) -> Column:
     for field in SCHEMAS[kind].fields:
         if not field.nullable and field.name in there:
             why = why.when(F.col(field.name).isNull(), F.lit(f"{field.name} is missing"))
-    for name in _NAT:
+    for name in NAT:
         if name in there:
             why = why.when(F.col(name) < 0, F.lit(f"{name} is negative"))
     if "kind" in there:

@@ -48,7 +48,12 @@ def sums_of(ledger: DataFrame) -> DataFrame:
         F.try_sum(F.when(kind.isin(*OTHER_IN), count)).alias("other_in"),
         F.try_sum(F.when(kind.isin(*OTHER_OUT), count)).alias("other_out"),
     )
-    return added.withColumn("day", F.substring("hour", 1, 10).try_cast("date"))
+    return with_day(added)
+
+
+def with_day(sums: DataFrame) -> DataFrame:
+    """`sums` of hours with their `day`, null where an hour is none."""
+    return sums.withColumn("day", F.substring("hour", 1, 10).try_cast("date"))
 
 
 def merged(sums: DataFrame) -> DataFrame:

@@ -26,6 +26,7 @@ BOUNDED = {
     "capacity_plan.py": {"PROPOSALS_MAX queues": "collect", "PROPOSALS_MAX hot ones": "collect"},
     "delivery_audit.py": {"FAULTS_SHOWN_MAX faults": "take"},
     "live_page.py": {"the newest minute": "first"},
+    "quick.py": {"a row a file": "collect"},
     "report.py": {
         "sums": "first",
         "RANKED_MAX queues": "collect",
