@@ -16,7 +16,7 @@ from cryptography import x509
 
 from backend_store.metadata.directory.client import DirectoryClient
 from backend_store.metadata.remote import RemoteMetadata
-from backend_store.model import QueueConfig
+from backend_store.model import QueueConfig, Unavailable
 from backend_store.wire.tls import mutual_tls
 from gateway.dev_ca import Pair, create, issue
 from tests.support.cli import run
@@ -67,12 +67,20 @@ def service(tmp_path: Path, authority: Authority) -> Iterator[MetadataProcess]:
 async def is_let_in(url: str, secret: str, tls: ssl.SSLContext) -> str:
     """Why not; "" where it is."""
     remote = RemoteMetadata(url, secret, tls)
-    try:
-        if await remote.connected(2):
-            return ""
-        with pytest.raises(Exception) as caught:
+    why = ""
+
+    async def is_known() -> bool:
+        nonlocal why
+        try:
             await remote.get_tenant("default")
-        return str(caught.value)
+            why = ""
+        except Unavailable as error:
+            why = error.detail
+        return remote.is_connected or "not connected yet" not in why
+
+    try:
+        await eventually(is_known)
+        return why
     finally:
         await remote.close()
 
