@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -83,7 +84,7 @@ def tls_of_client(files: Files | None) -> ssl.SSLContext | None:
 
 @asynccontextmanager
 async def tls_of_server(files: Files | None) -> AsyncIterator[ssl.SSLContext | None]:
-    """The listener's, made anew while it is used when the files change. Raises `CannotStart`."""
+    """The listener's, made anew while it is used when the files change, or SIGHUP comes. Raises `CannotStart`."""
     if files is None:
         yield None
         return
@@ -91,8 +92,11 @@ async def tls_of_server(files: Files | None) -> AsyncIterator[ssl.SSLContext | N
         certificates = Certificates(files)
     except CertificateError as error:
         raise CannotStart(str(error)) from None
-    watching = asyncio.create_task(certificates.watch(), name="certificates")
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, certificates.reload_soon)
+    watching = loop.create_task(certificates.watch(), name="certificates")
     try:
         yield certificates.context
     finally:
         watching.cancel()
+        loop.remove_signal_handler(signal.SIGHUP)

@@ -72,6 +72,7 @@ class Grants:
                 found.append((grant, cost))
         if not is_enough:
             return None
+        assert found, "a hit without a charge"
         self.is_low = False
         tightest, least = found[0][0], -1
         for grant, cost in found:

@@ -1,8 +1,8 @@
 """Answers gateways about the metadata: one WebSocket each, requests side by side, and a watch.
 
 Whoever connects shows the secret of the data folder, and with TLS a certificate; the pages about the process itself
-need neither. What is asked for
-after its budget ran out is not begun; a write that has begun is finished whoever still waits.
+need neither. What is asked for after its budget ran out is not begun; a write that has begun is finished whoever still
+waits.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def metadata(
     takes them from there, and shows the secret in DIR/metadata.secret. SIGTERM or Ctrl-C ends it.
 
     To serve other machines it needs --tls-cert, --tls-key and --tls-ca. Who asks must show a certificate of that
-    authority, too. Changed files are read anew.
+    authority, too. Changed files are read anew, and at once after SIGHUP.
 
     GET /metrics, /health and /lbz at the same address say how it is; they need neither secret nor certificate. Its
     settings are logs.* and tracing.*.

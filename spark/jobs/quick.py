@@ -24,7 +24,7 @@ from spark import columns
 from spark.session import ship_code
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""So much of a file is in memory at a time, and a line more."""
+"""So much of a file is in memory at a time, and the begin of a line, which is shorter."""
 TASK_BYTES: Final = 4 * 1024 * 1024
 """Compressed. So much is a task's: it takes a second or two, so that no core waits long for another."""
 _MARKS: Final = [StructField("file", StringType()), StructField("rows", LongType())]
@@ -120,11 +120,12 @@ def pieces(path: Path) -> Iterator[bytes]:
         with gzip.open(path) as file:
             while piece := file.read(PIECE_BYTES):
                 end = piece.rfind(b"\n") + 1
+                if not end and len(piece) == PIECE_BYTES:
+                    raise columns.Odd("a line is too long")
                 if end:
                     yield rest + piece[:end]
-                    rest = piece[end:]
-                else:
-                    rest += piece
+                    rest = b""
+                rest += piece[end:]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise columns.Odd(str(error)) from None
     if rest:

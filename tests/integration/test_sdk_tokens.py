@@ -50,7 +50,8 @@ async def test_a_client_outlives_its_tokens(server: PushqServer, transport: Any)
         while time.monotonic() < ends:
             await pushq.publish(transport, number)
             message = await asyncio.wait_for(anext(came), 10)
-            assert (message.body, message.attempt) == (number, 1)
+            # What was on its way as a stream was opened anew with a newer token comes again.
+            assert message.body == number and message.attempt <= (1 if transport == "ws" else 2)
             await message.ack()
             number += 1
             await asyncio.sleep(0.1)

@@ -118,13 +118,18 @@ def test_what_only_a_look_at_each_row_can_judge_is_odd(odd: Callable[[], bytes])
         sums_of(odd())
 
 
-@pytest.mark.parametrize("how", ["cut off", "no gzip", "no last line"])
-def test_a_file_that_is_not_whole_is_odd(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["cut off", "no gzip", "no last line", "one long line"])
+def test_a_file_that_is_not_whole_is_odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(quick, "PIECE_BYTES", 1000)
     path = file(tmp_path / "files", "ledger", 1, history())
     whole = path.read_bytes()
-    path.write_bytes(
-        {"cut off": whole[:-20], "no gzip": b"x" * 50, "no last line": gzip.compress(gzip.decompress(whole)[:-1])}[how]
-    )
+    written = {
+        "cut off": whole[:-20],
+        "no gzip": b"x" * 50,
+        "no last line": gzip.compress(gzip.decompress(whole)[:-1]),
+        "one long line": gzip.compress(b"x" * 3000 + b"\n"),
+    }
+    path.write_bytes(written[how])
     with pytest.raises(Odd):
         for _ in quick.pieces(path):
             pass

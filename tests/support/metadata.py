@@ -104,6 +104,9 @@ class MetadataProcess:
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def reload(self) -> None:
+        self._signal(signal.SIGHUP)
+
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
