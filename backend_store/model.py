@@ -141,6 +141,13 @@ class ClusterAway(Unavailable):
     """A whole cluster has been away for some time, or has never been there. What lies in others goes on."""
 
 
+class OnTheMove(Unavailable):
+    """The queue takes no publishes where it was asked, because it moves to another cluster. Nothing was accepted; a
+    gateway that hears it asks anew where the queue lies now."""
+
+    code = "on-the-move"
+
+
 class NotDurable(PushqError):
     """Too few replicas are in sync. Nothing was accepted."""
 
@@ -222,6 +229,34 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
 
+class Whereabouts(NamedTuple):
+    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each, whatever the shard."""
+
+    cluster: str
+    shard: int
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of cluster {self.cluster!r}" if self.cluster else f"shard {self.shard}"
+
+
+class FormerPlace(msgspec.Struct, frozen=True):
+    """Where a queue lay before it moved on. It takes no publishes there; what it has is delivered from there, and the ids
+    that it knows are asked for there."""
+
+    cluster: str
+    shard: int
+    floor: int
+    """The first `seq` that was given out there; that of the next place is above all of them."""
+    left_at_ms: int
+    """When publishes began to go to the next place."""
+    is_settled: bool = False
+    """Nothing is left to deliver there but what died. In strict order messages wait for that in the next place."""
+
+    @property
+    def place(self) -> Whereabouts:
+        return Whereabouts(self.cluster, self.shard)
+
+
 class QueueDefinition(msgspec.Struct, frozen=True):
     """A queue as the metadata service stores it. `uid` is never used twice; `version` makes the ETag."""
 
@@ -238,6 +273,19 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     write it down, which made version 1 by the config it still has."""
     cluster: str = ""
     """Where its messages lie, of several clusters; "" is the home cluster, which has the definitions."""
+    floor: int = 0
+    """The first `seq` that is given out where it lies now."""
+    moving_to: Whereabouts | None = None
+    """Where it goes: publishes end where it lies now, and this may still be given up."""
+    moving_since_ms: int = 0
+    former: tuple[FormerPlace, ...] = ()
+    """Where it still has messages, or ids that may be repeated; the latest first."""
+    takes_none: bool = False
+    """To a shard alone: it takes no publishes of this queue here."""
+
+    @property
+    def place(self) -> Whereabouts:
+        return Whereabouts(self.cluster, self.shard)
 
     @property
     def is_always_sealed(self) -> bool:

@@ -114,8 +114,9 @@ class EmbeddedStore:
         self.node = node
         self._queues: dict[int, EmbeddedQueue] = {}
         self._companions: dict[tuple[int, int], EmbeddedQueue] = {}
-        self.dropped: dict[int, None] = {}
-        """Of a shard that others define queues for: numbers of those that were deleted lately, in order."""
+        self.dropped: dict[int, int] = {}
+        """Of a shard that others define queues for: those that were deleted or moved away lately, in order; up to which
+        version no definition brings them back."""
         self.tickets: dict[bytes, tuple[bytes, int]] = {}
         """Of gateways on this machine, by the hash of their text: what each opens, and until when."""
         self.load: Callable[[], Load] = Load

@@ -30,9 +30,12 @@ class PartitionInfo:
 
 
 def layout_of(queue: Partitions) -> list[PartitionInfo] | None:
-    """By number. None for a queue that has one partition for good."""
+    """By number. None for a queue that has one partition for good. Of one that moves to another cluster, or has moved,
+    nothing is open here."""
     if not queue.may_change:
         return None
+    if queue.definition.takes_none:
+        return [_info(partition, "draining", 0, 0) for partition in queue.all]
     if queue.map is None:
         return [_info(queue.first, "open", SLOTS, 0)]
     table = queue.map.table

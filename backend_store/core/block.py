@@ -359,6 +359,20 @@ def gone_of(block: Block) -> int:
     return int.from_bytes(clear.get("gone", b""), "little")
 
 
+_GONE = pack("gone")
+_CLEAR_SIZE = slice(7, 11)
+"""Where a block's head says how long its clear part is."""
+
+
+def has_holes(blocks: Sequence[Block]) -> bool:
+    """Whether some of these messages may be none; where not, none is."""
+    for block in blocks:
+        data = block.data
+        if data.find(_GONE, BLOCK_HEAD.size, BLOCK_HEAD.size + int.from_bytes(data[_CLEAR_SIZE])) >= 0:
+            return True
+    return False
+
+
 def has_letters(block: Block) -> bool:
     """Whether some of a block's messages say how they died."""
     flags, _, _, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)

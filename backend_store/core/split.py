@@ -17,6 +17,7 @@ from backend_store.core.block import (
     chosen,
     column_blocks,
     expanded,
+    punch,
     unpack,
     with_names,
 )
@@ -143,7 +144,7 @@ def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block
     else:
         attributes, bodies = read_sealed(block.data, at, count)
     table = {**clear, **attributes}
-    assert "gone" not in table, "a call's blocks have no holes before they are stored"
+    gone = int.from_bytes(table.pop("gone", b""), "little")
     kinds = block_kinds(flags, count, table)
     columns = {name: expanded(name, values, count) for name, values in table.items()}
     traits = block.traits
@@ -155,4 +156,6 @@ def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block
         stamps=traits.stamps if traits is not None else None,
     )
     part = block_of(chosen(whole, numbers), block.priority, block.due_ms)
-    return seal.seal([part])[0] if key_id and seal is not None else part
+    if key_id and seal is not None:
+        part = seal.seal([part])[0]
+    return punch(part, sum(1 << at for at, number in enumerate(numbers) if gone >> number & 1)) if gone else part

@@ -9,20 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable
-
-
-class Whereabouts(NamedTuple):
-    """A shard of a cluster; "" is the home cluster."""
-
-    cluster: str
-    shard: int
-
-    def __str__(self) -> str:
-        return f"shard {self.shard} of cluster {self.cluster!r}" if self.cluster else f"shard {self.shard}"
-
+from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
 
 HERE: Final = Whereabouts("", 0)
 """The shard that has the definitions."""
@@ -35,17 +24,19 @@ class Elsewhere:
         self.by_name = {(one.tenant, one.name): one for one in definitions}
         self.shards = 1
         """How many there are to choose from in the home cluster; with one, all of its queues are here."""
-        self._queues = Counter(where(one) for one in self.by_name.values())
+        self._queues = Counter(one.place for one in self.by_name.values())
 
     def put(self, definition: QueueDefinition) -> None:
         """A new one, or one that changed."""
         name = definition.tenant, definition.name
-        self._queues[where(definition)] += name not in self.by_name
+        if (before := self.by_name.get(name)) is not None:
+            self._queues[before.place] -= 1
+        self._queues[definition.place] += 1
         self.by_name[name] = definition
 
     def remove(self, definition: QueueDefinition) -> None:
         del self.by_name[definition.tenant, definition.name]
-        self._queues[where(definition)] -= 1
+        self._queues[definition.place] -= 1
 
     def choose(
         self, name: str, linked: Iterable[QueueDefinition | None], *, here: int, cluster: str = "", shards: int = 1
@@ -55,7 +46,7 @@ class Elsewhere:
         `Unavailable` where they lie in another cluster than the gateway chose, which had not heard of them."""
         if found := [one for one in linked if one is not None]:
             _check_together(name, found)
-            place = where(found[0])
+            place = found[0].place
             if place.cluster != cluster:
                 detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
                 raise Unavailable(detail, retry_after_ms=200)
@@ -72,11 +63,6 @@ class Elsewhere:
         _check_together(definition.name, [definition, *(one for one in linked if one is not None)])
 
 
-def where(definition: QueueDefinition) -> Whereabouts:
-    """Where its messages lie."""
-    return Whereabouts(definition.cluster, definition.shard)
-
-
 def links_of(config: QueueConfig) -> list[str]:
     """The queues that a config names and that must lie beside it."""
     named = (config.dead_letter_queue, config.colocate_with)
@@ -84,10 +70,10 @@ def links_of(config: QueueConfig) -> list[str]:
 
 
 def _check_together(name: str, queues: Sequence[QueueDefinition]) -> None:
-    apart = next((one for one in queues if where(one) != where(queues[0])), None)
+    apart = next((one for one in queues if one.place != queues[0].place), None)
     if apart is not None:
         raise Conflict(
-            f"queue {name!r}: {queues[0].name!r} lies in {where(queues[0])} and {apart.name!r} in {where(apart)}, and "
+            f"queue {name!r}: {queues[0].name!r} lies in {queues[0].place} and {apart.name!r} in {apart.place}, and "
             f"what goes from one to the other must be one commit; make the queue anew with `colocate_with` or "
             f"`dead_letter_queue` naming only queues of one shard"
         )

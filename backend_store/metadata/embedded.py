@@ -20,6 +20,8 @@ from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
 from backend_store.metadata.elsewhere import HERE, Elsewhere, links_of
 from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
+from backend_store.metadata.relocation import Change as Step
+from backend_store.metadata.relocation import as_known_in
 from backend_store.model import (
     TENANT_DEFAULT,
     ApiKey,
@@ -29,6 +31,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Quotas,
+    Whereabouts,
 )
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
@@ -104,7 +107,7 @@ class Metadata:
         """Queues that are defined here, and whose messages lie in other shards."""
         self.lane: int | None = None
         """Of a lane of a cluster of independent hosts its number: each queue has one partition here, of that number."""
-        self._held = Counter(tenant for tenant, _ in (*self.queues, *self.elsewhere.by_name))
+        self._held = Counter(tenant for tenant, _ in {**self.queues, **self.elsewhere.by_name})
         """How many queues each tenant has."""
         for key in _load(engine, KEYS, ApiKey):
             self.keys[key.id] = key
@@ -195,7 +198,8 @@ class Metadata:
 
     def defined(self, tenant: str, name: str) -> QueueDefinition | None:
         """A queue that is defined here, wherever its messages lie."""
-        return self.queues.get((tenant, name)) or self.elsewhere.by_name.get((tenant, name))
+        # Of a queue that moved away the row here says only what is left of it.
+        return self.elsewhere.by_name.get((tenant, name)) or self.queues.get((tenant, name))
 
     def _check_quota(self, tenant: str) -> None:
         allowed = self.tenants[tenant].quotas.queues if tenant in self.tenants else None
@@ -281,8 +285,50 @@ class Metadata:
                 return None
             self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
             changed = known.changed(config)
-            await self._put_queue(changed, Batch(), is_here=(tenant, name) in self.queues)
+            await self._put_where_it_lies(changed, Batch())
             return changed
+
+    async def relocate(self, tenant: str, name: str, version: int, change: Step) -> QueueDefinition:
+        """One step of a queue's move: see `relocation`. Raises `QueueNotFound`, `Conflict` where `version` has passed,
+        and what `change` raises."""
+        async with self._turn:
+            known = self.defined(tenant, name) or self.find(tenant, name)
+            if known.version != version:
+                raise Conflict(f"queue {name!r} has changed meanwhile")
+            changed = msgspec.structs.replace(change(known), version=version + 1)
+            batch = Batch()
+            partitions = None
+            if self.is_here(changed.place) and (tenant, name) not in self.queues:
+                partitions = self._founded(changed, batch)
+                _stage(batch, NEXT_UID, self._next_uid)
+            await self._put_where_it_lies(changed, batch)
+            if partitions is not None:
+                self.maps[changed.uid] = partitions
+            return changed
+
+    def is_here(self, place: Whereabouts) -> bool:
+        return place == HERE or (self.lane is not None and place.cluster == HERE.cluster)
+
+    def lies_here(self, definition: QueueDefinition) -> bool:
+        """Whether this shard, which has the definitions, has something of the queue or may have."""
+        return any(self.is_here(place) for place in (definition.place, *(one.place for one in definition.former)))
+
+    async def _put_where_it_lies(self, definition: QueueDefinition, batch: Batch) -> None:
+        """The definition, and where it is another one what is left here of a queue that moved away."""
+        name = definition.tenant, definition.name
+        lanes_or_shard = None if self.lane is not None else HERE.shard
+        own = as_known_in(definition, HERE.cluster, lanes_or_shard)
+        is_here = self.is_here(definition.place)
+        if is_here:
+            batch.delete(Table.META, _queue_key(*name, PLACED))
+        elif name in self.queues:
+            _stage(batch, _queue_key(*name), own)
+        await self._put_queue(own if is_here else definition, batch, is_here=is_here)
+        if is_here:
+            if (before := self.elsewhere.by_name.get(name)) is not None:
+                self.elsewhere.remove(before)
+        elif name in self.queues:
+            self.queues[name] = own
 
     def partition_map(self, uid: int) -> PartitionMap:
         known = self.maps.get(uid)
@@ -340,11 +386,17 @@ class Metadata:
             batch.delete(Table.META, _queue_key(tenant, name))
             extra(known, batch)
             self._stage_unmapped(batch, known.uid)
-            self.data_keys.stage_shredded(batch, known.uid)
+            now = self.elsewhere.by_name.get((tenant, name))
+            is_left = (
+                now is not None and now.uid == known.uid
+            )  # it lies elsewhere now, and is sealed with the same keys
+            if not is_left:
+                self.data_keys.stage_shredded(batch, known.uid)
             await self._write(batch)
-            self._shredded(known.uid)
+            if not is_left:
+                self._shredded(known.uid)
+                self._held[tenant] -= 1
             del self.queues[tenant, name]
-            self._held[tenant] -= 1
             self.maps.pop(known.uid, None)
             self.changes.add(Change("queue", name, tenant))
 

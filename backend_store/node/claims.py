@@ -117,7 +117,7 @@ class Claims:
         if bound is not None:
             return _Again(bound.call) if bound.payload == claim.payload else _mismatch()
         try:
-            known = self._find(claim)
+            known = self.find(claim)
             if known is None and not self._ids.has_room(added + self.count + len(claim) + messages):
                 return dedupe_full()
         except StorageCorrupt as corrupt:
@@ -128,7 +128,8 @@ class Claims:
         self.count += len(claim) + messages
         return Known.NEW
 
-    def _find(self, claim: Claim) -> Known | Original | PushqError | None:
+    def find(self, claim: Claim) -> Known | Original | PushqError | None:
+        """What is known of a claim from earlier commits; None: nothing. Raises `StorageCorrupt`."""
         window_ms = self._config.dedupe_window_ms
         places = self._ids.lookup(claim, now_ms=self._now_ms, window_ms=window_ms)
         partition = self._partition
@@ -172,7 +173,7 @@ class Claims:
         """The answer to a settled call. A repeat within the cycle has the answer of the first, by `answer_of`."""
         said = self.settled[number]
         if isinstance(said, Original):
-            return self._repeat(call, said)
+            return self.repeat(call, said)
         if isinstance(said, PushqError):
             return said
         first = answer_of(said.call)
@@ -180,13 +181,14 @@ class Claims:
             return first
         at = self._firsts[said.call]
         if at is not None:
-            return self._repeat(call, Original(at))
+            return self.repeat(call, Original(at))
         others, places = self._others[said.call], self._places
         assert places is not None
         repeats = {n: others.get(n) or Original(places.offset(said.call, n)) for n in range(call.messages)}
         return msgspec.structs.replace(first, others=repeats)
 
-    def _repeat(self, call: Call, first: Original) -> Published:
+    def repeat(self, call: Call, first: Original) -> Published:
+        """The answer to a call all of whose messages are there, from `first` on."""
         partition = self._partition if first.partition is None else first.partition
         fsynced = self._config.durability == "fsync"
         return Published(partition, Offset(first.offset), call.messages, fsynced=fsynced, is_repeat=True)

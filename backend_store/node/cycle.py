@@ -19,6 +19,7 @@ from backend_store.core.policy import Reason
 from backend_store.core.records import ChunkDone, PartitionState, Purged, Record, Scheduled, Unscheduled
 from backend_store.core.shelves import SORTING, VIEW_GROUPS, VIEW_MAIN, is_scheduled
 from backend_store.model import Offset, Published
+from backend_store.node import turned_away
 from backend_store.node.burying import bury
 from backend_store.node.calls import Call
 from backend_store.node.claims import bind, only_new
@@ -83,6 +84,8 @@ class Cycle:
         slotting = partition.slotting
         if slotting is not None:
             calls = slotting.admitted(calls, self._answers)
+        if partition.takes_none and calls:
+            calls = turned_away.kept(partition, calls, self._answers)
         if calls or partition.owes_room:
             self._decide_publishes(calls)
         buried = self._decide_ends()

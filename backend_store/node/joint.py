@@ -113,13 +113,17 @@ class Joint:
             calls.setdefault(queue, []).append(blocks)
         for queue, theirs in calls.items():
             freed = None if self._stays_in(queue) else self._freed_in(queue)
-            if (error := queue.why_refused(theirs, freed)) is not None:
+            if (error := queue.why_refused(theirs, freed, is_own=self._is_own(queue))) is not None:
                 return error
         return None
 
     def _stays_in(self, queue: Partitions) -> bool:
         """Whether the step only moves messages within a queue."""
         return self.moves and all(_is_in(queue, view) for view, _ in self.acks)
+
+    def _is_own(self, queue: Partitions) -> bool:
+        """Whether it only moves what the queue has, from one of its views to another."""
+        return self.moves and all(queue.get(view.partition.index) is view.partition for view, _ in self.acks)
 
     def _freed_in(self, queue: Partitions) -> Amount:
         """What the step settles of a queue that it publishes to."""

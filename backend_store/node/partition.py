@@ -144,6 +144,8 @@ class Partition(LogReads):
         """It is closed because nothing was left in it; its queue is there."""
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
+        self.takes_none = False
+        """The queue moves to another cluster, or has moved: what is published is known here or refused."""
         self.views: dict[int, View] = {}
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline

@@ -32,6 +32,7 @@ from backend_store.node.calls import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.room import NOTHING, Amount
+from backend_store.node.turned_away import on_the_move
 from backend_store.words import counted
 
 
@@ -226,10 +227,15 @@ class Partitions:
             else:
                 send(share, told)
 
-    def why_refused(self, calls: Sequence[list[Block]], freed: Amount | None = NOTHING) -> PushqError | None:
+    def why_refused(
+        self, calls: Sequence[list[Block]], freed: Amount | None = NOTHING, *, is_own: bool = False
+    ) -> PushqError | None:
         """Why a step that must not fail half-way cannot make these publishes now, one after the other; it may ask in
-        the very cycle it is in. `freed`: what it settles of this queue; None where that is what it publishes.
+        the very cycle it is in. `freed`: what it settles of this queue; None where that is what it publishes. `is_own`:
+        the messages are the queue's already, dead letters that come back among them.
         """
+        if self.definition.takes_none and not is_own:
+            return on_the_move(self.label)
         if self.map is None:
             blocks = [block for call in calls for block in call]
             return self.first.why_not(blocks) or self.first.why_refused(blocks, freed=freed)

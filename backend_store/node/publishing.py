@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.bits import indexes
-from backend_store.core.block import gone_of, has_letters, punch
+from backend_store.core.block import gone_of, has_holes, has_letters, punch
 from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
 from backend_store.core.names import name_in_call
@@ -130,7 +130,9 @@ class Publishing:
     def _decide(self, call: Call) -> None:
         number = len(self._waiting)
         self._waiting.append(call)
-        others: dict[int, Original | PushqError] = dict.fromkeys(_holes(call), Original(-1)) if call.moves else {}
+        others: dict[int, Original | PushqError] = {}
+        if call.moves or has_holes(call.blocks):
+            others = dict.fromkeys(_holes(call), Original(-1))
         self._others.append(others)
         known = Known.NEW
         if call.claim is not None:
@@ -373,7 +375,8 @@ def _kept(call: Call, others: Mapping[int, Original | PushqError]) -> Iterator[t
 
 
 def _holes(call: Call) -> list[int]:
-    """Messages of a call that are none: those that stayed behind when the others of their block moved."""
+    """Messages of a call that are none: those that stayed behind when the others of their block moved, or that a gateway
+    knows to be repeats of what lies elsewhere."""
     found, first = [], 0
     for block in call.blocks:
         found += [first + index for index in indexes(gone_of(block))]

@@ -97,11 +97,14 @@ class Queues:
     def _open_queue(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partitions:
         known = self._metadata.maps.get(definition.uid)
         if known is None:
-            state = self._state(definition.uid, Epoch(1), batch, restored)
+            state = self._state(definition, definition.uid, Epoch(1), batch, restored)
             queue = Partitions(definition, self._open_partition(definition, 0, definition.uid, state))
         else:
             epoch = self._epoch(known)
-            states = {n: self._state(replica, epoch, batch, restored) for n, replica in known.replicas.items()}
+            states = {
+                number: self._state(definition, replica, epoch, batch, restored)
+                for number, replica in known.replicas.items()
+            }
             numbers = [number for number, member in known.table.members.items() if member.role != "retired"]
             opened = [self._open_partition(definition, n, known.replicas[n], states[n]) for n in numbers]
             queue = Partitions(definition, opened[0])
@@ -130,8 +133,13 @@ class Queues:
         states = [read_state(self._node.engine, replica) for replica in known.replicas.values()]
         return max((state.epoch for state in states if state is not None), default=Epoch(1))
 
-    def _state(self, replica: int, epoch: Epoch, batch: Batch | None, restored: bool) -> PartitionState:
-        state = read_state(self._node.engine, replica) or PartitionState([EpochStart(epoch, Offset(0))])
+    def _state(
+        self, definition: QueueDefinition, replica: int, epoch: Epoch, batch: Batch | None, restored: bool
+    ) -> PartitionState:
+        state = read_state(self._node.engine, replica)
+        if state is None:
+            floor = Offset(definition.floor)
+            state = PartitionState([EpochStart(epoch, floor)], end=floor, floor=floor)
         begin(state, anew=restored)
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
@@ -159,6 +167,7 @@ class Queues:
             seal=self._node.sealer.of(definition) if self._node.sealer is not None else None,
         )
         partition.on_deadline = self._node.arm
+        partition.takes_none = definition.takes_none
         self.partitions[replica] = partition
         self._tenants[replica] = definition.tenant
         return partition
@@ -181,9 +190,18 @@ class Queues:
         queue = self.of(definition)
         queue.definition = definition
         for partition in queue.all:
+            partition.takes_none = definition.takes_none
             partition.configure(definition.config)
         if queue.may_change:
             self._watch_slots(queue).wake()
+
+    async def ended(self, definition: QueueDefinition) -> int:
+        """Above every number that the queue has given out to publishes, once it takes none: what was decided before is
+        on the disk when this returns."""
+        assert definition.takes_none, f"queue {definition.name!r} takes publishes"
+        await self._node.committer.write(Batch())
+        queue = self.of(definition)
+        return max(state.end for state in (*(one.decided for one in queue.all), *queue.past.values()))
 
     async def plan(self, queue: Partitions, change: Change) -> None:
         """Changes the slot table of a queue, and begins to carry out what that asks for. Raises `QueueNotFound`, and
@@ -204,7 +222,7 @@ class Queues:
                 self._split(partition)
         for number, replica in after.replicas.items():
             if queue.get(number) is None and after.table.members[number].role != "retired":
-                state = self._state(replica, self._epoch(after), None, restored=False)
+                state = self._state(definition, replica, self._epoch(after), None, restored=False)
                 partition = self._open_partition(definition, number, replica, state)
                 self._split(partition)
                 partition.recover(self._node.steady_ms())

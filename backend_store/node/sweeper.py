@@ -133,6 +133,12 @@ def _of_lease(key: bytes, row: bytes) -> int:
         return 0
 
 
+def is_swept(engine: Engine, replica: int) -> bool:
+    """Whether nothing is left to delete of an earlier queue that was stored under the number."""
+    key = GARBAGE + mark_key(replica, VIEW_MAIN, EVERYTHING)
+    return engine.get(Table.META, key) is None
+
+
 class Sweeper:
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine

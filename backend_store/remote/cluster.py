@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.slots import SlotTable, first_table
+from backend_store.metadata.relocation import lies_in
 from backend_store.model import QueueDefinition
 from backend_store.remote.directory import Directory
 from backend_store.remote.doors import Doors
@@ -77,7 +78,12 @@ class BackendCluster:
         return self.homes if self.lanes else [self.home(definition.shard)]
 
     def lies_in(self, definition: QueueDefinition, shard: int) -> bool:
-        return definition.cluster == self.key and (self.lanes > 0 or definition.shard == shard)
+        """Whether the shard has something of the queue, or may have."""
+        return lies_in(definition, self.key, self.any_or(shard))
+
+    def any_or(self, shard: int) -> int | None:
+        """Of which shard it is said where a queue lies; None where it lies in all of them."""
+        return None if self.lanes else shard
 
     @property
     def backends(self) -> int:
@@ -117,7 +123,9 @@ class BackendCluster:
             self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key, zone=self._zone)
         for shard in range(len(self.homes), frame.shards):
             self.home(shard)
-        self.is_met = True
+        if not self.is_met:
+            self.is_met = True
+            self._store.met()
 
     async def close(self) -> None:
         if self._doors is not None:

@@ -21,6 +21,7 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
+from backend_store.metadata.relocation import as_known_in
 from backend_store.model import (
     ClusterAway,
     Conflict,
@@ -161,7 +162,8 @@ class Home:
                     log.exception("what waited for a queue failed", shard=self.shard, queue=definition.name)
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
-        """Returns when the shard has them. Raises `PushqError`."""
+        """Returns when the shard has them, as they are known here. Raises `PushqError`."""
+        definitions = [self._as_told(one) for one in definitions]
         definer = self._definer()
         is_new = self is self.cluster.first and not self.is_ours
         if is_new:
@@ -172,6 +174,12 @@ class Home:
         self.is_ours = True
         if is_new and definitions:
             await self.ask(AdoptQueues(definitions, definer), may_repeat=True)
+
+    def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
+        known = self._store.metadata.queues.get((definition.tenant, definition.name))
+        if known is not None and known.uid == definition.uid:
+            definition = known
+        return as_known_in(definition, self.cluster.key, self.cluster.any_or(self.shard))
 
     async def _name(self, *, is_only_asked: bool = False) -> None:
         """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
@@ -184,8 +192,10 @@ class Home:
         self.cluster.why_not = ""
 
     async def drop(self, uids: list[int]) -> None:
-        """Of queues that are defined no more. Raises `PushqError`."""
-        await self.ask(DropQueues(uids, self._definer()), may_repeat=True)
+        """Of queues that are defined no more, or lie here no more. Raises `PushqError`."""
+        versions = {one.uid: one.version for one in self._store.metadata.queues.values() if one.uid in uids}
+        gone = [uid for uid in uids if uid not in versions]
+        await self.ask(DropQueues(gone, self._definer(), list(versions.items())), may_repeat=True)
 
     def _definer(self) -> str:
         """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""
@@ -255,7 +265,10 @@ class Home:
 
     def _strangers(self) -> list[int]:
         known = self._store.metadata.queues
-        return [uid for name, uid in self._names.items() if (one := known.get(name)) is None or one.uid != uid]
+        return [uid for name, uid in self._names.items() if not self._is_known(known.get(name), uid)]
+
+    def _is_known(self, definition: QueueDefinition | None, uid: int) -> bool:
+        return definition is not None and definition.uid == uid and self.cluster.lies_in(definition, self.shard)
 
     async def _drop(self) -> None:
         """News of the two shards come as they come: who has the definitions is asked before anything goes."""
@@ -267,13 +280,16 @@ class Home:
                 if not strangers:
                     return
                 asked.update(strangers)
-                gone = _uids(await self._store.ask(GoneQueues(strangers), may_repeat=True))
+                gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
                 if gone:
                     await self.drop(gone)
         except PushqError as error:
             log.info("a shard did not drop its queues", shard=self.shard, error=error.detail)
         finally:
             self._is_dropping = False
+
+    def _gone(self, uids: list[int]) -> GoneQueues:
+        return GoneQueues(uids, self.cluster.key, self.cluster.any_or(self.shard))
 
     # --------------------------------------------------------------------------------------- what the line says
 

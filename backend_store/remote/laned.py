@@ -23,7 +23,7 @@ from backend_store.client.queue import PublishReply, Purge, SettledAndPublished,
 from backend_store.core.chunk import Blocks, Columns
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.receipts import partition_of_token
-from backend_store.core.slots import ANYWHERE, UNKEYED, Routing
+from backend_store.core.slots import ANYWHERE, UNKEYED, Routing, SlotTable
 from backend_store.core.split import Share, routed_blocks, shares
 from backend_store.model import (
     Block,
@@ -94,6 +94,10 @@ class LanedQueue(RemoteQueue):
     @property
     def is_split(self) -> bool:
         return True
+
+    @property
+    def slot_table(self) -> SlotTable | None:
+        return None
 
     @property
     def _routing(self) -> Routing:
@@ -204,27 +208,7 @@ class LanedQueue(RemoteQueue):
         self, receipts: list[str], reply: VerdictsReply, ask: Callable[[RemoteQueue, list[str], VerdictsReply], None]
     ) -> None:
         """Asks each lane about its own receipts. Where some lane's owner is away, its receipts alone have the error."""
-        found: dict[RemoteQueue, list[int]] = {}
-        for number, receipt in enumerate(receipts):
-            found.setdefault(self._lane_of(receipt[:-2]), []).append(number)
-        if len(found) <= 1:
-            ask(next(iter(found), self.lanes[0]), receipts, reply)
-            return
-        answers: dict[int, Verdict] = {}
-        errors: list[PushqError] = []
-
-        def told(numbers: list[int], result: list[Verdict] | PushqError) -> None:
-            if isinstance(result, PushqError):
-                errors.append(result)
-                result = [Verdict(False, result.code)] * len(numbers)
-            answers.update(zip(numbers, result, strict=True))
-            if len(answers) == len(receipts):
-                is_refused = len(errors) == len(found)
-                reply(errors[0] if is_refused else [answers[number] for number in range(len(receipts))])
-
-        for lane, numbers in found.items():
-            some = [receipts[number] for number in numbers]
-            ask(lane, some, lambda result, numbers=numbers: told(numbers, result))  # type: ignore[misc]
+        judge(receipts, self._lane_of, self.lanes[0], ask, reply)
 
     def settle_lease(self, lease: Lease) -> None:
         self._lane_of(lease.token).settle_lease(lease)
@@ -278,6 +262,9 @@ class LanedQueue(RemoteQueue):
         for lane in self.lanes:
             lane.wanted_changed()
 
+    def waiting_for(self, visibility_ms: int) -> int:
+        return sum(lane.waiting_for(visibility_ms) for lane in self.lanes)
+
     def _woken(self) -> None:
         self._wake()
 
@@ -286,7 +273,7 @@ class LanedQueue(RemoteQueue):
         share, and at least one message, for all that is ready may lie in one lane."""
         found = {}
         for visibility_ms, wanted in self._wanted().items():
-            here = sum(other.stock.waiting_for(visibility_ms) for other in self.lanes if other is not lane)
+            here = sum(other.waiting_for(visibility_ms) for other in self.lanes if other is not lane)
             if (rest := wanted - here) > 0:
                 found[visibility_ms] = -(-rest // len(self.lanes))
         return found
@@ -304,7 +291,8 @@ class LanedQueue(RemoteQueue):
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
         """One lane after the other; a page ends where its lane does."""
-        place = check_cursor(wanted.cursor) if wanted.cursor is not None else PeekPlace(_BEGIN, 0)
+        floor = self.definition.floor
+        place = check_cursor(wanted.cursor) if wanted.cursor is not None else PeekPlace(_BEGIN, floor)
         cursor = None if place.shelf == _BEGIN else wanted.cursor
         found = PeekPage([], None, 0)
         for number, lane in enumerate(self.lanes[place.partition :], place.partition):
@@ -314,7 +302,7 @@ class LanedQueue(RemoteQueue):
             if page.next is not None:
                 break
             if len(found.items) >= wanted.limit and number + 1 < len(self.lanes):
-                return dataclasses.replace(found, next=encode_place(PeekPlace(_BEGIN, 0, number + 1)))
+                return dataclasses.replace(found, next=encode_place(PeekPlace(_BEGIN, floor, number + 1)))
         return found
 
     def held_by(self, partition: int, offset: int) -> Lease | None:
@@ -337,8 +325,42 @@ class LanedQueue(RemoteQueue):
         return outcome
 
 
+def judge(
+    receipts: list[str],
+    of: Callable[[str], RemoteQueue],
+    anyone: RemoteQueue,
+    ask: Callable[[RemoteQueue, list[str], VerdictsReply], None],
+    reply: VerdictsReply,
+) -> None:
+    """Asks each part of a queue about its own receipts; `of` says whose a token is, and `anyone` is asked about none.
+
+    Where some part does not answer, its receipts alone have the error.
+    """
+    found: dict[RemoteQueue, list[int]] = {}
+    for number, receipt in enumerate(receipts):
+        found.setdefault(of(receipt[:-2]), []).append(number)
+    if len(found) <= 1:
+        ask(next(iter(found), anyone), receipts, reply)
+        return
+    answers: dict[int, Verdict] = {}
+    errors: list[PushqError] = []
+
+    def told(numbers: list[int], result: list[Verdict] | PushqError) -> None:
+        if isinstance(result, PushqError):
+            errors.append(result)
+            result = [Verdict(False, result.code)] * len(numbers)
+        answers.update(zip(numbers, result, strict=True))
+        if len(answers) == len(receipts):
+            is_refused = len(errors) == len(found)
+            reply(errors[0] if is_refused else [answers[number] for number in range(len(receipts))])
+
+    for part, numbers in found.items():
+        some = [receipts[number] for number in numbers]
+        ask(part, some, lambda result, numbers=numbers: told(numbers, result))  # type: ignore[misc]
+
+
 def whole_look(looks: Sequence[Look]) -> Look:
-    """The numbers of a queue from those of its lanes."""
+    """The numbers of a queue from those of its lanes, or of the clusters that it lies in."""
     first, *others = looks
     if not others:
         return first
@@ -349,7 +371,9 @@ def whole_look(looks: Sequence[Look]) -> Look:
         ended.update(one.ended)
     layout = [info for one in looks for info in one.layout or ()]
     layout.sort(key=lambda info: info.partition)
-    return Look(first.place, QueueStats(**stats), dict(ended), layout, sum(one.held for one in looks))
+    has_layout = any(one.layout is not None for one in looks)
+    held = sum(one.held for one in looks)
+    return Look(first.place, QueueStats(**stats), dict(ended), layout if has_layout else None, held)
 
 
 def _unheard(result: Any) -> None:

@@ -81,3 +81,11 @@ QUEUE_NEEDS: Final = 0.01
 """Of one backend's capacity: what a queue is taken to need until its cluster has reported with it."""
 OPERATOR_ASK_SECONDS_MAX: Final = 10.0
 """How long one backend may take to answer what an operator asks it."""
+MOVE_STEP_SECONDS: Final = 0.25
+"""How soon a gateway tries the next step of a queue's move to another cluster again, while publishes wait for it."""
+MOVE_LOOK_SECONDS: Final = 2.0
+"""How often it asks what is left in the cluster that the queue left."""
+MOVE_RETRY_SECONDS: Final = 0.1
+"""How soon a publish goes again to a place that refused it without being left."""
+MOVE_FORGET_MS: Final = 60_000
+"""How long after the window of its ids a place is remembered that a queue left: all gateways have heard of it before."""

@@ -1,20 +1,54 @@
 """Queues on their way from one cluster to another: begun and given up here, and carried on by every gateway.
 
 Nobody remembers a move but the queue's definition, which the home cluster has: each step is a change of it that names
-the version before, so it makes no difference which gateway takes it, or how many try.
+the version before, so it makes no difference which gateway takes it, or how many try. See `metadata.relocation`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+import structlog
+
+from backend_store.model import (
+    Conflict,
+    FormerPlace,
+    NotFound,
+    PushqError,
+    QueueDefinition,
+    QueueNotFound,
+    Whereabouts,
+)
+from backend_store.node.node import wall_clock_ms
+from backend_store.remote.limits import MOVE_FORGET_MS, MOVE_LOOK_SECONDS, MOVE_STEP_SECONDS
+from backend_store.service.left_behind import Left
+from backend_store.service.relocating import (
+    Arrive,
+    BeginRelocation,
+    FindEnd,
+    FindLeft,
+    ForgetPlace,
+    GiveUpRelocation,
+    NoteSettled,
+)
+
 if TYPE_CHECKING:
+    from backend_store.remote.cluster import BackendCluster
+    from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
+
+log = structlog.get_logger("pushq.remote")
 
 MoveState = Literal["sealing", "draining", "remembering"]
 """sealing: the old cluster is about to take no more publishes; it may still be given up. draining: publishes go to the
-new one, and what the old one has is delivered from there. remembering: nothing is left there but what it knows of ids,
-and what was forgotten soon."""
+new one, and what the old one has is delivered from there. remembering: nothing is left there but what it knows of ids."""
+
+_end = msgspec.msgpack.Decoder(int).decode
+_left = msgspec.msgpack.Decoder(Left).decode
+_definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 
 class QueueMove(NamedTuple):
@@ -36,18 +70,148 @@ class Moves:
 
     def __init__(self, store: RemoteBackends) -> None:
         self._store = store
+        self._left: dict[tuple[int, Whereabouts], Left] = {}
+        """As it was when last asked for, of former places."""
+        self._moving: dict[int, QueueDefinition] = {}
+        """By uid, the queues with something left to do."""
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
 
     def under_way(self) -> list[QueueMove]:
         """All of them, by tenant and queue. A queue that came by several clusters has one for each that it left."""
-        raise NotImplementedError
+        found = [move for definition in self._moving.values() for move in self._moves_of(definition)]
+        return sorted(found, key=lambda move: (move.tenant, move.queue))
+
+    def _moves_of(self, definition: QueueDefinition) -> list[QueueMove]:
+        found = []
+        of = definition.tenant, definition.name
+        if definition.moving_to is not None:
+            source, to = self._name(definition.cluster), self._name(definition.moving_to.cluster)
+            found.append(QueueMove(*of, source, to, "sealing", definition.moving_since_ms, None))
+        to = definition.cluster
+        for former in definition.former:
+            left = self._left.get((definition.uid, former.place))
+            number = left.unsettled + left.beside if left is not None else None
+            state: MoveState = "remembering" if number == 0 else "draining"
+            found.append(QueueMove(*of, self._name(former.cluster), self._name(to), state, former.left_at_ms, number))
+            to = former.cluster
+        return found
+
+    def _name(self, cluster: str) -> str:
+        known = self._store.clusters.get(cluster)
+        return known.name if known is not None else cluster
+
+    def has_letters(self, uid: int, place: Whereabouts) -> bool:
+        """Whether a former place has dead letters, as far as is known."""
+        left = self._left.get((uid, place))
+        return left is not None and left.beside > 0
 
     async def begin(self, tenant: str, name: str, to: str) -> QueueMove:
         """Has a queue move. The answer comes when that is durable, not when it is done. A queue that is on its way to
         that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that there is not, `Conflict`
         for a queue that cannot move now, `InvalidRequest` for one that never can, and `Unavailable`."""
-        raise NotImplementedError
+        store = self._store
+        store.metadata.find(tenant, name)
+        target = next((one for one in store.clusters.values() if one.name == to), None)
+        if target is None:
+            there = ", ".join(sorted(one.name for one in store.clusters.values()))
+            raise NotFound(f"there is no cluster {to!r}; there are {there}")
+        if not target.is_ready:
+            raise target.first.line.unavailable()
+        asked = BeginRelocation(tenant, name, target.key, len(target.homes), target.lanes)
+        changed = _definition(await store.ask(asked, may_repeat=True))
+        log.info("a queue moves to another cluster", tenant=tenant, queue=name, to=to)
+        move = next((move for move in self._moves_of(changed) if move.to == to), None)
+        assert move is not None, "a queue that moves has a move"
+        return move
 
     async def give_up(self, tenant: str, name: str) -> None:
         """Leaves a queue where it is. Raises `QueueNotFound`, `Conflict` where the new cluster has it already or
         nothing is under way, and `Unavailable`."""
-        raise NotImplementedError
+        await self._store.ask(GiveUpRelocation(tenant, name))
+        log.info("a queue stays in its cluster", tenant=tenant, queue=name)
+
+    # ------------------------------------------------------------------------------------------------ step by step
+
+    def told(self, definitions: list[QueueDefinition]) -> None:
+        """Of definitions that are new or changed."""
+        for definition in definitions:
+            if definition.moving_to is not None or definition.former:
+                self._moving[definition.uid] = definition
+            elif self._moving.pop(definition.uid, None) is not None:
+                self._left = {at: left for at, left in self._left.items() if at[0] != definition.uid}
+        if self._moving:
+            self._news.set()
+            if self._task is None or self._task.done():
+                self._task = self._store.background(self._go_on())
+
+    def gone(self, uid: int) -> None:
+        """The queue was deleted."""
+        self._moving.pop(uid, None)
+        self._left = {at: left for at, left in self._left.items() if at[0] != uid}
+
+    async def _go_on(self) -> None:
+        while self._moving:
+            self._news.clear()
+            await asyncio.gather(*(self._step(one) for one in list(self._moving.values())))
+            is_hurried = any(one.moving_to is not None for one in self._moving.values())
+            # Gateways do not step on each other's feet, and what they decide twice counts once.
+            seconds = (MOVE_STEP_SECONDS if is_hurried else MOVE_LOOK_SECONDS) * random.uniform(0.75, 1.25)
+            try:
+                await asyncio.wait_for(self._news.wait(), seconds)
+            except TimeoutError:
+                continue
+
+    async def _step(self, definition: QueueDefinition) -> None:
+        try:
+            if definition.moving_to is not None:
+                await self._arrive(definition)
+            for former in definition.former:
+                await self._look_after(definition, former)
+        except Conflict as error:
+            log.debug("another gateway was faster", queue=definition.name, reason=error.detail)
+        except PushqError as error:
+            log.info("a move waits", tenant=definition.tenant, queue=definition.name, reason=error.detail)
+
+    async def _arrive(self, definition: QueueDefinition) -> None:
+        """Has the old place take no more publishes, and the new one go on from there."""
+        ends = []
+        for home in self._homes_at(definition, definition.place):
+            if not home.is_first:
+                await home.adopt([definition])
+            asked = FindEnd(definition.tenant, definition.name, definition.uid, definition.version)
+            ends.append(_end(await home.ask(asked, may_repeat=True)))
+        arrived = Arrive(definition.tenant, definition.name, definition.version, max(ends))
+        changed = _definition(await self._store.ask(arrived))
+        log.info(
+            "a queue arrived in another cluster", tenant=definition.tenant, queue=definition.name, seq=changed.floor
+        )
+
+    async def _look_after(self, definition: QueueDefinition, former: FormerPlace) -> None:
+        """What is left at a former place, and what follows from that."""
+        found = [await self._left_at(home, definition) for home in self._homes_at(definition, former.place)]
+        left = Left(sum(one.unsettled for one in found), sum(one.beside for one in found))
+        self._left[definition.uid, former.place] = left
+        of = definition.tenant, definition.name, definition.version
+        if not left.unsettled and not former.is_settled:
+            await self._store.ask(NoteSettled(*of, former.place))
+            return
+        is_over = wall_clock_ms() > former.left_at_ms + definition.config.dedupe_window_ms + MOVE_FORGET_MS
+        if former.is_settled and not (left.unsettled or left.beside) and is_over:
+            await self._store.ask(ForgetPlace(*of, former.place))
+            log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
+
+    async def _left_at(self, home: Home, definition: QueueDefinition) -> Left:
+        asked = FindLeft(definition.tenant, definition.name, definition.uid)
+        try:
+            if not home.is_first:
+                await home.adopt([definition])
+            return _left(await home.ask(asked, may_repeat=True))
+        except QueueNotFound:
+            return Left(0, 0)  # it was let go of here, and nobody came to write that down
+
+    def _homes_at(self, definition: QueueDefinition, place: Whereabouts) -> list[Home]:
+        """Raises `ClusterAway`."""
+        there = msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)
+        cluster: BackendCluster = self._store.cluster_of(there)
+        return list(cluster.homes_of(there))

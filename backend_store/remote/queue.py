@@ -21,7 +21,7 @@ from backend_store.core.leases import Holder, Lease
 from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.sealing import Seal
-from backend_store.core.slots import Routing
+from backend_store.core.slots import Routing, SlotTable
 from backend_store.core.split import routed_blocks
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
@@ -118,6 +118,8 @@ class RemoteQueue(Redriving, Ranges):
         self._looked: asyncio.Event = asyncio.Event()
         self._is_granting = False
         self.home: Home = home or store.cluster_of(definition).home(definition.shard)
+        self.whole: RemoteQueue = self
+        """The queue that this is a part of, where it is one."""
 
     # --------------------------------------------------------------------------------------------------- what it is
 
@@ -239,6 +241,12 @@ class RemoteQueue(Redriving, Ranges):
     @property
     def is_split(self) -> bool:
         return self.uid in self.home.maps
+
+    @property
+    def slot_table(self) -> SlotTable | None:
+        """By which its backend splits calls. None: it does not, or they are split here as they are sent."""
+        known = self.home.maps.get(self.uid)
+        return known.table if known is not None else None
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         known = self.home.maps.get(self.uid)
@@ -496,6 +504,10 @@ class RemoteQueue(Redriving, Ranges):
     def wanted_changed(self) -> None:
         self._grant_soon()
 
+    def waiting_for(self, visibility_ms: int) -> int:
+        """Messages that have come and that nobody here has yet."""
+        return self.stock.waiting_for(visibility_ms)
+
     def _grant_soon(self) -> None:
         if not self._is_granting:
             self._is_granting = True
@@ -564,7 +576,7 @@ class RemoteQueue(Redriving, Ranges):
             self.stock.ended(token, (1 << CHUNK_MESSAGES_MAX) - 1)
         self._wake()
         self._grant_soon()
-        self.redrives.line_opened(self)
+        self.whole.redrives.line_opened(self.whole)
 
     def opened(self, chunk: Chunk, seed_partition: int) -> Chunk:
         """A chunk of this queue, as consumers here read it."""

@@ -49,6 +49,8 @@ from backend_store.remote.laned import LanedQueue
 from backend_store.remote.ledger import RemoteLedger
 from backend_store.remote.limits import OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
 from backend_store.remote.looks import Looks
+from backend_store.remote.moving import Moves
+from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.pulses import PulseBook, RemotePulses
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.streams import RemoteStream
@@ -100,6 +102,7 @@ class RemoteBackends:
         self._pulses = PulseBook(self)
         self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self._counting)
+        self.moves = Moves(self)
         self._keyring = Keyring(self.metadata, looking_up, self.background, self._hear, are_shared=is_local)
         self._unheard = Unheard(looking_up, self.background, self._hear) if is_local else None
         self.definer = ""
@@ -239,6 +242,8 @@ class RemoteBackends:
         cluster = self.cluster_of(definition)
         if definition.config.kind == "stream":
             return RemoteStream
+        if len(self.clusters) > 1:
+            return PlacedQueue
         return LanedQueue if cluster.lanes else RemoteQueue
 
     def _companion(self, tenant: str, name: str) -> RemoteQueue:
@@ -345,6 +350,10 @@ class RemoteBackends:
 
     async def move_queue(self, tenant: str, name: str, target: str) -> RemoteQueue:
         queue = self.here(tenant, name)
+        if queue.definition.moving_to is not None or queue.definition.former:
+            raise Conflict(
+                f"queue {name!r} is on its way to another cluster; wait until it has nothing left in the old one"
+            )
         if queue.home.cluster.lanes:
             raise Conflict(
                 f"queue {name!r} lies at independent hosts, and this version does not move messages from there; "
@@ -421,6 +430,7 @@ class RemoteBackends:
         for uid in [uid for uid in self._queues if uid not in there]:
             self._deleted(uid)
         self._keyring.told(news)
+        self.moves.told(news.queues)
         for home in self.homes[1:]:
             home.defined_elsewhere(news.queues)
 
@@ -444,7 +454,14 @@ class RemoteBackends:
                 config = companion_config(definition.config)
                 companion.redefined(msgspec.structs.replace(definition, name=companion.name, config=config))
 
+    def met(self) -> None:
+        """A further cluster has said what it is: what lies in it can be served."""
+        for queue in (*self._queues.values(), *self._companions.values()):
+            if isinstance(queue, PlacedQueue):
+                queue.met()
+
     def _deleted(self, uid: int) -> None:
+        self.moves.gone(uid)
         queue = self._queues.pop(uid)
         queue.end()
         queue.ended_elsewhere()

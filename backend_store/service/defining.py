@@ -13,8 +13,10 @@ from typing import Any, Final
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.metadata.embedded import Metadata
+from backend_store.metadata.relocation import lies_in
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.service.asked import Asked
+from backend_store.service.left_behind import check_swept, drop_left
 from backend_store.service.limits import DROPPED_KNOWN_MAX
 
 
@@ -64,6 +66,9 @@ class DropQueues(Asked, frozen=True):
     uids: list[int]
     definer: str = ""
     """As with `AdoptQueues`."""
+    moved: list[tuple[int, int]] = []
+    """Those that moved away, as uid and the version of the definition that says so: they go where nothing of them is
+    left, and no definition up to that one brings them back."""
 
 
 class NameCluster(Asked, frozen=True):
@@ -77,9 +82,12 @@ class NameCluster(Asked, frozen=True):
 
 class GoneQueues(Asked, frozen=True):
     """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
-    comes after all news."""
+    comes after all news. `cluster` and `shard`: which of them are not there any more, as they are defined no more or have
+    moved away; `shard` None: of a cluster where they lie in all of them."""
 
     uids: list[int]
+    cluster: str | None = None
+    shard: int | None = None
 
 
 async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefinition, bool]:
@@ -112,7 +120,10 @@ async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition |
     if (known := metadata.defined(asked.tenant, asked.name)) is not None:
         _check_model(metadata, asked, cluster=known.cluster)
     if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
-        return await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+        updated = await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+        if updated is not None and (own := metadata.queues.get((asked.tenant, asked.name))) is not None:
+            store.configured(own)
+        return updated
     changed = await store.update_queue(asked.tenant, asked.name, asked.config, asked.version)
     return changed.definition if changed is not None else None
 
@@ -120,10 +131,10 @@ async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition |
 async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
     metadata = store.node.metadata
     _check_defines(metadata)
+    if (asked.tenant, asked.name) in metadata.queues:
+        await store.delete_queue(asked.tenant, asked.name)
     if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
         await metadata.delete_elsewhere(asked.tenant, asked.name)
-    else:
-        await store.delete_queue(asked.tenant, asked.name)
 
 
 async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
@@ -140,8 +151,10 @@ async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
             with contextlib.suppress(QueueNotFound):  # another gateway was faster
                 await store.delete_queue(*name)
         is_old = known is not None and known.uid > definition.uid
-        if is_old or definition.uid in metadata.moved or definition.uid in store.dropped:
+        if is_old or definition.uid in metadata.moved or definition.version <= store.dropped.get(definition.uid, 0):
             continue
+        if known is None and definition.floor:
+            check_swept(store, definition)
         if await metadata.adopt(definition) and known is not None:
             store.configured(definition)
 
@@ -155,7 +168,8 @@ async def _name(store: EmbeddedStore, asked: NameCluster) -> None:
 async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
     if asked.definer:
         await store.node.metadata.adopt_from(asked.definer)
-    store.dropped.update(dict.fromkeys(asked.uids))
+    store.dropped.update(dict.fromkeys(asked.uids, DELETED))
+    store.dropped.update(asked.moved)
     while len(store.dropped) > DROPPED_KNOWN_MAX:
         del store.dropped[next(iter(store.dropped))]
     gone, queues = set(asked.uids), store.node.metadata.queues
@@ -163,6 +177,9 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
         if (now := queues.get(name)) is not None and now.uid == uid:
             with contextlib.suppress(QueueNotFound):
                 await store.delete_queue(*name)
+    for uid, _ in asked.moved:
+        if (own := next((one for one in queues.values() if one.uid == uid), None)) is not None:
+            await drop_left(store, own)
 
 
 async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
@@ -170,9 +187,14 @@ async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
         return []
     metadata = store.node.metadata
     _check_defines(metadata)
-    there = {one.uid for one in (*metadata.queues.values(), *metadata.elsewhere.by_name.values())}
+    every = {**metadata.queues, **metadata.elsewhere.by_name}.values()
+    cluster, shard = asked.cluster, asked.shard
+    there = {one.uid for one in every if cluster is None or lies_in(one, cluster, shard)}
     return [uid for uid in asked.uids if uid not in there]
 
+
+DELETED: Final = 1 << 62
+"""As the version up to which no definition brings a queue back: none does."""
 
 HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
     CreateQueue: _create,

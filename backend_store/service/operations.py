@@ -15,7 +15,18 @@ from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import ApiKey, PushqError, Quotas
 from backend_store.node.ledger import QueueTotal
-from backend_store.service import acts, defining, groups, peeks, ranges, redrives, reports, tailing, tickets
+from backend_store.service import (
+    acts,
+    defining,
+    groups,
+    peeks,
+    ranges,
+    redrives,
+    relocating,
+    reports,
+    tailing,
+    tickets,
+)
 from backend_store.service.asked import Asked, queue_at
 from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
@@ -122,6 +133,13 @@ Operation = (
     | defining.DropQueues
     | defining.GoneQueues
     | defining.NameCluster
+    | relocating.BeginRelocation
+    | relocating.GiveUpRelocation
+    | relocating.Arrive
+    | relocating.NoteSettled
+    | relocating.ForgetPlace
+    | relocating.FindEnd
+    | relocating.FindLeft
     | PutKey
     | DeleteKey
     | NoteKeysUsed
@@ -301,6 +319,7 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     TakePulses: _take_pulses,
     Totals: _totals,
     **defining.HANDLERS,
+    **relocating.HANDLERS,
     **peeks.HANDLERS,
     **redrives.HANDLERS,
     **groups.HANDLERS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backend_store.metadata.elsewhere import HERE, Elsewhere, Whereabouts, where
-from backend_store.model import Conflict, QueueConfig, QueueDefinition, Unavailable
+from backend_store.metadata.elsewhere import HERE, Elsewhere
+from backend_store.model import Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
 
 
 def queue(name: str, cluster: str = "", shard: int = 0) -> QueueDefinition:
@@ -45,7 +45,7 @@ def test_a_changed_queue_is_counted_once(elsewhere: Elsewhere) -> None:
 
 def test_a_queue_lies_beside_those_that_it_names(elsewhere: Elsewhere) -> None:
     named = queue("ccc", "eu", 1)
-    assert elsewhere.choose("new", [None, named], here=0, cluster="eu", shards=9) == where(named)
+    assert elsewhere.choose("new", [None, named], here=0, cluster="eu", shards=9) == named.place
 
 
 def test_a_gateway_that_had_not_heard_of_a_named_queue_tries_again(elsewhere: Elsewhere) -> None:

@@ -17,7 +17,6 @@ from backend_store.core.outer.clusters import Cluster, Report, heard
 from backend_store.core.outer.documents import KIND, stored
 from backend_store.core.outer.limits import REPORT_MS_MAX
 from backend_store.metadata.documents import Document
-from backend_store.metadata.elsewhere import where
 from backend_store.model import (
     ClusterAway,
     Conflict,
@@ -33,6 +32,7 @@ from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.limits import QUEUE_NEEDS
+from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
@@ -179,7 +179,7 @@ async def test_without_a_manager_queues_go_where_fewest_are_for_each_backend(wor
     store = await world.ready()
     made = [await make(store, f"q{number}") for number in range(4)]
     assert clusters_of(*made) == ["", "eu", "", "eu"]
-    assert len({where(queue.definition) for queue in made}) == 4, "and within a cluster over its shards"
+    assert len({queue.definition.place for queue in made}) == 4, "and within a cluster over its shards"
     assert world.eu.queues == ["q1", "q3"]
     again, is_new = await store.create_queue(TENANT, "q1", PLAIN)
     assert not is_new and again.definition == made[1].definition
@@ -229,7 +229,7 @@ async def test_a_queue_goes_beside_those_that_it_names(world: World) -> None:
     dead = [await make(store, f"dead{number}") for number in range(4)]
     for number, queue in enumerate(dead):
         one = await make(store, f"q{number}", dead_letter_queue=queue.name)
-        assert where(one.definition) == where(queue.definition)
+        assert one.definition.place == queue.definition.place
     with pytest.raises(Conflict, match="of cluster 'eu'"):
         await make(store, "torn", dead_letter_queue="dead0", colocate_with="dead1")
 
@@ -243,7 +243,8 @@ async def test_what_independent_hosts_cannot_have_goes_to_others(world: World) -
         made = [await make(store, f"q{number}") for number in range(3)]
         assert clusters_of(*made).count("hosts") == 2, "it has four backends, and home has one"
         laned = next(queue for queue in made if queue.definition.cluster)
-        assert isinstance(laned, LanedQueue) and len(laned.lanes) == 3
+        assert isinstance(laned, PlacedQueue) and isinstance(laned.current, LanedQueue)
+        assert len(laned.current.lanes) == 3
 
         async def is_published() -> bool:
             return isinstance(await publish(laned, b"1", b"2", b"3"), Published)
@@ -636,7 +637,7 @@ async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was
     """It would take the queues over, and nobody would hear that their messages are not there."""
     store = await world.ready()
     made = [await make(store, name) for name in ("near", "gone", "n2", "far")]
-    assert [where(queue.definition) for queue in made[1::2]] == [("eu", 0), ("eu", 1)]
+    assert [queue.definition.place for queue in made[1::2]] == [("eu", 0), ("eu", 1)]
     assert isinstance(await publish(made[-1], b"1"), Published)
     await world.eu.go()
     lines_there = [home.line for home in store.clusters["eu"].homes]

@@ -1,0 +1,387 @@
+"""A work queue behind a gateway of several clusters: where it lies now, and where it lay before.
+
+There is a part for each such place, and one queue to whoever publishes and consumes. A publish goes to the present
+place; see `turnover` for when that changes. Messages come from all places. Each place gives out numbers of its own range,
+so what is done with a receipt goes to where its message lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backend_store.client.dead_letters import LetterFilter
+from backend_store.client.filters import PeekFilter
+from backend_store.client.peek import Place as PeekPlace
+from backend_store.client.peek import check_cursor, encode_place
+from backend_store.client.queue import PublishReply, Purge, SettledAndPublished, VerdictsReply
+from backend_store.core.chunk import Blocks, Columns
+from backend_store.core.leases import Holder, Lease
+from backend_store.core.receipts import claimed_fields
+from backend_store.core.sealing import Seal
+from backend_store.core.slots import SlotTable
+from backend_store.metadata.relocation import as_known_in
+from backend_store.model import (
+    Block,
+    Claim,
+    ClusterAway,
+    PeekPage,
+    PushqError,
+    QueueDefinition,
+    Unavailable,
+    Whereabouts,
+)
+from backend_store.remote.laned import LanedQueue, judge
+from backend_store.remote.limits import MOVE_RETRY_SECONDS
+from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.redrives import RemoteLetters
+from backend_store.remote.turnover import Turnover
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+    from backend_store.remote.store import RemoteBackends
+
+_BEGIN = 254
+"""In a cursor: no shelf, but all of a place's messages from the first on."""
+
+
+class PlacedQueue(RemoteQueue):
+    """See the file's first sentence. `parts` has a queue for each place, the present one first."""
+
+    def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
+        super().__init__(store, definition, owner=owner, is_companion=is_companion)
+        self.parts: list[RemoteQueue] = []
+        self._at: dict[Whereabouts, RemoteQueue] = {}
+        self._turn = 0
+        self._is_retrying = False
+        self._turnover = Turnover(self)
+        self._place_parts()
+
+    @property
+    def current(self) -> RemoteQueue:
+        """What of it lies where publishes go."""
+        return self.parts[0]
+
+    @property
+    def homes(self) -> Sequence[Home]:
+        return [home for part in self.parts for home in part.homes]
+
+    def at(self, home: Home) -> RemoteQueue | None:
+        found = (part.at(home) for part in self.parts)
+        return next((part for part in found if part is not None), None)
+
+    def part_at(self, place: Whereabouts) -> RemoteQueue | ClusterAway:
+        """What of it lies there; the error where its cluster has not been met, or is another one than its name says."""
+        if (found := self._at.get(place)) is not None:
+            return found
+        try:
+            return self._made(place)
+        except ClusterAway as error:
+            return error
+
+    def redefined(self, definition: QueueDefinition) -> None:
+        before = self.definition
+        super().redefined(definition)
+        self._place_parts()
+        if before.place != definition.place or (before.moving_to is not None and definition.moving_to is None):
+            self._turnover.turn()
+        self._wake()
+        for part in self.parts:
+            part.wanted_changed()
+
+    def met(self) -> None:
+        """A cluster that was away at the start is there: what lies in it is served."""
+        self._place_parts()
+        self.wanted_changed()
+
+    def _place_parts(self) -> None:
+        definition = self.definition
+        places = [definition.place, *(former.place for former in definition.former)]
+        for place in [place for place in self._at if place not in places]:
+            self._at.pop(place).end()
+        for place in places:
+            if (part := self._at.get(place)) is not None:
+                part.redefined(self._as_of(place))
+            else:
+                with suppress(ClusterAway):  # a former place that is away keeps nobody from the present one
+                    self._at[place] = self._made(place)
+        self.parts = [self._at[place] for place in places if place in self._at]
+        self.home = self.current.home
+
+    def _as_of(self, place: Whereabouts) -> QueueDefinition:
+        lanes = self._store.clusters[place.cluster].lanes if place.cluster in self._store.clusters else 0
+        known = as_known_in(self.definition, place.cluster, None if lanes else place.shard)
+        return msgspec.structs.replace(known, cluster=place.cluster, shard=place.shard)
+
+    def _made(self, place: Whereabouts) -> RemoteQueue:
+        """Raises `ClusterAway`."""
+        definition = self._as_of(place)
+        kind = LanedQueue if self._store.cluster_of(definition).lanes else RemoteQueue
+        part = kind(self._store, definition, owner=self.owner, is_companion=self.is_companion)
+        part.whole = self
+        for one in part.lanes if isinstance(part, LanedQueue) else ():
+            one.whole = self
+        part.on_ready(self._woken, lambda: self._share_of(part))
+        return part
+
+    def end(self) -> None:
+        super().end()
+        self._turnover.end(self.gone)
+        for part in self.parts:
+            part.end()
+
+    def _part_of(self, token: str) -> RemoteQueue:
+        """The part whose message a token names; what is no token is refused by any."""
+        if len(self.parts) == 1:
+            return self.current
+        fields = claimed_fields(token)
+        base = fields.base if fields is not None else self.definition.floor
+        return next((part for part in self.parts if base >= part.definition.floor), self.parts[-1])
+
+    # ------------------------------------------------------------------------------------------------------ publish
+
+    @property
+    def is_split(self) -> bool:
+        return self.current.is_split
+
+    @property
+    def slot_table(self) -> SlotTable | None:
+        return self.current.slot_table
+
+    @property
+    def seal(self) -> Seal | None:
+        """What its blocks are sealed with, wherever it lies."""
+        return self._seal
+
+    def steady_ms(self) -> int:
+        return self._store.steady_ms()
+
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        return self.current.blocks(columns, trace)
+
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
+    ) -> None:
+        self._turnover.publish(blocks, reply, claim, until_ms)
+
+    def refused_here(self) -> None:
+        """The present place takes no publishes, or not yet. Where the definition does not say that it is left it is told
+        of that, and asked again."""
+        if not self._is_retrying:
+            self._is_retrying = True
+            self._store.background(self._retry())
+
+    async def _retry(self) -> None:
+        await asyncio.sleep(MOVE_RETRY_SECONDS)
+        self._is_retrying = False
+        if self.deleted or self.definition.moving_to is not None:
+            return
+        with suppress(PushqError):
+            await asyncio.gather(*(home.adopt([self.definition]) for home in self.current.homes if not home.is_first))
+        self._turnover.turn()
+
+    def is_colocated_with(self, other: RemoteQueue) -> bool:
+        return self.current.is_colocated_with(other)
+
+    def settle_and_publish(
+        self,
+        receipts: list[str],
+        publishes: Sequence[tuple[RemoteQueue, list[Block]]],
+        reply: Callable[[SettledAndPublished | PushqError], None],
+    ) -> None:
+        parts = {self._part_of(receipt[:-2]) for receipt in receipts}
+        if parts - {self.current} or self.definition.moving_to is not None:
+            detail = (
+                f"queue {self.name!r} moves to another cluster: what is published with an ack of one of its messages "
+                "would lie apart from that; publish, then ack"
+            )
+            reply(Unavailable(detail, retry_after_ms=1_000))
+            return
+        self.current.settle_and_publish(receipts, publishes, reply)
+
+    # ------------------------------------------------------------------------------------------------------- settle
+
+    def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
+        self._judge(receipts, reply, lambda part, some, told: part.settle(some, told))
+
+    def settle_quietly(self, receipts: list[str]) -> None:
+        self._judge(receipts, _unheard, lambda part, some, told: part.settle_quietly(some))
+
+    def give_back(
+        self,
+        receipts: list[str],
+        delay_ms: int | None,
+        reply: VerdictsReply,
+        reason: str | None = None,
+        *,
+        tried: bool = True,
+    ) -> None:
+        def ask(part: RemoteQueue, some: list[str], told: VerdictsReply) -> None:
+            part.give_back(some, delay_ms, told, reason, tried=tried)
+
+        self._judge(receipts, reply, ask)
+
+    def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
+        self._judge(receipts, reply, lambda part, some, told: part.extend(some, visibility_ms, told))
+
+    def _judge(
+        self, receipts: list[str], reply: VerdictsReply, ask: Callable[[RemoteQueue, list[str], VerdictsReply], None]
+    ) -> None:
+        if len(self.parts) == 1:
+            ask(self.current, receipts, reply)
+        else:
+            judge(receipts, self._part_of, self.current, ask, reply)
+
+    def settle_lease(self, lease: Lease) -> None:
+        self._part_of(lease.token).settle_lease(lease)
+
+    def give_back_lease(self, lease: Lease) -> None:
+        self._part_of(lease.token).give_back_lease(lease)
+
+    def unsent(self, lease: Lease) -> None:
+        self._part_of(lease.token).unsent(lease)
+
+    def undeliverable(self, lease: Lease) -> None:
+        self._part_of(lease.token).undeliverable(lease)
+
+    def end_unreadable(self, lease: Lease) -> None:
+        self._part_of(lease.token).end_unreadable(lease)
+
+    # ----------------------------------------------------------------------------------------------------- delivery
+
+    @property
+    def _delivering(self) -> list[RemoteQueue]:
+        """The parts that consumers are given messages of; in strict order those alone that nothing older waits before."""
+        former = self.definition.former
+        if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
+            return self.parts
+        # The first place that is not settled holds back all that came after it.
+        oldest = next(one.place for one in reversed(former) if not one.is_settled)
+        at = next((at for at, part in enumerate(self.parts) if part.definition.place == oldest), len(self.parts))
+        return self.parts[at:]
+
+    def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
+        """From one part after the other."""
+        parts = self._delivering
+        for _ in parts:
+            self._turn += 1
+            part = parts[self._turn % len(parts)]
+            if (lease := part.take(limit, holder, visibility_ms)) is not None:
+                return lease
+        return None
+
+    @property
+    def has_ready(self) -> bool:
+        return any(part.has_ready for part in self._delivering)
+
+    @property
+    def ready(self) -> int:
+        return sum(part.ready for part in self._delivering)
+
+    @property
+    def is_looking(self) -> bool:
+        return any(part.is_looking for part in self._delivering)
+
+    async def next_look(self) -> None:
+        """Of whoever is asked; a place that is away keeps nobody waiting."""
+        looking = [asyncio.ensure_future(part.next_look()) for part in self._delivering if part.is_looking]
+        if not looking:
+            return
+        try:
+            await asyncio.wait(looking, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for look in looking:
+                look.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+
+    def wanted_changed(self) -> None:
+        for part in self.parts:
+            part.wanted_changed()
+
+    def waiting_for(self, visibility_ms: int) -> int:
+        return sum(part.waiting_for(visibility_ms) for part in self.parts)
+
+    def _woken(self) -> None:
+        self._wake()
+
+    def _share_of(self, part: RemoteQueue) -> Mapping[int, int]:
+        """What a place is granted of what consumers here would take beyond what has come from others: a share, and at
+        least one message, for all that is ready may lie there."""
+        delivering = self._delivering
+        if len(self.parts) == 1:
+            return self._wanted()
+        if part not in delivering:
+            return {}
+        found = {}
+        for visibility_ms, wanted in self._wanted().items():
+            here = sum(other.waiting_for(visibility_ms) for other in delivering if other is not part)
+            if (rest := wanted - here) > 0:
+                found[visibility_ms] = -(-rest // len(delivering))
+        return found
+
+    # ------------------------------------------------------------------------------------------------ administration
+
+    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
+        """Of dead letters and redrives: at the oldest place that has any."""
+        return await self._with_letters.ask(operation, may_repeat=may_repeat)
+
+    @property
+    def _with_letters(self) -> RemoteQueue:
+        former = [part for part in self.parts[1:] if self._store.moves.has_letters(self.uid, part.definition.place)]
+        return former[-1] if former else self.current
+
+    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
+        part = self._with_letters
+        if isinstance(part, LanedQueue):
+            return part.dead_letters(wanted, to, own=own)  # which says that there are none
+        return super().dead_letters(wanted, to, own=own)
+
+    async def peek(self, wanted: PeekFilter) -> PeekPage:
+        """One place after the other, the oldest first; a page ends where its place does."""
+        parts = self.parts[::-1]
+        if len(parts) == 1 and wanted.cursor is None:
+            return await parts[0].peek(wanted)
+        at, cursor = 0, wanted.cursor
+        if cursor is not None:
+            place = check_cursor(cursor)
+            at = max(0, sum(part.definition.floor <= place.offset for part in parts) - 1)
+            cursor = None if place.shelf == _BEGIN else cursor
+        found = PeekPage([], None, 0)
+        for number, part in enumerate(parts[at:], at):
+            page = await part.peek(dataclasses.replace(wanted, limit=wanted.limit - len(found.items), cursor=cursor))
+            found = PeekPage([*found.items, *page.items], page.next, found.scanned + page.scanned)
+            cursor = None
+            if page.next is not None:
+                break
+            if len(found.items) >= wanted.limit and number + 1 < len(parts):
+                floor = parts[number + 1].definition.floor
+                return dataclasses.replace(found, next=encode_place(PeekPlace(_BEGIN, floor)))
+        return found
+
+    def held_by(self, partition: int, offset: int) -> Lease | None:
+        found = (part.held_by(partition, offset) for part in self.parts)
+        return next((lease for lease in found if lease is not None), None)
+
+    async def purge(self, purge_id: str) -> Purge:
+        """Of all places; an error says that some may be purged and some not."""
+        done = await asyncio.gather(*(part.purge(purge_id) for part in self.parts))
+        purge = self.purges[purge_id] = Purge(purge_id, sum(one.total for one in done))
+        return purge
+
+    async def cancel(self, message_id: str) -> str:
+        """By the place that has it, which its id does not always say."""
+        outcome = "unknown"
+        for part in self.parts:
+            outcome = await part.cancel(message_id)
+            if outcome != "unknown":
+                break
+        return outcome
+
+
+def _unheard(result: Any) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,301 @@
+"""Publishes to a queue that may move to another cluster, in the order in which they came.
+
+Nearly always a call goes to where the queue lies, at once. It waits here in two cases:
+
+- Where the queue lay takes no more publishes. Calls that it refused wait for the definition that says where the queue
+  lies now, and all that came after them wait behind them. They go on when everything that went to the old place has its
+  answer: nothing may be overtaken by what was sent before it.
+- The queue came from elsewhere, and the call may be a repeat of what was published there. Former places are asked first:
+  they refuse what they do not know, and what they know is left out of what the present place is brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backend_store.client.queue import PublishReply
+from backend_store.core.block import punch
+from backend_store.core.slots import Routing
+from backend_store.core.split import shares
+from backend_store.model import (
+    Block,
+    Claim,
+    Offset,
+    OnTheMove,
+    Original,
+    Overloaded,
+    Published,
+    PushqError,
+    Traits,
+    Unavailable,
+    Whereabouts,
+)
+from backend_store.node.partitions import Gathered
+from backend_store.remote.limits import LINE_CALLS_MAX, SETTLE_MS_MAX, SWEEP_SECONDS
+
+if TYPE_CHECKING:
+    from backend_store.remote.placed import PlacedQueue
+
+
+class _Call:
+    """A publish that waits here."""
+
+    __slots__ = ("asked", "blocks", "claim", "is_over", "is_ready", "known", "messages", "number", "reply", "until_ms")
+
+    def __init__(
+        self, number: int, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int
+    ) -> None:
+        self.number = number
+        self.blocks = blocks
+        self.messages = sum(block.count for block in blocks)
+        self.reply = reply
+        self.claim = claim
+        self.until_ms = until_ms
+        self.known: dict[int, Original] = {}
+        """Its messages that were published before, and where they lie."""
+        self.asked: set[Whereabouts] = set()
+        """Former places that have said what they know of it."""
+        self.is_ready = False
+        """All of them have."""
+        self.is_over = False
+        """It has its answer."""
+
+
+_number = attrgetter("number")
+
+
+class Turnover:
+    """See the file's first sentence. One for each queue."""
+
+    def __init__(self, queue: PlacedQueue) -> None:
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self._line: list[_Call] = []
+        self._number = 0
+        self._under_way = 0
+        """Publishes that went to where the queue lies, or lay, and are not answered yet."""
+        self._is_closed = False
+        """The place where it lies takes none any more, as far as is known; or those sent before are not answered."""
+        self._is_turning = False
+        """A newer definition says where it lies: once all is answered that went to the place before, calls go there."""
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait here."""
+        return len(self._line)
+
+    def publish(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
+        self._number += 1
+        if not self._line and not self._is_closed and not self._may_repeat(blocks, claim):
+            self._send(self._number, blocks, reply, claim, until_ms)
+            return
+        if len(self._line) >= LINE_CALLS_MAX:
+            detail = f"queue {self._queue.name!r}: {LINE_CALLS_MAX} publishes wait for its move to another cluster"
+            reply(Overloaded(detail, retry_after_ms=500))
+            return
+        call = _Call(self._number, blocks, reply, claim, until_ms or self._queue.steady_ms() + SETTLE_MS_MAX)
+        self._line.append(call)
+        self._watch()
+        if not self._is_closed:
+            self._ask(call)
+
+    def turn(self) -> None:
+        """The queue lies elsewhere now, or goes on where it lay."""
+        self._is_closed = self._is_turning = True
+        self._turned()
+
+    def end(self, error: PushqError) -> None:
+        """The queue is deleted."""
+        line, self._line = self._line, []
+        for call in line:
+            self._answer(call, error)
+
+    # ------------------------------------------------------------------------------------------------- where it lies
+
+    def _send(
+        self,
+        number: int,
+        blocks: list[Block],
+        reply: PublishReply,
+        claim: Claim | None,
+        until_ms: int,
+        known: dict[int, Original] | None = None,
+    ) -> None:
+        self._under_way += 1
+
+        def done(result: Published | PushqError) -> None:
+            self._under_way -= 1
+            if is_refused(result):
+                self._refused(number, blocks, reply, claim, until_ms, result, known)
+            else:
+                reply(_with_known(result, known) if known else result)
+            if self._is_turning:
+                self._turned()
+
+        self._queue.current.publish(blocks, done, claim, until_ms=until_ms)
+
+    def _refused(
+        self,
+        number: int,
+        blocks: list[Block],
+        reply: PublishReply,
+        claim: Claim | None,
+        until_ms: int,
+        result: Published | PushqError,
+        known: dict[int, Original] | None,
+    ) -> None:
+        call = _Call(number, blocks, reply, claim, until_ms or self._queue.steady_ms() + SETTLE_MS_MAX)
+        call.known = {**(known or {}), **_known_of(result)}
+        if self._queue.deleted:
+            self._answer(call, self._queue.gone)
+            return
+        insort(self._line, call, key=_number)
+        self._is_closed = True
+        self._watch()
+        self._queue.refused_here()
+
+    def _turned(self) -> None:
+        if self._under_way:
+            return
+        self._is_closed = self._is_turning = False
+        for call in list(self._line):
+            self._ask(call)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._line and self._line[0].is_ready and not self._is_closed:
+            call = self._line.pop(0)
+            if len(call.known) == call.messages and call.messages:
+                self._answer(call, _all_known(call))
+            else:
+                self._bring(call)
+
+    def _bring(self, call: _Call) -> None:
+        """Sends a call that waited. Its blocks may have been made for another place's partitions."""
+        call.is_over = True
+        queue = self._queue
+        blocks = _without(call.blocks, call.known)
+        routing = Routing(is_strict=queue.config.ordering == "strict")
+        table = queue.current.slot_table
+        parts = shares(blocks, routing, table, call.number, queue.seal) if table is not None else []
+        if len(parts) < 2 or call.claim is not None:
+            self._send(call.number, blocks, call.reply, call.claim, call.until_ms, call.known)
+            return
+        answer = Gathered(parts, call.reply)
+        for number, share in enumerate(parts):
+            known = {at: call.known[one] for at, one in enumerate(share.numbers) if one in call.known}
+            told: PublishReply = lambda result, number=number: answer.told(number, result)  # type: ignore[misc]
+            self._send(call.number, share.blocks, told, None, call.until_ms, known)
+
+    # ------------------------------------------------------------------------------------------------- where it lay
+
+    def _may_repeat(self, blocks: list[Block], claim: Claim | None) -> bool:
+        """Whether a former place may know of some of the messages."""
+        if not self._queue.definition.former:
+            return False
+        if claim is not None:
+            return True
+        has_ids = any(block.traits is not None and block.traits.ids is not None for block in blocks)
+        return has_ids and self._queue.config.dedupe != "none"
+
+    def _ask(self, call: _Call) -> None:
+        """Asks the next former place that has not said what it knows of a call."""
+        queue = self._queue
+        places = (
+            [former.place for former in queue.definition.former] if self._may_repeat(call.blocks, call.claim) else []
+        )
+        place = next((place for place in places if place not in call.asked), None)
+        if place is None:
+            call.is_ready = True
+            self._go_on()
+            return
+        part = queue.part_at(place)
+        if isinstance(part, PushqError):
+            self._let_go(call, part)
+            return
+
+        def told(result: Published | PushqError) -> None:
+            if call.is_over:
+                return
+            if not isinstance(result, OnTheMove):
+                if isinstance(result, PushqError) or not is_refused(result):
+                    self._let_go(call, result)
+                    return
+                call.known |= _known_of(result)
+            call.asked.add(place)
+            self._ask(call)
+
+        part.publish(call.blocks, told, call.claim, until_ms=call.until_ms)
+
+    def _let_go(self, call: _Call, result: Published | PushqError) -> None:
+        """It has its answer before anything went to where the queue lies now."""
+        if call in self._line:
+            self._line.remove(call)
+        self._answer(call, result)
+        self._go_on()
+
+    def _answer(self, call: _Call, result: Published | PushqError) -> None:
+        call.is_over = True
+        call.reply(result)
+
+    # ---------------------------------------------------------------------------------------------------- deadlines
+
+    def _watch(self) -> None:
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(SWEEP_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._sweep = None
+        now_ms = self._queue.steady_ms()
+        over = [call for call in self._line if call.until_ms <= now_ms]
+        for call in over:
+            detail = f"queue {self._queue.name!r} moves to another cluster, and was not there in time"
+            self._let_go(call, Unavailable(detail, retry_after_ms=1_000))
+        if self._line:
+            self._watch()
+
+
+def is_refused(result: Published | PushqError) -> bool:
+    """Whether a place took some of a call's messages for those of another place."""
+    if isinstance(result, Published):
+        return bool(result.others) and any(isinstance(one, OnTheMove) for one in (result.others or {}).values())
+    return isinstance(result, OnTheMove)
+
+
+def _known_of(result: Published | PushqError) -> dict[int, Original]:
+    """What a place that refuses a call knows of it."""
+    if isinstance(result, PushqError):
+        return {}
+    found = ((n, one) for n, one in (result.others or {}).items() if isinstance(one, Original))
+    return {n: one if one.partition is not None else one._replace(partition=result.partition) for n, one in found}
+
+
+def _with_known(result: Published | PushqError, known: dict[int, Original]) -> Published | PushqError:
+    if isinstance(result, PushqError) or result.is_repeat:
+        return result
+    return msgspec.structs.replace(result, others={**(result.others or {}), **known})
+
+
+def _all_known(call: _Call) -> Published:
+    first = call.known[0]
+    return Published(first.partition or 0, Offset(-1), call.messages, bases=(-1,) * len(call.blocks), others=call.known)
+
+
+def _without(blocks: list[Block], known: dict[int, Original]) -> list[Block]:
+    """The blocks with those messages marked as none."""
+    if not known:
+        return blocks
+    out, first = [], 0
+    for block in blocks:
+        bits = sum(1 << (n - first) for n in known if first <= n < first + block.count)
+        first += block.count
+        if bits and block.traits is None:
+            block = msgspec.structs.replace(block, traits=Traits(None, None, None, None))  # it is for the log no more
+        out.append(punch(block, bits) if bits else block)
+    return out

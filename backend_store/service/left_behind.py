@@ -1,0 +1,39 @@
+"""What a queue that moved to another cluster left in a shard, and what it finds there when it comes back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.model import Conflict, QueueDefinition, Unavailable
+from backend_store.node.sweeper import is_swept
+from backend_store.node.turned_away import RETRY_MS
+from backend_store.words import counted
+
+
+class Left(msgspec.Struct, frozen=True):
+    """`unsettled`: ready, leased or waiting for their time. `beside`: dead letters, and what is on its way elsewhere."""
+
+    unsettled: int
+    beside: int
+
+
+def left_of(store: EmbeddedStore, own: QueueDefinition) -> Left:
+    states = [partition.decided for partition in store.node.queues.of(own).all]
+    beside = sum(tally.live for state in states for tally in state.views.values())
+    return Left(sum(state.live for state in states), beside)
+
+
+async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:
+    """The queue lies here no more. Raises `Conflict` where it has something left."""
+    left = left_of(store, own)
+    if left.unsettled or left.beside:
+        raise Conflict(f"queue {own.name!r} still has {counted(left.unsettled + left.beside, 'message')} here")
+    await store.delete_queue(own.tenant, own.name)
+
+
+def check_swept(store: EmbeddedStore, definition: QueueDefinition) -> None:
+    """Raises `Unavailable` while rows that the queue had here before are being deleted."""
+    if not is_swept(store.node.engine, definition.uid):
+        detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
+        raise Unavailable(detail, retry_after_ms=RETRY_MS)

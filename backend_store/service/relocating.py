@@ -1,0 +1,187 @@
+"""A queue's move to another cluster, as gateways ask for its steps: see `metadata.relocation`.
+
+The shard of the definitions changes what is defined; the shards of the old and of the new place hear of it as of any
+change, and are asked how far they are. Whoever asks may be gone the next moment: another gateway asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.metadata import relocation
+from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
+from backend_store.node.turned_away import RETRY_MS
+from backend_store.service.asked import Asked
+from backend_store.service.left_behind import Left, check_swept, drop_left, left_of
+
+
+class BeginRelocation(Asked, frozen=True):
+    """To the shard of the definitions. `cluster`: where to, with so many shards or lanes; "" for the home cluster."""
+
+    tenant: str
+    name: str
+    cluster: str
+    shards: int = 1
+    lanes: int = 0
+
+
+class GiveUpRelocation(Asked, frozen=True):
+    tenant: str
+    name: str
+
+
+class Arrive(Asked, frozen=True):
+    """The old place takes no publishes any more, and has given out no number from `end` on. `version`: of the definition
+    by which it said so."""
+
+    tenant: str
+    name: str
+    version: int
+    end: int
+
+
+class NoteSettled(Asked, frozen=True):
+    """Nothing is left to deliver at a former place."""
+
+    tenant: str
+    name: str
+    version: int
+    place: Whereabouts
+
+
+class ForgetPlace(Asked, frozen=True):
+    """Nothing at all is left at a former place."""
+
+    tenant: str
+    name: str
+    version: int
+    place: Whereabouts
+
+
+class FindEnd(Asked, frozen=True):
+    """To a shard of the old place: above every number that it gave out, as it takes no publishes since `version`."""
+
+    tenant: str
+    name: str
+    uid: int
+    version: int
+
+
+class FindLeft(Asked, frozen=True):
+    """To a shard of a former place: what is left there."""
+
+    tenant: str
+    name: str
+    uid: int
+
+
+async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinition:
+    metadata = store.node.metadata
+    _check_defines(store)
+    known = _known(store, asked.tenant, asked.name)
+    if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
+        return known
+    if known.cluster == asked.cluster:
+        raise Conflict(f"queue {asked.name!r} lies there already")
+    to = metadata.elsewhere.choose(
+        asked.name, (), here=len(metadata.queues), cluster=asked.cluster, shards=asked.shards
+    )
+    mine = [one for (tenant, name), one in _all(store).items() if tenant == asked.tenant and name != asked.name]
+    relocation.check_movable(known, mine, to)
+    if asked.lanes if asked.cluster else metadata.lane is not None:
+        check_supported(asked.name, known.config)
+    return await _relocate(store, known, relocation.begin(to, store.node.clock_ms()))
+
+
+async def _give_up(store: EmbeddedStore, asked: GiveUpRelocation) -> QueueDefinition:
+    _check_defines(store)
+    return await _relocate(store, _known(store, asked.tenant, asked.name), relocation.give_up)
+
+
+async def _arrive(store: EmbeddedStore, asked: Arrive) -> QueueDefinition:
+    known = _known(store, asked.tenant, asked.name)
+    _check_swept(store, known)
+    return await _relocate(store, known, relocation.arrive(asked.end, store.node.clock_ms()), version=asked.version)
+
+
+async def _settled(store: EmbeddedStore, asked: NoteSettled) -> QueueDefinition:
+    known = _known(store, asked.tenant, asked.name)
+    return await _relocate(store, known, relocation.settle(asked.place), version=asked.version)
+
+
+async def _forget(store: EmbeddedStore, asked: ForgetPlace) -> QueueDefinition:
+    known = _known(store, asked.tenant, asked.name)
+    changed = await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
+    own = store.node.metadata.queues.get((asked.tenant, asked.name))
+    if own is not None and not store.node.metadata.lies_here(changed):
+        await drop_left(store, own)
+    return changed
+
+
+async def _relocate(
+    store: EmbeddedStore, known: QueueDefinition, change: relocation.Change, *, version: int | None = None
+) -> QueueDefinition:
+    metadata = store.node.metadata
+    changed = await metadata.relocate(known.tenant, known.name, version or known.version, change)
+    if (own := metadata.queues.get((known.tenant, known.name))) is not None:
+        store.configured(own)
+    return changed
+
+
+async def _end(store: EmbeddedStore, asked: FindEnd) -> int:
+    own = _here(store, asked.tenant, asked.name, asked.uid)
+    if own.version < asked.version or not own.takes_none:
+        raise Unavailable(f"queue {asked.name!r} takes publishes here yet", retry_after_ms=RETRY_MS)
+    return await store.node.queues.ended(own)
+
+
+async def _find_left(store: EmbeddedStore, asked: FindLeft) -> Left:
+    own = _here(store, asked.tenant, asked.name, asked.uid)
+    if not own.takes_none:
+        raise Unavailable(f"queue {asked.name!r} takes publishes here", retry_after_ms=RETRY_MS)
+    return left_of(store, own)
+
+
+def _here(store: EmbeddedStore, tenant: str, name: str, uid: int) -> QueueDefinition:
+    own = store.node.metadata.queues.get((tenant, name))
+    if own is None or own.uid != uid:
+        raise QueueNotFound(f"queue {name!r} is not here")
+    return own
+
+
+def _known(store: EmbeddedStore, tenant: str, name: str) -> QueueDefinition:
+    known = store.node.metadata.defined(tenant, name)
+    if known is None:
+        raise QueueNotFound(f"there is no queue {name!r}")
+    return known
+
+
+def _all(store: EmbeddedStore) -> dict[tuple[str, str], QueueDefinition]:
+    metadata = store.node.metadata
+    return {**metadata.queues, **metadata.elsewhere.by_name}
+
+
+def _check_defines(store: EmbeddedStore) -> None:
+    if store.node.metadata.adopted_from is not None:
+        raise Conflict("this cluster's queues are defined by another one; ask that")
+
+
+def _check_swept(store: EmbeddedStore, known: QueueDefinition) -> None:
+    """Of a queue that comes back: raises `Unavailable` while its rows of before are being deleted."""
+    to, metadata = known.moving_to, store.node.metadata
+    if to is not None and metadata.is_here(to):
+        check_swept(store, known)
+
+
+HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
+    BeginRelocation: _begin,
+    GiveUpRelocation: _give_up,
+    Arrive: _arrive,
+    NoteSettled: _settled,
+    ForgetPlace: _forget,
+    FindEnd: _end,
+    FindLeft: _find_left,
+}
