@@ -37,7 +37,7 @@ from backend_store.model import (
     Whereabouts,
 )
 from backend_store.remote.laned import LanedQueue, judge
-from backend_store.remote.limits import MOVE_RETRY_SECONDS
+from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_SETTLE_SECONDS_MAX
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.redrives import RemoteLetters
 from backend_store.remote.turnover import Turnover
@@ -89,7 +89,8 @@ class PlacedQueue(RemoteQueue):
         super().redefined(definition)
         self._place_parts()
         if before.place != definition.place or (before.moving_to is not None and definition.moving_to is None):
-            self._turnover.turn()
+            self._turnover.hold()
+            self._store.background(self._settle_in())
         self._wake()
         for part in self.parts:
             part.wanted_changed()
@@ -179,11 +180,19 @@ class PlacedQueue(RemoteQueue):
     async def _retry(self) -> None:
         await asyncio.sleep(MOVE_RETRY_SECONDS)
         self._is_retrying = False
-        if self.deleted or self.definition.moving_to is not None:
-            return
-        with suppress(PushqError):
-            await asyncio.gather(*(home.adopt([self.definition]) for home in self.current.homes if not home.is_first))
+        if not self.deleted and self.definition.moving_to is None:
+            await self._settle_in()
+
+    async def _settle_in(self) -> None:
+        """Publishes go to the present place once its shards know of the queue, or do not say so in time."""
+        told = [
+            asyncio.ensure_future(_adopted(home, self.definition)) for home in self.current.homes if not home.is_first
+        ]
+        if told:
+            await asyncio.wait(told, timeout=MOVE_SETTLE_SECONDS_MAX)
         self._turnover.turn()
+        for one in told:
+            await one
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
         return self.current.is_colocated_with(other)
@@ -381,6 +390,11 @@ class PlacedQueue(RemoteQueue):
             if outcome != "unknown":
                 break
         return outcome
+
+
+async def _adopted(home: Home, definition: QueueDefinition) -> None:
+    with suppress(PushqError):
+        await home.adopt([definition])
 
 
 def _unheard(result: Any) -> None:

@@ -31,6 +31,7 @@ from backend_store.model import (
     Overloaded,
     Published,
     PushqError,
+    QueueNotFound,
     Traits,
     Unavailable,
     Whereabouts,
@@ -105,8 +106,11 @@ class Turnover:
         if not self._is_closed:
             self._ask(call)
 
+    def hold(self) -> None:
+        """The queue lies elsewhere now, or goes on where it lay: `turn` says when it can be published to."""
+        self._is_closed = True
+
     def turn(self) -> None:
-        """The queue lies elsewhere now, or goes on where it lay."""
         self._is_closed = self._is_turning = True
         self._turned()
 
@@ -223,7 +227,8 @@ class Turnover:
         def told(result: Published | PushqError) -> None:
             if call.is_over:
                 return
-            if not isinstance(result, OnTheMove):
+            # One that is not there any more was let go of: the window of all ids that it knew is over.
+            if not isinstance(result, OnTheMove | QueueNotFound):
                 if isinstance(result, PushqError) or not is_refused(result):
                     self._let_go(call, result)
                     return

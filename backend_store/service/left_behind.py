@@ -19,9 +19,13 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def left_of(store: EmbeddedStore, own: QueueDefinition) -> Left:
-    states = [partition.decided for partition in store.node.queues.of(own).all]
-    beside = sum(tally.live for state in states for tally in state.views.values())
-    return Left(sum(state.live for state in states), beside)
+    """What an ack settles that is not durable yet is left."""
+    unsettled = beside = 0
+    for partition in store.node.queues.of(own).all:
+        states = (partition.state, partition.decided)
+        unsettled += max(state.live for state in states)
+        beside += max(sum(tally.live for tally in state.views.values()) for state in states)
+    return Left(unsettled, beside)
 
 
 async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:
