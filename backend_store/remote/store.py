@@ -49,6 +49,7 @@ from backend_store.remote.laned import LanedQueue
 from backend_store.remote.ledger import RemoteLedger
 from backend_store.remote.limits import OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
 from backend_store.remote.looks import Looks
+from backend_store.remote.moving import Moves
 from backend_store.remote.pulses import PulseBook, RemotePulses
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.streams import RemoteStream
@@ -115,6 +116,7 @@ class RemoteBackends:
         self._choosing = Choosing(
             list(self.clusters.values()), self.metadata, self.documents, self.cluster_of, wall_clock_ms
         )
+        self.moves = Moves(self)
 
     async def open(self) -> None:
         """Returns when the definitions are here, and the other shards and clusters, if they come soon. Raises
