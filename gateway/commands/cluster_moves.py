@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from push.client import Admin
 
 LOOK_S = 0.2
-WAIT_S = 60.0
+WAIT_S = 60
 MOVES = "/v1/cluster/moves"
 
 

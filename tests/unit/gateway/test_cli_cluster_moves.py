@@ -140,7 +140,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
         def log_message(self, *arguments: Any) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as http:
-        Thread(target=http.serve_forever, daemon=True).start()
+        Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield Shell(f"http://127.0.0.1:{http.server_address[1]}", clusters, tmp_path)
         finally:
