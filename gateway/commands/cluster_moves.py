@@ -105,12 +105,9 @@ async def arrived(admin: Admin, tenant: str, queue: str, to: str, wait_s: float)
     deadline = time.monotonic() + wait_s
     while not is_at(place := await place_of(admin, tenant, queue), to):
         if time.monotonic() > deadline:
-            raise Failure(
-                f'queue "{queue}" is not in {to} yet, it lies in {lies_in(place)}',
-                lines=["the move goes on; `pushq cluster moves` shows how far it is, and --give-up ends it"]
-                if place["moves"]
-                else ["nothing of it is under way: somebody gave it up"],
-            )
+            goes_on = "the move goes on: `pushq cluster moves` shows how far it is, and --give-up ends it"
+            why = goes_on if place["moves"] else "no move of it is under way: somebody gave it up"
+            raise Failure(f'queue "{queue}" is not in {to} yet, it lies in {lies_in(place)}', lines=[why])
         await asyncio.sleep(LOOK_S)
     return place
 
