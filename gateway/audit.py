@@ -27,6 +27,8 @@ _SERVER_ERRORS: Final = 500
 _CLUSTER_CHARS_MAX: Final = 100
 _REFUSED: Final = (403, 409, 412)
 _UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
+_MAKING: Final = ("/v1/keys", "/v1/cluster/moves")
+_PASSING: Final = frozenset({"state", "since", "left"})
 
 
 class Performed(Protocol):
@@ -117,11 +119,12 @@ class Act:
 
 
 def _made(operation: Performed, answer: Answer | None) -> list[Change]:
-    """What the act made, where only its answer has the name: a key. Its secret is in that answer as well."""
-    if answer is None or operation.method != "POST" or operation.path != "/v1/keys":
+    """What the act made, where only its answer has the name: a key, or the move of a queue. A key's secret is in that
+    answer as well, and so is how far a move is."""
+    if answer is None or operation.method != "POST" or operation.path not in _MAKING:
         return []
     made: dict[str, Any] = msgspec.json.decode(answer.body)
-    return changes({}, {name: value for name, value in made.items() if name not in _UNSEEN})
+    return changes({}, {name: value for name, value in made.items() if name not in _UNSEEN | _PASSING})
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:

@@ -1,4 +1,4 @@
-"""What a gateway shows of all clusters: the rows of the out-cluster manager, and the queues that are defined."""
+"""What a gateway shows of all clusters: the rows of the out-cluster manager, and which queues lie where or move."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Callable
 from typing import Literal
 
 from backend_store.client import outer, timestamp
+from backend_store.model import QueueDefinition
 from backend_store.remote.cluster import BackendCluster
+from backend_store.remote.moving import Moves, QueueMove
 from backend_store.remote.store import RemoteBackends
-from gateway.api.cluster_shapes import ClusterManagers, ClustersState, ClusterSummary, ManagerEvent
+from gateway.api.cluster_shapes import (
+    ClusterManagers,
+    ClustersState,
+    ClusterSummary,
+    ManagerEvent,
+    MoveView,
+    QueuePlace,
+)
 
 
 class ClustersView:
@@ -20,6 +29,21 @@ class ClustersView:
     def names(self) -> list[str]:
         """The home cluster first."""
         return [cluster.name for cluster in self._store.clusters.values()]
+
+    @property
+    def moves(self) -> Moves:
+        return self._store.moves
+
+    def cluster_of(self, definition: QueueDefinition) -> str:
+        """Where a queue lies: the cluster's name, or what its definition says where this gateway does not name it."""
+        found = self._store.clusters.get(definition.cluster)
+        return definition.cluster if found is None else found.name
+
+    def place(self, tenant: str, name: str) -> QueuePlace:
+        """Raises `QueueNotFound`."""
+        definition = self._store.metadata.find(tenant, name)
+        moves = [move_view(move) for move in self.moves.under_way() if (move.tenant, move.queue) == (tenant, name)]
+        return QueuePlace(tenant, name, self.cluster_of(definition), moves)
 
     def state(self) -> ClustersState:
         rows = self._store.documents.all
@@ -50,6 +74,10 @@ class ClustersView:
             None if seen_ms is None else timestamp(seen_ms),
             seen_ms is None or now_ms - seen_ms > outer.REPORT_MS_MAX,
         )
+
+
+def move_view(move: QueueMove) -> MoveView:
+    return MoveView(move.tenant, move.queue, move.source, move.to, move.state, timestamp(move.since_ms), move.left)
 
 
 def _summary(cluster: BackendCluster, known: outer.Cluster | None, queues: int, now_ms: int) -> ClusterSummary:

@@ -1,6 +1,25 @@
 """Plan files, for the command line: what one says, and what is wrong with it."""
 
 from backend_store.core.outer.limits import PLAN_BYTES_MAX
-from backend_store.core.outer.plans import NO_PLAN, Plan, check_clusters, check_queues, parse, written
+from backend_store.core.outer.plans import (
+    NO_PLAN,
+    Plan,
+    PlannedMove,
+    PlannedPartitions,
+    check_clusters,
+    check_queues,
+    parse,
+    written,
+)
 
-__all__ = ["NO_PLAN", "PLAN_BYTES_MAX", "Plan", "check_clusters", "check_queues", "parse", "written"]
+__all__ = [
+    "NO_PLAN",
+    "PLAN_BYTES_MAX",
+    "Plan",
+    "PlannedMove",
+    "PlannedPartitions",
+    "check_clusters",
+    "check_queues",
+    "parse",
+    "written",
+]

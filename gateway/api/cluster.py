@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    _check_operator(call)
+    check_operator(call)
     name = call.query("cluster").get("cluster")
     if name is None and gateway.cluster is None and gateway.clusters is not None:
         return json_answer(_without_backends(gateway.clusters.state()))
@@ -62,18 +62,18 @@ async def keep(gateway: Gateway, call: Call) -> Answer:
 
 
 async def rebalance(gateway: Gateway, call: Call) -> Answer:
-    _check_operator(call)
+    check_operator(call)
     wanted = await call.fields(Rebalance)
     watch = _watch_of(gateway, wanted.cluster)
     return json_answer(await watch.rebalance(is_dry=wanted.dry_run))
 
 
 def _watch(gateway: Gateway, call: Call) -> ClusterWatch:
-    _check_operator(call)
+    check_operator(call)
     return _watch_of(gateway, call.query("cluster").get("cluster"))
 
 
-def _check_operator(call: Call) -> None:
+def check_operator(call: Call) -> None:
     if not call.principal.access.is_operator:
         raise Forbidden(f"the cluster is for operators, and the key {call.principal.name!r} has no scope operator")
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from backend_store.client.plans import NO_PLAN, Plan
+from backend_store.model import TENANT_DEFAULT
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -168,3 +169,44 @@ class Rebalanced(msgspec.Struct, frozen=True):
     """What this round moves; more may follow when it is done."""
     started: bool
     """False for a dry run."""
+
+
+class MoveView(msgspec.Struct, frozen=True, rename={"source": "from"}):
+    """A queue on its way from one cluster to another."""
+
+    tenant: str
+    queue: str
+    source: str
+    to: str
+    state: Literal["sealing", "draining", "remembering"]
+    """sealing: it may still be given up. draining: publishes arrive at the new cluster, and what the old one has is
+    delivered from there. remembering: the old one has ids alone, which it knows again until their window is over."""
+    since: str
+    """When it began to be in this state."""
+    left: int | None
+    """Messages that the old cluster still has, dead letters among them; null while that is not known."""
+
+
+class MovePage(msgspec.Struct, frozen=True):
+    items: list[MoveView]
+    """A queue that came by several clusters has one for each that it left."""
+
+
+class MoveWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Has a queue move to another cluster."""
+
+    queue: str
+    to: str
+    """The cluster's name in the settings."""
+    tenant: str = TENANT_DEFAULT
+
+
+class QueuePlace(msgspec.Struct, frozen=True):
+    """Where a queue of any tenant lies."""
+
+    tenant: str
+    queue: str
+    cluster: str
+    """Where publishes go, or shall go next; see `moves`."""
+    moves: list[MoveView]
+    """Those of this queue that are under way."""

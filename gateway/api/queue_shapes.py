@@ -54,6 +54,8 @@ class QueueView(msgspec.Struct):
     """Left out in a list while the cluster where the queue lies is away."""
     partitions: PartitionsView | msgspec.UnsetType = msgspec.UNSET
     """Of a queue that has several, had several, or gets more by itself."""
+    cluster: str | msgspec.UnsetType = msgspec.UNSET
+    """Where its messages lie; left out where the server keeps them itself."""
 
 
 class QueuePage(msgspec.Struct):

@@ -25,6 +25,7 @@ from backend_store.model import (
     QueueNotFound,
 )
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
+from gateway.clusters_view import ClustersView
 from gateway.conditions import changed_meanwhile, check_conditions
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
@@ -37,19 +38,20 @@ from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
 
 
-def view(queue: Queue, *, is_listed: bool = False) -> QueueView:
-    found = _defined(queue.definition)
+def view(queue: Queue, clusters: ClustersView | None = None, *, is_listed: bool = False) -> QueueView:
+    found = _defined(queue.definition, clusters)
     found.stats = QueueStatsView(**asdict(queue.stats()))
     found.partitions = _partitions(queue, is_listed=is_listed)
     return found
 
 
-def _defined(definition: QueueDefinition) -> QueueView:
+def _defined(definition: QueueDefinition, clusters: ClustersView | None) -> QueueView:
     return QueueView(
         name=definition.name,
         config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
+        cluster=msgspec.UNSET if clusters is None else clusters.cluster_of(definition),
     )
 
 
@@ -58,11 +60,11 @@ def _listed(gateway: Gateway, tenant: str, name: str) -> QueueView:
     try:
         queue = gateway.store.queue(tenant, name)
     except ClusterAway:  # since this gateway began: it knows the definition alone
-        return _defined(gateway.store.metadata.queues[tenant, name])
+        return _defined(gateway.store.metadata.queues[tenant, name], gateway.clusters)
     try:
-        return view(queue, is_listed=True)
+        return view(queue, gateway.clusters, is_listed=True)
     except ClusterAway:
-        return _defined(queue.definition)
+        return _defined(queue.definition, gateway.clusters)
 
 
 def _partitions(queue: Queue, *, is_listed: bool) -> PartitionsView | msgspec.UnsetType:
@@ -80,8 +82,8 @@ def etag(queue: Queue) -> str:
     return f'"{queue.definition.uid}-{queue.definition.version}"'
 
 
-def _shown(queue: Queue, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
-    return json_answer(view(queue), status, ((b"etag", etag(queue).encode()), *headers))
+def _shown(gateway: Gateway, queue: Queue, status: int = 200) -> Answer:
+    return json_answer(view(queue, gateway.clusters), status, ((b"etag", etag(queue).encode()),))
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
@@ -95,13 +97,13 @@ async def put(gateway: Gateway, call: Call) -> Answer:
         check_links(name, config, find)
         _check_target(call, config, None)
     queue, created = await gateway.store.create_queue(principal.tenant, name, config)
-    return _shown(queue, 201 if created else 200)
+    return _shown(gateway, queue, 201 if created else 200)
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "view")
     call.query()
-    return _shown(queue)
+    return _shown(gateway, queue)
 
 
 async def list_queues(gateway: Gateway, call: Call) -> Answer:
@@ -134,7 +136,7 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     changed = await gateway.store.update_queue(queue.tenant, name, config, known.version)
     if changed is None:
         raise _stale(queue)
-    return _shown(changed)
+    return _shown(gateway, changed)
 
 
 async def _settings(call: Call) -> dict[str, Any]:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.alerts.views import NewReceiverView, ReceiverView, RuleView, SilenceView
-from gateway.api import alert_rules, alerts, cluster, metrics, receivers, recovery, series, silences
+from gateway.api import alert_rules, alerts, cluster, metrics, moves, receivers, recovery, series, silences
 from gateway.api import alert_shapes as a
-from gateway.api.cluster_shapes import ClusterNode, ClusterState, Rebalance, Rebalanced
+from gateway.api.cluster_shapes import (
+    ClusterNode,
+    ClusterState,
+    MovePage,
+    MoveView,
+    MoveWanted,
+    QueuePlace,
+    Rebalance,
+    Rebalanced,
+)
 from gateway.api.operation import Operation
 from gateway.api.recovery_shapes import (
     RecoveryDrop,
@@ -345,6 +354,43 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {200: Rebalanced},
         request=Rebalance,
         refusals=(400, 401, 403, 404, 413, 415, 503),
+    ),
+    Operation(
+        "GET",
+        "/v1/cluster/moves",
+        moves.list_moves,
+        "Queues on their way from one cluster to another",
+        "operator",
+        {200: MovePage},
+        refusals=(400, 401, 403, 404, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/cluster/moves",
+        moves.begin,
+        "Have a queue move to another cluster, while it is in use",
+        "operator",
+        {202: MoveView},
+        request=MoveWanted,
+        refusals=(400, 401, 403, 404, 409, 413, 415, 503),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/cluster/moves/{tenant}/{queue}",
+        moves.give_up,
+        "Leave a queue where it is, while its old cluster still takes publishes",
+        "operator",
+        {204: None},
+        refusals=(400, 401, 403, 404, 409, 503),
+    ),
+    Operation(
+        "GET",
+        "/v1/cluster/queues/{tenant}/{queue}",
+        moves.place,
+        "In which cluster a queue of any tenant lies, and how its moves are",
+        "operator",
+        {200: QueuePlace},
+        refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
         "GET",

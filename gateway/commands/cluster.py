@@ -1,19 +1,18 @@
-"""`pushq cluster …`: the backends behind a gateway, who leads and keeps what, drains, removals, rebalancing."""
+"""`pushq cluster …`: the backends behind a gateway, who leads and keeps what, drains, removals, rebalancing, moves."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
-from gateway.commands.asking import all_pages, ask
+from gateway.commands.asking import ask
 from gateway.commands.base import group, json_option, run
-from gateway.commands.exits import Exit, Failure
+from gateway.commands.cluster_moves import move, moves
+from gateway.commands.cluster_plan import apply_plan, plan
+from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
 from gateway.commands.output import put_json, put_table, size, tell
 from gateway.commands.target import Target, target_options
@@ -238,90 +237,7 @@ def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> N
     put_table(("shard", "what", "from", "to", "why"), moves)
 
 
-@cluster.command("plan")
-@target_options
-def plan(target: Target) -> None:
-    """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
-
-    It is what the manager found last, for a person to look at. A plan without moves: no cluster is hot, or nothing
-    that is known would cool it.
-    """
-    from backend_store.client import plans
-
-    found = _ask(target, "GET").get("plan")
-    if found is None:
-        raise Failure("this server is of a version that knows no plan")
-    click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
-
-
-@cluster.command("apply-plan")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only check the plan, and show what it says.")
-@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="A cluster that there is. Repeats.")
-@target_options
-@json_option
-def apply_plan(file: Path, dry_run: bool, clusters: Sequence[str], target: Target, as_json: bool) -> None:
-    """Check the plan in FILE that the job capacity_plan made against the queues that there are.
-
-    The key has the scope admin. Queues of other tenants are not looked up, and clusters only with --cluster. This
-    version moves nothing between clusters: --dry-run is needed.
-    """
-    if not dry_run:
-        raise Failure(
-            "--dry-run is missing: this version moves nothing between clusters, and only checks plans", exit=Exit.USAGE
-        )
-    from backend_store.client import plans
-    from backend_store.model import InvalidRequest
-
-    try:
-        with file.open("rb") as opened:
-            plan = plans.parse(opened.read(plans.PLAN_BYTES_MAX + 1))
-        if clusters:
-            plans.check_clusters(plan, clusters)
-        tenant = run(ask(target, lambda admin: admin.usage(limit=1)))["tenant"]
-        plans.check_queues(plan, tenant, _partitions(target))
-    except InvalidRequest as error:
-        raise Failure(f"{file}: {error.detail}") from None
-    except OSError as error:
-        raise Failure(f"{file}: {error.strerror}") from None
-    rows: list[dict[str, Any]] = [
-        {
-            "tenant": move.tenant,
-            "queue": move.queue,
-            "what": _what(move.partition),
-            "from": move.source,
-            "to": [move.to],
-        }
-        for move in plan.moves
-    ]
-    for entry in plan.partitions:
-        what = f"{counted(entry.partitions, 'partition')}"
-        rows.append(
-            {"tenant": entry.tenant, "queue": entry.queue, "what": what, "from": None, "to": list(entry.clusters)}
-        )
-    for row in rows:
-        row["is_checked"] = row["tenant"] == tenant
-    if as_json:
-        put_json({"items": rows})
-        return
-    shown = [
-        [one["tenant"], one["queue"], one["what"], one["from"] or "–", ",".join(one["to"]), one["is_checked"]]
-        for one in rows
-    ]
-    put_table(("tenant", "queue", "what", "from", "to", "looked up"), [[*one[:5], _yes(one[5])] for one in shown])
-    grows, grow = "queue that gets more partitions", "queues that get more partitions"
-    tell(f"the plan is good: {counted(len(plan.moves), 'move')}, {counted(len(plan.partitions), grows, grow)}")
-
-
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"
-
-
-def _what(partition: int | None) -> str:
-    return "the whole queue" if partition is None else f"partition {partition}"
-
-
-def _partitions(target: Target) -> dict[str, int]:
-    """How many each queue has."""
-    queues = run(ask(target, lambda admin: all_pages(admin.list_queues)))
-    return {one["name"]: one["partitions"]["open"] if "partitions" in one else 1 for one in queues}
+cluster.add_command(move)
+cluster.add_command(moves)
+cluster.add_command(plan)
+cluster.add_command(apply_plan)

@@ -56,7 +56,8 @@ def show(name: str, target: Target, as_json: bool) -> None:
     if as_json:
         put_json(found)
         return
-    put_fields({"name": found["name"], "owner": found.get("owner"), "created_at": found["created_at"]})
+    lies = {"cluster": found["cluster"]} if "cluster" in found else {}
+    put_fields({"name": found["name"], "owner": found.get("owner"), "created_at": found["created_at"], **lies})
     for part in ("stats", "config"):
         put(f"\n{part}")
         put_fields({f"  {field}": _shown(value) for field, value in found[part].items()})

@@ -1,0 +1,247 @@
+"""`pushq cluster plan`, `apply-plan`: which queues would cool hot clusters, and have them go there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.commands.asking import all_pages, ask
+from gateway.commands.base import command, json_option, run, yes_option
+from gateway.commands.cluster_moves import WAIT_S, arrived, begin, place_of
+from gateway.commands.exits import Failure, translate
+from gateway.commands.figures import FigureRange
+from gateway.commands.output import confirm, progress, put_items, put_table, tell
+from gateway.commands.places import Place, Step, steps
+from gateway.commands.target import Target, target_options
+from web_console.wording import counted
+
+if TYPE_CHECKING:
+    from backend_store.client.plans import Plan
+    from push.client import Admin
+
+PROBLEMS_SAID_MAX = 20
+
+
+@command("plan")
+@target_options
+def plan(target: Target) -> None:
+    """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
+
+    It is what the manager found last, for a person to look at. A plan without moves: no cluster is hot, or nothing
+    that is known would cool it.
+    """
+    from backend_store.client import plans
+
+    found = run(ask(target, lambda admin: admin.ask("GET", "/v1/cluster"))).get("plan")
+    if found is None:
+        raise Failure("this server is of a version that knows no plan")
+    click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
+
+
+@command("apply-plan")
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only check the plan, and show what it says.")
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="A cluster that there is. Repeats.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=FigureRange(min=1, max=86_400),
+    default=WAIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait, for each queue, until publishes arrive at its new cluster.",
+)
+@yes_option
+@target_options
+@json_option
+def apply_plan(
+    file: Path,
+    dry_run: bool,
+    clusters: Sequence[str],
+    wait_s: float,
+    is_sure: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: have its queues move.
+
+    They go one after the other: the next one begins when publishes arrive at the new cluster of the one before. Numbers
+    of partitions are set first. Nothing begins where one entry cannot be carried out: this version moves whole queues,
+    and a queue lies in one cluster. Run again after an interruption, it passes over what is done or under way.
+
+    The key has the scopes admin and operator. With --dry-run the scope admin is enough; where the server has no
+    clusters, or the key no scope operator, clusters are then checked only with --cluster, and of queues those of the
+    key's tenant alone.
+    """
+    wanted = _read(file, clusters)
+    rows = run(_apply(wanted, file, wait_s, target, is_dry=dry_run, is_sure=is_sure))
+    if as_json:
+        put_items(rows)
+        return
+    shown = [
+        [one["tenant"], one["queue"], one["what"], one["from"] or "–", ",".join(one["to"]), _state(one)] for one in rows
+    ]
+    put_table(("tenant", "queue", "what", "from", "to", "state"), shown)
+    if dry_run:
+        grows, grow = "queue that gets more partitions", "queues that get more partitions"
+        many, more = len(wanted.moves), len(wanted.partitions)
+        tell(f"the plan is good: {counted(many, 'move')}, {counted(more, grows, grow)}")
+
+
+def _read(file: Path, clusters: Sequence[str]) -> Plan:
+    from backend_store.client import plans
+    from backend_store.model import InvalidRequest
+
+    try:
+        with file.open("rb") as opened:
+            found = plans.parse(opened.read(plans.PLAN_BYTES_MAX + 1))
+        if clusters:
+            plans.check_clusters(found, clusters)
+    except InvalidRequest as error:
+        raise Failure(f"{file}: {error.detail}") from None
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from None
+    return found
+
+
+async def _apply(
+    wanted: Plan, file: Path, wait_s: float, target: Target, *, is_dry: bool, is_sure: bool
+) -> list[dict[str, Any]]:
+    async with target.admin() as admin:
+        tenant = (await admin.usage(limit=1))["tenant"]
+        found = await _checked(admin, wanted, file, tenant, is_dry=is_dry)
+        todo = [step for step in found if not step.is_done]
+        if not is_dry and todo:
+            confirm(f"{_question(todo)}, at {target.base_url}?", is_sure=is_sure)
+            await _carry_out(admin, todo, file, wait_s)
+    return _rows(wanted, tenant, found, is_dry=is_dry)
+
+
+async def _checked(admin: Admin, wanted: Plan, file: Path, tenant: str, *, is_dry: bool) -> list[Step]:
+    """What is to be done; nothing where that cannot be known, and need not for a dry run. Raises `Failure`."""
+    from backend_store.client import plans
+    from backend_store.model import InvalidRequest
+
+    queues = await all_pages(admin.list_queues)
+    try:
+        plans.check_queues(wanted, tenant, {one["name"]: _open(one) for one in queues})
+        if (known := await _clusters(admin, is_dry=is_dry)) is None:
+            return []
+        plans.check_clusters(wanted, known)
+    except InvalidRequest as error:
+        raise Failure(f"{file}: {error.detail}") from None
+    names = [(one.tenant, one.queue) for one in wanted.moves] + [(one.tenant, one.queue) for one in wanted.partitions]
+    places = {name: await _place(admin, *name) for name in names}
+    found = steps(wanted, places, tenant, {one["name"]: one["config"]["partitions"] for one in queues})
+    if problems := [step.why_not for step in found if step.why_not]:
+        more = len(problems) - PROBLEMS_SAID_MAX
+        lines = [*problems[:PROBLEMS_SAID_MAX], *([f"and {more} more"] if more > 0 else [])]
+        bad = counted(len(problems), "entry", "entries")
+        raise Failure(f"{file}: {bad} cannot be carried out, and nothing was begun", lines=lines)
+    return found
+
+
+async def _clusters(admin: Admin, *, is_dry: bool) -> list[str] | None:
+    """The names of those that there are; None where the server has none, or does not say."""
+    from push.client.errors import ApiError
+
+    try:
+        await admin.ask("GET", "/v1/cluster/moves")
+        return [one["name"] for one in (await admin.ask("GET", "/v1/cluster"))["clusters"]]
+    except ApiError as error:
+        if is_dry and error.code in ("not-found", "forbidden"):
+            return None
+        raise
+
+
+async def _place(admin: Admin, tenant: str, queue: str) -> Place | None:
+    from push.client.errors import ApiError
+
+    try:
+        return await place_of(admin, tenant, queue)
+    except ApiError as error:
+        if error.code != "queue-not-found":
+            raise
+        return None
+
+
+def _question(todo: Sequence[Step]) -> str:
+    from backend_store.client.plans import PlannedMove
+
+    moves = sum(isinstance(step.entry, PlannedMove) for step in todo)
+    resized = len(todo) - moves
+    said = [f"move {counted(moves, 'queue')} to other clusters"] if moves else []
+    said += [f"set the partitions of {counted(resized, 'queue')}"] if resized else []
+    return " and ".join(said).capitalize()
+
+
+async def _carry_out(admin: Admin, todo: Sequence[Step], file: Path, wait_s: float) -> None:
+    """One after the other. Raises `Failure` at the first that does not go, with how far it came."""
+    from push.client.errors import PushqError
+
+    with progress(f"applying {file.name}", len(todo)) as advance:
+        for done, step in enumerate(todo):
+            try:
+                await _do(admin, step, wait_s)
+            except (PushqError, Failure) as error:
+                failure = error if isinstance(error, Failure) else translate(error)
+                assert failure is not None
+                failure.lines += (f"this was {step.at}; {done} of {len(todo)} are done: run it again to go on",)
+                raise failure from error
+            advance(done + 1)
+
+
+async def _do(admin: Admin, step: Step, wait_s: float) -> None:
+    from backend_store.client.plans import PlannedMove
+
+    entry = step.entry
+    if isinstance(entry, PlannedMove):
+        await begin(admin, entry.tenant, entry.queue, entry.to)
+        await arrived(admin, entry.tenant, entry.queue, entry.to, wait_s)
+    else:
+        await admin.update_queue(entry.queue, {"partitions": entry.partitions})
+
+
+def _rows(wanted: Plan, tenant: str, found: Sequence[Step], *, is_dry: bool) -> list[dict[str, Any]]:
+    """In the order of the file."""
+    rows: list[dict[str, Any]] = [
+        {"tenant": one.tenant, "queue": one.queue, "what": _what(one.partition), "from": one.source, "to": [one.to]}
+        for one in wanted.moves
+    ]
+    rows += [
+        {
+            "tenant": one.tenant,
+            "queue": one.queue,
+            "what": counted(one.partitions, "partition"),
+            "from": None,
+            "to": list(one.clusters),
+        }
+        for one in wanted.partitions
+    ]
+    places = [f"moves[{at}]" for at in range(len(wanted.moves))]
+    places += [f"partitions[{at}]" for at in range(len(wanted.partitions))]
+    by_place = {step.at: step for step in found}
+    for row, at in zip(rows, places, strict=True):
+        step = by_place.get(at)
+        row["is_checked"] = step is not None or row["tenant"] == tenant
+        row["state"] = None if step is None else "passed_over" if step.is_done else "to_do" if is_dry else "done"
+    return rows
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["state"] is None:
+        return "looked up" if row["is_checked"] else "not looked up"
+    return str(row["state"]).replace("_", " ")
+
+
+def _what(partition: int | None) -> str:
+    return "the whole queue" if partition is None else f"partition {partition}"
+
+
+def _open(queue: dict[str, Any]) -> int:
+    """How many partitions it has."""
+    return int(queue["partitions"]["open"]) if "partitions" in queue else 1
