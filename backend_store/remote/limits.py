@@ -91,3 +91,5 @@ MOVE_FORGET_MS: Final = 60_000
 """How long after the window of its ids a place is remembered that a queue left: all gateways have heard of it before."""
 MOVE_SETTLE_SECONDS_MAX: Final = 1.0
 """How long publishes to a queue that arrived somewhere wait until all shards there have said that they have it."""
+READY_LOOK_SECONDS: Final = 0.05
+"""How often it is looked whether the cluster is there that a queue is to move to."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -20,10 +21,17 @@ from backend_store.model import (
     PushqError,
     QueueDefinition,
     QueueNotFound,
+    Unavailable,
     Whereabouts,
 )
 from backend_store.node.node import wall_clock_ms
-from backend_store.remote.limits import MOVE_FORGET_MS, MOVE_LOOK_SECONDS, MOVE_STEP_SECONDS
+from backend_store.remote.limits import (
+    MOVE_FORGET_MS,
+    MOVE_LOOK_SECONDS,
+    MOVE_STEP_SECONDS,
+    OTHERS_SECONDS_MAX,
+    READY_LOOK_SECONDS,
+)
 from backend_store.service.left_behind import Left
 from backend_store.service.relocating import (
     Arrive,
@@ -116,14 +124,26 @@ class Moves:
         if target is None:
             there = ", ".join(sorted(one.name for one in store.clusters.values()))
             raise NotFound(f"there is no cluster {to!r}; there are {there}")
-        if not target.is_ready:
-            raise target.first.line.unavailable()
+        await self._ready(target)
         asked = BeginRelocation(tenant, name, target.key, len(target.homes), target.lanes)
         changed = _definition(await store.ask(asked, may_repeat=True))
         log.info("a queue moves to another cluster", tenant=tenant, queue=name, to=to)
         move = next((move for move in self._moves_of(changed) if move.to == to), None)
         assert move is not None, "a queue that moves has a move"
         return move
+
+    async def _ready(self, target: BackendCluster) -> None:
+        """Raises `Unavailable` where a cluster is not there, or does not take this home cluster's queues."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OTHERS_SECONDS_MAX):
+                while not target.is_ready:
+                    await asyncio.sleep(READY_LOOK_SECONDS)
+        if target.is_ready:
+            return
+        if not target.first.line.is_open:
+            raise target.first.line.unavailable()
+        unsaid = f"cluster {target.name!r} has not said yet that it takes this home cluster's queues"
+        raise Unavailable(target.why_not or unsaid, retry_after_ms=1_000)
 
     async def give_up(self, tenant: str, name: str) -> None:
         """Leaves a queue where it is. Raises `QueueNotFound`, `Conflict` where the new cluster has it already or
