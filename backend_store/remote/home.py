@@ -34,6 +34,8 @@ from backend_store.model import (
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
+    ADOPT_RETRY_SECONDS,
+    ADOPT_SECONDS_MAX,
     ADOPTED_AT_ONCE_MAX,
     CLAIM_RETRY_SECONDS,
     DROP_AFTER_SECONDS,
@@ -146,13 +148,7 @@ class Home:
     async def _adopted_for(self, definition: QueueDefinition, waiting: deque[Waiting]) -> None:
         error: PushqError | None = self.line.unavailable()
         try:
-            if not self._store.first.line.is_open:
-                # It may have been deleted meanwhile, and must not come back.
-                raise self._store.first.line.unavailable()
-            await self.adopt([definition])
-            error = None
-        except PushqError as refused:
-            error = refused
+            error = await self._adopt_soon(definition)
         finally:
             self._waiting.pop(definition.uid, None)
             while waiting:
@@ -160,6 +156,23 @@ class Home:
                     waiting.popleft()(error)
                 except Exception:
                     log.exception("what waited for a queue failed", shard=self.shard, queue=definition.name)
+
+    async def _adopt_soon(self, definition: QueueDefinition) -> PushqError | None:
+        """None: the shard has it. The error, where it cannot be told in time; it may have no leader meanwhile."""
+        over = self._loop.time() + ADOPT_SECONDS_MAX
+        while True:
+            try:
+                if not self._store.first.line.is_open:
+                    # It may have been deleted meanwhile, and must not come back.
+                    raise self._store.first.line.unavailable()
+                await self.adopt([definition])
+            except PushqError as error:
+                is_known_away = isinstance(error, ClusterAway) or not isinstance(error, Unavailable)
+                if is_known_away or self._loop.time() >= over:
+                    return error
+                await asyncio.sleep(ADOPT_RETRY_SECONDS)
+            else:
+                return None
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
         """Returns when the shard has them, as they are known here. Raises `PushqError`."""

@@ -30,6 +30,7 @@ from backend_store.model import (
     Claim,
     InvalidRequest,
     PeekPage,
+    Published,
     PushqError,
     QueueDefinition,
     QueueNotFound,
@@ -152,15 +153,52 @@ class LanedQueue(RemoteQueue):
         return [*found, anywhere] if anywhere.blocks or not found else found
 
     def _send(self, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
-        line = self._cluster.doors.line_of(None if share.partition == ANYWHERE else share.partition)
+        """To the home lane of what has a slot, once that lane has the queue: calls to it keep their order. To any door
+        what has none, and where that host does not have the queue yet to the door of one that has."""
+        if share.partition != ANYWHERE:
+            lane = self.lanes[share.partition]
+            if lane.home.has(lane.definition):
+                self._bring(share, share.partition, reply, claim, until_ms)
+            else:
+                lane.home.when_there(lane.definition, lambda error: self._went_on(error, share, reply, claim, until_ms))
+            return
+
+        def told(result: Published | PushqError) -> None:
+            there = next((n for n, lane in enumerate(self.lanes) if lane.home.has(lane.definition)), None)
+            if isinstance(result, QueueNotFound) and not self.deleted and there is not None:
+                self._bring(share, there, reply, claim, until_ms)
+            else:
+                reply(self._not_there_yet if isinstance(result, QueueNotFound) and not self.deleted else result)
+
+        self._bring(share, None, told, claim, until_ms)
+
+    @property
+    def _not_there_yet(self) -> Unavailable:
+        return Unavailable(f"queue {self.name!r} is not with all of its hosts yet", retry_after_ms=500)
+
+    def _went_on(
+        self, error: PushqError | None, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int
+    ) -> None:
+        is_over = until_ms and self._store.steady_ms() >= until_ms
+        if error is None and self.deleted:
+            error = self.gone
+        if error is None and is_over:
+            error = self._not_there_yet
+        if error is not None:
+            reply(error)
+        else:
+            self._bring(share, share.partition, reply, claim, until_ms)
+
+    def _bring(self, share: Share, lane: int | None, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
+        line = self._cluster.doors.line_of(lane)
         budget_ms = until_ms - self._store.steady_ms() if until_ms else SETTLE_MS_MAX
         number = line.next_number()
         frame = Publish(number, budget_ms, self.tenant, self.name, self.uid, sent_blocks(share.blocks), claim)
 
         def done(result: Placed | PushqError) -> None:
             self._store.forget_looks(self.place_there)
-            if isinstance(result, QueueNotFound) and not self.deleted:
-                result = Unavailable(f"queue {self.name!r} is not with all of its hosts yet", retry_after_ms=500)
+            if isinstance(result, QueueNotFound) and not self.deleted and lane is not None:
+                result = self._not_there_yet
             reply(published(result) if isinstance(result, Placed) else result)
 
         may_repeat = claim is not None or all(map(is_known_again, share.blocks))

@@ -57,6 +57,10 @@ UNHEARD_NAMES_MAX: Final = 10_000
 """Such names that are remembered."""
 REPORT_SECONDS: Final = 0.5
 """How often gateways ask the storage of their machine about its disk and its commits."""
+ADOPT_SECONDS_MAX: Final = 8.0
+"""How long messages wait for a shard without a leader to take over the queue that they are for."""
+ADOPT_RETRY_SECONDS: Final = 0.2
+"""How soon it is asked to do so again."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
 AWAY_SECONDS: Final = 3.0

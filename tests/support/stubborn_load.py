@@ -41,6 +41,8 @@ class StubbornLoad:
         self.history = KeyedHistory()
         self.refused = 0
         """Requests that were answered with one of `AGAIN`."""
+        self.cut_off = 0
+        """Requests that were not answered."""
         self._urls = urls
         self._headers = headers
         self._stopped = False
@@ -122,7 +124,12 @@ class StubbornLoad:
 
     async def _insist(self, http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> Any:
         while True:
-            answer = await http.post(f"/v1/queues/{self.queue}/{path}", json=body)
+            try:
+                answer = await http.post(f"/v1/queues/{self.queue}/{path}", json=body)
+            except httpx2.TransportError:  # its gateway was killed
+                self.cut_off += 1
+                await asyncio.sleep(PAUSE_S)
+                continue
             if answer.is_success:
                 return answer.json()
             assert answer.json()["code"] in AGAIN, answer.text
