@@ -69,6 +69,17 @@ def links_of(config: QueueConfig) -> list[str]:
     return [name for name in named if name is not None and name != COMPANION]
 
 
+def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
+    """Raises `Conflict` where a queue is to name one that is on its way to another cluster, or is so itself: what goes from
+    one to the other would be left behind."""
+    moving = next((one for one in queues if one is not None and (one.moving_to is not None or one.former)), None)
+    if moving is not None:
+        raise Conflict(
+            f"queue {name!r}: {moving.name!r} is on its way to another cluster; name it when it has nothing left in the "
+            "old one"
+        )
+
+
 def _check_together(name: str, queues: Sequence[QueueDefinition]) -> None:
     apart = next((one for one in queues if one.place != queues[0].place), None)
     if apart is not None:

@@ -17,7 +17,7 @@ import msgspec
 from backend_store.core.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
-from backend_store.metadata.elsewhere import HERE, Elsewhere, links_of
+from backend_store.metadata.elsewhere import HERE, Elsewhere, check_linked, links_of
 from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
 from backend_store.metadata.relocation import Change as Step
@@ -31,6 +31,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Quotas,
+    Unavailable,
     Whereabouts,
 )
 from backend_store.storage.engine import Batch, Engine, Table
@@ -120,6 +121,8 @@ class Metadata:
         self.maps: dict[int, PartitionMap] = {one.uid: one for one in _load(engine, MAPS, PartitionMap)}
         """By uid, of queues that have or had several partitions."""
         self.data_keys = DataKeys(engine, _load)
+        self.is_swept: Callable[[int], bool] = lambda uid: True
+        """Whether no rows are left of a queue that lay here under the number."""
         self.on_shredded: Callable[[int], None] = _ignore
         """Told of a queue whose data keys have gone with it."""
         stored = engine.get(Table.META, NEXT_UID)
@@ -174,6 +177,7 @@ class Metadata:
                 raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
             self._check_quota(tenant)
             linked = [self.defined(tenant, other) for other in links_of(config)]
+            check_linked(name, linked)
             place = self.elsewhere.choose(name, linked, here=len(self.queues), cluster=cluster, shards=shards)
             definition = QueueDefinition(
                 uid=self._next_uid,
@@ -249,6 +253,9 @@ class Metadata:
             known = self.queues.get((definition.tenant, definition.name))
             if known is not None and (known.uid != definition.uid or known.version >= definition.version):
                 return False
+            if known is not None and known.floor < definition.floor:
+                raise Unavailable(f"queue {definition.name!r} was here before, and is not gone yet", retry_after_ms=200)
+            self._check_swept(definition)
             batch = Batch()
             self._next_uid = max(self._next_uid, ADOPTED_UIDS)
             partitions = self._founded(definition, batch) if known is None else None
@@ -283,7 +290,9 @@ class Metadata:
             known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version or (seen is not None and seen.uid != known.uid):
                 return None
-            self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
+            linked = [self.defined(tenant, other) for other in links_of(config)]
+            check_linked(name, [*linked, known] if linked else linked)
+            self.elsewhere.check(known, linked)
             changed = known.changed(config)
             await self._put_where_it_lies(changed, Batch())
             return changed
@@ -298,13 +307,24 @@ class Metadata:
             changed = msgspec.structs.replace(change(known), version=version + 1)
             batch = Batch()
             partitions = None
-            if self.is_here(changed.place) and (tenant, name) not in self.queues:
+            own = self.queues.get((tenant, name))
+            if self.is_here(changed.place) and own is not None and own.floor < changed.floor:
+                raise Unavailable(f"queue {name!r} was here before, and is not gone yet", retry_after_ms=200)
+            if self.is_here(changed.place) and own is None:
+                self._check_swept(changed)
                 partitions = self._founded(changed, batch)
                 _stage(batch, NEXT_UID, self._next_uid)
             await self._put_where_it_lies(changed, batch)
             if partitions is not None:
                 self.maps[changed.uid] = partitions
             return changed
+
+    def _check_swept(self, definition: QueueDefinition) -> None:
+        """Of a queue that may come back: raises `Unavailable` while rows that it had here before are being deleted."""
+        is_new = (definition.tenant, definition.name) not in self.queues
+        if is_new and definition.floor and not self.is_swept(definition.uid):
+            detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
+            raise Unavailable(detail, retry_after_ms=200)
 
     def is_here(self, place: Whereabouts) -> bool:
         return place == HERE or (self.lane is not None and place.cluster == HERE.cluster)

@@ -55,10 +55,16 @@ def begin(to: Whereabouts, now_ms: int) -> Change:
 
 
 def give_up(known: QueueDefinition) -> QueueDefinition:
-    """Raises `Conflict` where nothing is left to give up."""
+    """Raises `Conflict` where nothing is left to give up, or nobody could say what was refused meanwhile: of calls that are
+    on the way one may be refused and the next one taken."""
     if known.moving_to is None:
         why = "has arrived; plan a move back" if known.former else "does not move"
         raise Conflict(f"queue {known.name!r} {why}")
+    if known.config.ordering == "strict":
+        raise Conflict(
+            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it ends as soon as "
+            "all of the old cluster's shards answer"
+        )
     return replace(known, moving_to=None, moving_since_ms=0)
 
 
@@ -74,7 +80,7 @@ def arrive(end: int, now_ms: int) -> Change:
             known,
             cluster=to.cluster,
             shard=to.shard,
-            floor=floor_above(end),
+            floor=floor_above(max(end, known.floor)),
             moving_to=None,
             moving_since_ms=0,
             former=(left, *known.former),

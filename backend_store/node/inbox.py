@@ -24,6 +24,8 @@ class Inbox:
     """Bounded in messages and bytes: what does not fit is refused before anything happened."""
 
     def __init__(self) -> None:
+        self.takes_none = False
+        """Its queue lies elsewhere now, or goes there."""
         self.messages = 0
         self.added = 0
         """Calls that ever came, and, in `taken`, that left for a commit. Those that were promised room do not wait in

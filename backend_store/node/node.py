@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ from backend_store.node.limits import SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.rows import TIMED, replicas_in
-from backend_store.node.sweeper import Sweeper
+from backend_store.node.sweeper import Sweeper, is_swept
 from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
 from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
@@ -103,6 +104,7 @@ class Node:
         self.committer = Committer(self.writer, self.loop, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
         self.sweeper = Sweeper(engine, self.committer.write)
+        self.metadata.is_swept = partial(is_swept, engine)
         self.space = SpaceGuard(engine, directory, space) if directory is not None else None
         self.sealer: Sealer | None = None
         """The gateway's. It is there before any queue is opened, or never."""

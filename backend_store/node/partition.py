@@ -144,8 +144,6 @@ class Partition(LogReads):
         """It is closed because nothing was left in it; its queue is there."""
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
-        self.takes_none = False
-        """The queue moves to another cluster, or has moved: what is published is known here or refused."""
         self.views: dict[int, View] = {}
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
@@ -404,6 +402,15 @@ class Partition(LogReads):
         """How long the oldest publish has waited for a commit cycle."""
         came_ms = self.inbox.came_ms
         return 0 if came_ms is None else max(0, self.node.steady_ms() - came_ms)
+
+    @property
+    def takes_none(self) -> bool:
+        """The queue moves to another cluster, or has moved: what is published is known here or refused."""
+        return self.inbox.takes_none
+
+    @takes_none.setter
+    def takes_none(self, is_so: bool) -> None:
+        self.inbox.takes_none = is_so
 
     @property
     def is_gone(self) -> bool:

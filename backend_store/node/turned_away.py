@@ -62,6 +62,8 @@ def _repeat(partition: Partition, call: Call) -> Published | PushqError:
         if isinstance(said, Original):
             return claims.repeat(call, said)
         assert said is Known.ONE_BY_ONE
+        if not call.messages:  # of several partitions each is asked about its own next
+            return Published(partition.index, Offset(-1), 0, fsynced=config.durability == "fsync")
         ids = [name_in_call(call.claim, n) if one is None else one for n, one in enumerate(ids)]
     elif config.dedupe == "none" and not call.dedupes:
         return refusal

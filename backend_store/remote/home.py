@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from backend_store.client.embedded import owner_of
 from backend_store.client.streams import Gap
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.leases import ChunkState
@@ -162,9 +163,6 @@ class Home:
         over = self._loop.time() + ADOPT_SECONDS_MAX
         while True:
             try:
-                if not self._store.first.line.is_open:
-                    # It may have been deleted meanwhile, and must not come back.
-                    raise self._store.first.line.unavailable()
                 await self.adopt([definition])
             except PushqError as error:
                 is_known_away = isinstance(error, ClusterAway) or not isinstance(error, Unavailable)
@@ -176,6 +174,8 @@ class Home:
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
         """Returns when the shard has them, as they are known here. Raises `PushqError`."""
+        if definitions and not self._store.first.line.is_open:
+            raise self._store.first.line.unavailable()  # it may have been deleted meanwhile, or have moved away
         definitions = [self._as_told(one) for one in definitions]
         definer = self._definer()
         is_new = self is self.cluster.first and not self.is_ours
@@ -189,7 +189,8 @@ class Home:
             await self.ask(AdoptQueues(definitions, definer), may_repeat=True)
 
     def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
-        known = self._store.metadata.queues.get((definition.tenant, definition.name))
+        """Of a companion its queue, which it lies with."""
+        known = self._store.metadata.queues.get((definition.tenant, owner_of(definition.name)))
         if known is not None and known.uid == definition.uid:
             definition = known
         return as_known_in(definition, self.cluster.key, self.cluster.any_or(self.shard))
@@ -206,9 +207,10 @@ class Home:
 
     async def drop(self, uids: list[int]) -> None:
         """Of queues that are defined no more, or lie here no more. Raises `PushqError`."""
-        versions = {one.uid: one.version for one in self._store.metadata.queues.values() if one.uid in uids}
-        gone = [uid for uid in uids if uid not in versions]
-        await self.ask(DropQueues(gone, self._definer(), list(versions.items())), may_repeat=True)
+        known = {one.uid: one for one in self._store.metadata.queues.values() if one.uid in uids}
+        gone = [uid for uid in uids if uid not in known]
+        moved = [(uid, one.version) for uid, one in known.items() if not self.cluster.lies_in(one, self.shard)]
+        await self.ask(DropQueues(gone, self._definer(), moved), may_repeat=True)
 
     def _definer(self) -> str:
         """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""

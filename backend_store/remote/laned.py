@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -363,18 +363,21 @@ class LanedQueue(RemoteQueue):
         return outcome
 
 
+Part = TypeVar("Part")
+
+
 def judge(
     receipts: list[str],
-    of: Callable[[str], RemoteQueue],
-    anyone: RemoteQueue,
-    ask: Callable[[RemoteQueue, list[str], VerdictsReply], None],
+    of: Callable[[str], Part],
+    anyone: Part,
+    ask: Callable[[Part, list[str], VerdictsReply], None],
     reply: VerdictsReply,
 ) -> None:
     """Asks each part of a queue about its own receipts; `of` says whose a token is, and `anyone` is asked about none.
 
     Where some part does not answer, its receipts alone have the error.
     """
-    found: dict[RemoteQueue, list[int]] = {}
+    found: dict[Part, list[int]] = {}
     for number, receipt in enumerate(receipts):
         found.setdefault(of(receipt[:-2]), []).append(number)
     if len(found) <= 1:

@@ -97,3 +97,5 @@ MOVE_SETTLE_SECONDS_MAX: Final = 1.0
 """How long publishes to a queue that arrived somewhere wait until all shards there have said that they have it."""
 READY_LOOK_SECONDS: Final = 0.05
 """How often it is looked whether the cluster is there that a queue is to move to."""
+MOVED_RETRY_MS: Final = 100
+"""When to send a call again that was encoded for a place which its queue has left."""

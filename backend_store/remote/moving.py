@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -82,8 +83,8 @@ class Moves:
         """As it was when last asked for, of former places."""
         self._moving: dict[int, QueueDefinition] = {}
         """By uid, the queues with something left to do."""
-        self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._news: dict[int, asyncio.Event] = {}
+        """Wakes who takes the steps of a queue: its definition has changed."""
 
     def under_way(self) -> list[QueueMove]:
         """All of them, by tenant and queue. A queue that came by several clusters has one for each that it left."""
@@ -119,7 +120,16 @@ class Moves:
         that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that there is not, `Conflict`
         for a queue that cannot move now, `InvalidRequest` for one that never can, and `Unavailable`."""
         store = self._store
-        store.metadata.find(tenant, name)
+        if (tenant, name) not in store.metadata.queues:
+            raise QueueNotFound(f"tenant {tenant!r} has no queue {name!r}")
+        awaited = (
+            one for one in store.metadata.moved.values() if (one.definition.tenant, one.target) == (tenant, name)
+        )
+        if (source := next(awaited, None)) is not None and source.until_ms > wall_clock_ms():
+            raise Conflict(
+                f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a week "
+                "after that, and would not find it in another cluster"
+            )
         target = next((one for one in store.clusters.values() if one.name == to), None)
         if target is None:
             there = ", ".join(sorted(one.name for one in store.clusters.values()))
@@ -153,34 +163,36 @@ class Moves:
 
     # ------------------------------------------------------------------------------------------------ step by step
 
-    def told(self, definitions: list[QueueDefinition]) -> None:
-        """Of definitions that are new or changed."""
+    def told(self, definitions: Iterable[QueueDefinition], there: Collection[int]) -> None:
+        """`definitions` are new or changed; `there`: the uids of all queues that are defined."""
+        for uid in [uid for uid in self._moving if uid not in there]:
+            self._over(uid)
         for definition in definitions:
-            if definition.moving_to is not None or definition.former:
-                self._moving[definition.uid] = definition
-            elif self._moving.pop(definition.uid, None) is not None:
-                self._left = {at: left for at, left in self._left.items() if at[0] != definition.uid}
-        if self._moving:
-            self._news.set()
-            if self._task is None or self._task.done():
-                self._task = self._store.background(self._go_on())
-
-    def gone(self, uid: int) -> None:
-        """The queue was deleted."""
-        self._moving.pop(uid, None)
-        self._left = {at: left for at, left in self._left.items() if at[0] != uid}
-
-    async def _go_on(self) -> None:
-        while self._moving:
-            self._news.clear()
-            await asyncio.gather(*(self._step(one) for one in list(self._moving.values())))
-            is_hurried = any(one.moving_to is not None for one in self._moving.values())
-            # Gateways do not step on each other's feet, and what they decide twice counts once.
-            seconds = (MOVE_STEP_SECONDS if is_hurried else MOVE_LOOK_SECONDS) * random.uniform(0.75, 1.25)
-            try:
-                await asyncio.wait_for(self._news.wait(), seconds)
-            except TimeoutError:
+            uid = definition.uid
+            if definition.moving_to is None and not definition.former:
+                self._over(uid)
                 continue
+            self._moving[uid] = definition
+            if uid not in self._news:
+                self._news[uid] = asyncio.Event()
+                self._store.background(self._go_on(uid, self._news[uid]))
+            self._news[uid].set()
+
+    def _over(self, uid: int) -> None:
+        if self._moving.pop(uid, None) is not None:
+            self._left = {at: left for at, left in self._left.items() if at[0] != uid}
+            self._news.pop(uid).set()
+
+    async def _go_on(self, uid: int, news: asyncio.Event) -> None:
+        """One queue's steps, so that a cluster that does not answer holds up no others'."""
+        while self._news.get(uid) is news:
+            news.clear()
+            definition = self._moving[uid]
+            await self._step(definition)
+            # Gateways do not step on each other's feet, and what they decide twice counts once.
+            seconds = MOVE_STEP_SECONDS if definition.moving_to is not None else MOVE_LOOK_SECONDS
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), seconds * random.uniform(0.75, 1.25))
 
     async def _step(self, definition: QueueDefinition) -> None:
         try:

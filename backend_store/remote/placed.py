@@ -17,8 +17,6 @@ import msgspec
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
-from backend_store.client.peek import Place as PeekPlace
-from backend_store.client.peek import check_cursor, encode_place
 from backend_store.client.queue import PublishReply, Purge, SettledAndPublished, VerdictsReply
 from backend_store.core.chunk import Blocks, Columns
 from backend_store.core.leases import Holder, Lease
@@ -30,24 +28,26 @@ from backend_store.model import (
     Block,
     Claim,
     ClusterAway,
+    InvalidRequest,
     PeekPage,
     PushqError,
     QueueDefinition,
+    QueueStats,
     Unavailable,
     Whereabouts,
 )
 from backend_store.remote.laned import LanedQueue, judge
 from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_SETTLE_SECONDS_MAX
 from backend_store.remote.queue import RemoteQueue
-from backend_store.remote.redrives import RemoteLetters
+from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
 from backend_store.remote.turnover import Turnover
 
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
 
-_BEGIN = 254
-"""In a cursor: no shelf, but all of a place's messages from the first on."""
+_PLACE = "~"
+"""In a cursor: before and behind the floor of a place."""
 
 
 class PlacedQueue(RemoteQueue):
@@ -57,6 +57,10 @@ class PlacedQueue(RemoteQueue):
         super().__init__(store, definition, owner=owner, is_companion=is_companion)
         self.parts: list[RemoteQueue] = []
         self._at: dict[Whereabouts, RemoteQueue] = {}
+        self._missing: dict[Whereabouts, ClusterAway] = {}
+        """Places of it that nobody here can reach, as their clusters have not been met or are not those of their name."""
+        self._redriven_at: Whereabouts | None = None
+        """Where the last redrive was begun."""
         self._turn = 0
         self._is_retrying = False
         self._turnover = Turnover(self)
@@ -88,7 +92,8 @@ class PlacedQueue(RemoteQueue):
         before = self.definition
         super().redefined(definition)
         self._place_parts()
-        if before.place != definition.place or (before.moving_to is not None and definition.moving_to is None):
+        is_elsewhere = before.place != definition.place
+        if not self.is_companion and (is_elsewhere or (before.moving_to is not None and definition.moving_to is None)):
             self._turnover.hold()
             self._store.background(self._settle_in())
         self._wake()
@@ -103,16 +108,30 @@ class PlacedQueue(RemoteQueue):
     def _place_parts(self) -> None:
         definition = self.definition
         places = [definition.place, *(former.place for former in definition.former)]
-        for place in [place for place in self._at if place not in places]:
-            self._at.pop(place).end()
+        self._missing.clear()
         for place in places:
             if (part := self._at.get(place)) is not None:
                 part.redefined(self._as_of(place))
-            else:
-                with suppress(ClusterAway):  # a former place that is away keeps nobody from the present one
-                    self._at[place] = self._made(place)
-        self.parts = [self._at[place] for place in places if place in self._at]
+                continue
+            try:
+                self._at[place] = self._made(place)
+            except ClusterAway as error:  # a former place that is away keeps nobody from the present one
+                self._missing[place] = error
+        parts = [self._at[place] for place in places if place in self._at]
+        for place in [place for place in self._at if place not in places and parts]:
+            self._at.pop(place).end()
+        self.parts = parts or self.parts
         self.home = self.current.home
+
+    def check_there(self) -> None:
+        if (away := self._missing.get(self.definition.place)) is not None:
+            raise away
+        super().check_there()
+
+    def _check_all_there(self) -> None:
+        """Raises `ClusterAway` where what is asked for would not be of all of it."""
+        for away in self._missing.values():
+            raise away
 
     def _as_of(self, place: Whereabouts) -> QueueDefinition:
         lanes = self._store.clusters[place.cluster].lanes if place.cluster in self._store.clusters else 0
@@ -137,12 +156,14 @@ class PlacedQueue(RemoteQueue):
             part.end()
 
     def _part_of(self, token: str) -> RemoteQueue:
-        """The part whose message a token names; what is no token is refused by any."""
-        if len(self.parts) == 1:
+        """The part whose message a token names; what is no token is refused by any. Raises `ClusterAway`."""
+        former = self.definition.former
+        if not former or (fields := claimed_fields(token)) is None or fields.base >= self.definition.floor:
             return self.current
-        fields = claimed_fields(token)
-        base = fields.base if fields is not None else self.definition.floor
-        return next((part for part in self.parts if base >= part.definition.floor), self.parts[-1])
+        place = next((one.place for one in former if fields.base >= one.floor), former[-1].place)
+        if (away := self._missing.get(place)) is not None:
+            raise away
+        return self._at[place]
 
     # ------------------------------------------------------------------------------------------------------ publish
 
@@ -168,6 +189,9 @@ class PlacedQueue(RemoteQueue):
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
+        if (away := self._missing.get(self.definition.place)) is not None:
+            reply(away)
+            return
         self._turnover.publish(blocks, reply, claim, until_ms)
 
     def refused_here(self) -> None:
@@ -203,8 +227,12 @@ class PlacedQueue(RemoteQueue):
         publishes: Sequence[tuple[RemoteQueue, list[Block]]],
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
-        parts = {self._part_of(receipt[:-2]) for receipt in receipts}
-        if parts - {self.current} or self.definition.moving_to is not None:
+        try:
+            is_current = all(self._part_of(receipt[:-2]) is self.current for receipt in receipts)
+        except ClusterAway as away:
+            reply(away)
+            return
+        if not is_current or self.definition.moving_to is not None:
             detail = (
                 f"queue {self.name!r} moves to another cluster: what is published with an ack of one of its messages "
                 "would lie apart from that; publish, then ack"
@@ -241,10 +269,25 @@ class PlacedQueue(RemoteQueue):
     def _judge(
         self, receipts: list[str], reply: VerdictsReply, ask: Callable[[RemoteQueue, list[str], VerdictsReply], None]
     ) -> None:
-        if len(self.parts) == 1:
+        if not self.definition.former:
             ask(self.current, receipts, reply)
-        else:
-            judge(receipts, self._part_of, self.current, ask, reply)
+            return
+        away: dict[Whereabouts, ClusterAway] = {}
+
+        def of(token: str) -> RemoteQueue | ClusterAway:
+            try:
+                return self._part_of(token)
+            except ClusterAway as error:
+                return away.setdefault(self.definition.place, error)
+
+        def asked(part: RemoteQueue | ClusterAway, some: list[str], told: VerdictsReply) -> None:
+            if isinstance(part, ClusterAway):
+                told(part)
+            else:
+                ask(part, some, told)
+
+        anyone: RemoteQueue | ClusterAway = self.current
+        judge(receipts, of, anyone, asked, reply)
 
     def settle_lease(self, lease: Lease) -> None:
         self._part_of(lease.token).settle_lease(lease)
@@ -335,14 +378,38 @@ class PlacedQueue(RemoteQueue):
 
     # ------------------------------------------------------------------------------------------------ administration
 
-    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
-        """Of dead letters and redrives: at the oldest place that has any."""
+    def stats(self) -> QueueStats:
+        """Raises `LookingUp`, and `ClusterAway`."""
+        self._check_all_there()
+        return super().stats()
+
+    async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
+        """Of dead letters and redrives: where one runs, else at the oldest place that has any."""
         return await self._with_letters.ask(operation, may_repeat=may_repeat)
 
     @property
     def _with_letters(self) -> RemoteQueue:
+        if self.redrives.is_running and (owner := self.redrives.queue) is not self:
+            return (
+                self._at.get(owner.place_of_redrive, self.current) if isinstance(owner, PlacedQueue) else self.current
+            )
+        if self.redrives.is_running and self._redriven_at is not None:
+            return self._at.get(self._redriven_at, self.current)
         former = [part for part in self.parts[1:] if self._store.moves.has_letters(self.uid, part.definition.place)]
         return former[-1] if former else self.current
+
+    @property
+    def place_of_redrive(self) -> Whereabouts:
+        return self._redriven_at or self.definition.place
+
+    async def begin_redrive(
+        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate_per_s: float | None, find: Find
+    ) -> RemoteRedrive:
+        """It stays where it was begun, whatever is left there meanwhile."""
+        owner = self.redrives.queue
+        assert isinstance(owner, PlacedQueue), "a queue and its companion are of one kind"
+        owner._redriven_at = owner._with_letters.definition.place
+        return await super().begin_redrive(redrive_id, letters, total=total, rate_per_s=rate_per_s, find=find)
 
     def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
         part = self._with_letters
@@ -351,25 +418,28 @@ class PlacedQueue(RemoteQueue):
         return super().dead_letters(wanted, to, own=own)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
-        """One place after the other, the oldest first; a page ends where its place does."""
+        """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by the
+        floor of that: one without is from before the queue moved."""
+        self._check_all_there()
         parts = self.parts[::-1]
-        if len(parts) == 1 and wanted.cursor is None:
-            return await parts[0].peek(wanted)
-        at, cursor = 0, wanted.cursor
-        if cursor is not None:
-            place = check_cursor(cursor)
-            at = max(0, sum(part.definition.floor <= place.offset for part in parts) - 1)
-            cursor = None if place.shelf == _BEGIN else cursor
+        floor, cursor = _read(wanted.cursor)
+        if len(parts) == 1:
+            is_of_it = floor is None or floor == parts[0].definition.floor
+            return await parts[0].peek(dataclasses.replace(wanted, cursor=cursor if is_of_it else None))
+        at = next(
+            (n for n, part in enumerate(parts) if floor is None or part.definition.floor >= floor), len(parts) - 1
+        )
+        if floor is not None and parts[at].definition.floor != floor:
+            cursor = None  # that place has nothing left
         found = PeekPage([], None, 0)
         for number, part in enumerate(parts[at:], at):
             page = await part.peek(dataclasses.replace(wanted, limit=wanted.limit - len(found.items), cursor=cursor))
-            found = PeekPage([*found.items, *page.items], page.next, found.scanned + page.scanned)
+            found = PeekPage([*found.items, *page.items], None, found.scanned + page.scanned)
             cursor = None
             if page.next is not None:
-                break
+                return dataclasses.replace(found, next=_written(part.definition.floor, page.next))
             if len(found.items) >= wanted.limit and number + 1 < len(parts):
-                floor = parts[number + 1].definition.floor
-                return dataclasses.replace(found, next=encode_place(PeekPlace(_BEGIN, floor)))
+                return dataclasses.replace(found, next=_written(parts[number + 1].definition.floor, ""))
         return found
 
     def held_by(self, partition: int, offset: int) -> Lease | None:
@@ -378,6 +448,7 @@ class PlacedQueue(RemoteQueue):
 
     async def purge(self, purge_id: str) -> Purge:
         """Of all places; an error says that some may be purged and some not."""
+        self._check_all_there()
         done = await asyncio.gather(*(part.purge(purge_id) for part in self.parts))
         purge = self.purges[purge_id] = Purge(purge_id, sum(one.total for one in done))
         return purge
@@ -388,8 +459,25 @@ class PlacedQueue(RemoteQueue):
         for part in self.parts:
             outcome = await part.cancel(message_id)
             if outcome != "unknown":
-                break
+                return outcome
+        self._check_all_there()
         return outcome
+
+
+def _written(floor: int, cursor: str) -> str:
+    """A cursor of one of several places; "": at the beginning of it."""
+    return f"{_PLACE}{floor:x}{_PLACE}{cursor}"
+
+
+def _read(cursor: str | None) -> tuple[int | None, str | None]:
+    """(floor of the place, cursor there). Raises `InvalidRequest`."""
+    if cursor is None or not cursor.startswith(_PLACE):
+        return None, cursor
+    floor, _, rest = cursor[1:].partition(_PLACE)
+    try:
+        return int(floor, 16), rest or None
+    except ValueError:
+        raise InvalidRequest("this is no cursor of a peek") from None
 
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:

@@ -83,9 +83,14 @@ class RemoteRedrives:
     """A queue's redrives, and its companion's. Has the shape of `client.redrive.Redrives`."""
 
     def __init__(self, queue: RemoteQueue):
-        self._queue = queue
+        self.queue = self._queue = queue
         self._mine: dict[str, RemoteRedrive] = {}
         self._resuming = asyncio.Lock()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one that was begun here has not ended, as far as is known."""
+        return any(job.state == "running" for job in self._mine.values())
 
     async def find(self, redrive_id: str) -> RemoteRedrive | None:
         found = await self._look()
@@ -128,7 +133,7 @@ class RemoteRedrives:
 
     def line_opened(self, queue: RemoteQueue) -> None:
         """It may be another leader's: what ran goes on there."""
-        if queue is self._queue and any(job.state == "running" for job in self._mine.values()):
+        if queue is self._queue and self.is_running:
             self._queue.background(self._go_on())
 
     async def _go_on(self) -> None:

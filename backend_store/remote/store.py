@@ -364,7 +364,12 @@ class RemoteBackends:
                 f"queue {name!r} is encrypted, and this version's backends cannot move what they cannot read; "
                 "consume its messages, or discard them"
             )
-        if (apart := self.here(tenant, target).home.apart_from(queue.home)) is not None:
+        found = self.here(tenant, target)
+        if found.definition.moving_to is not None or found.definition.former:
+            raise Conflict(
+                f"queue {target!r} is on its way to another cluster; wait until it has nothing left in the old one"
+            )
+        if (apart := found.home.apart_from(queue.home)) is not None:
             raise Conflict(
                 f"queue {target!r} lies in another {apart} than {name!r}, and this version moves messages only within "
                 "one; consume them, or discard them"
@@ -427,10 +432,10 @@ class RemoteBackends:
         for definition in news.queues:
             self._redefined(definition)
         there = {definition.uid for definition in self.metadata.queues.values()}
+        self.moves.told(news.queues, there)
         for uid in [uid for uid in self._queues if uid not in there]:
             self._deleted(uid)
         self._keyring.told(news)
-        self.moves.told(news.queues)
         for home in self.homes[1:]:
             home.defined_elsewhere(news.queues)
 
@@ -461,7 +466,6 @@ class RemoteBackends:
                 queue.met()
 
     def _deleted(self, uid: int) -> None:
-        self.moves.gone(uid)
         queue = self._queues.pop(uid)
         queue.end()
         queue.ended_elsewhere()

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -36,17 +37,56 @@ from backend_store.model import (
     Unavailable,
     Whereabouts,
 )
-from backend_store.node.partitions import Gathered
-from backend_store.remote.limits import LINE_CALLS_MAX, SETTLE_MS_MAX, SWEEP_SECONDS
+from backend_store.node.partitions import Gathered, places_of
+from backend_store.remote.limits import LINE_CALLS_MAX, MOVED_RETRY_MS, SETTLE_MS_MAX, SWEEP_SECONDS
 
 if TYPE_CHECKING:
     from backend_store.remote.placed import PlacedQueue
 
 
+class _Placed(NamedTuple):
+    """Messages of a call that have a place, by their numbers: repeats, and those that were stored before the rest was
+    refused."""
+
+    repeats: dict[int, Original]
+    stored: dict[int, tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.repeats) + len(self.stored)
+
+    def among(self, numbers: Sequence[int]) -> _Placed:
+        """Of the messages with these numbers, by their places among them."""
+        return _Placed(
+            {at: self.repeats[n] for at, n in enumerate(numbers) if n in self.repeats},
+            {at: self.stored[n] for at, n in enumerate(numbers) if n in self.stored},
+        )
+
+    def with_those_of(self, result: Published | PushqError, blocks: list[Block]) -> _Placed:
+        """With what a place that refuses the rest of the call knows or stored of it."""
+        if isinstance(result, PushqError):
+            return self
+        others, places = result.others or {}, places_of(result, blocks)
+        repeats = {n: _named(one, result) for n, one in others.items() if isinstance(one, Original) and one.offset >= 0}
+        stored = {n: place for n, place in enumerate(places) if n not in others and place[1] >= 0}
+        return _Placed({**self.repeats, **repeats}, {**self.stored, **stored})
+
+
 class _Call:
     """A publish that waits here."""
 
-    __slots__ = ("asked", "blocks", "claim", "is_over", "is_ready", "known", "messages", "number", "reply", "until_ms")
+    __slots__ = (
+        "asked",
+        "blocks",
+        "claim",
+        "is_asking",
+        "is_over",
+        "is_ready",
+        "messages",
+        "number",
+        "placed",
+        "reply",
+        "until_ms",
+    )
 
     def __init__(
         self, number: int, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int
@@ -57,12 +97,13 @@ class _Call:
         self.reply = reply
         self.claim = claim
         self.until_ms = until_ms
-        self.known: dict[int, Original] = {}
-        """Its messages that were published before, and where they lie."""
+        self.placed = _Placed({}, {})
         self.asked: set[Whereabouts] = set()
         """Former places that have said what they know of it."""
+        self.is_asking = False
+        """One of them is being asked."""
         self.is_ready = False
-        """All of them have."""
+        """All of them have said it."""
         self.is_over = False
         """It has its answer."""
 
@@ -103,8 +144,7 @@ class Turnover:
         call = _Call(self._number, blocks, reply, claim, until_ms or self._queue.steady_ms() + SETTLE_MS_MAX)
         self._line.append(call)
         self._watch()
-        if not self._is_closed:
-            self._ask(call)
+        self._ask(call)
 
     def hold(self) -> None:
         """The queue lies elsewhere now, or goes on where it lay: `turn` says when it can be published to."""
@@ -129,33 +169,25 @@ class Turnover:
         reply: PublishReply,
         claim: Claim | None,
         until_ms: int,
-        known: dict[int, Original] | None = None,
+        placed: _Placed | None = None,
     ) -> None:
+        """`placed`: of messages that are marked as none in the blocks."""
         self._under_way += 1
 
         def done(result: Published | PushqError) -> None:
             self._under_way -= 1
             if is_refused(result):
-                self._refused(number, blocks, reply, claim, until_ms, result, known)
+                self._refused(_Call(number, blocks, reply, claim, until_ms), result, placed)
             else:
-                reply(_with_known(result, known) if known else result)
+                reply(_whole(result, placed, blocks) if placed else result)
             if self._is_turning:
                 self._turned()
 
         self._queue.current.publish(blocks, done, claim, until_ms=until_ms)
 
-    def _refused(
-        self,
-        number: int,
-        blocks: list[Block],
-        reply: PublishReply,
-        claim: Claim | None,
-        until_ms: int,
-        result: Published | PushqError,
-        known: dict[int, Original] | None,
-    ) -> None:
-        call = _Call(number, blocks, reply, claim, until_ms or self._queue.steady_ms() + SETTLE_MS_MAX)
-        call.known = {**(known or {}), **_known_of(result)}
+    def _refused(self, call: _Call, result: Published | PushqError, placed: _Placed | None) -> None:
+        call.placed = (placed or call.placed).with_those_of(result, call.blocks)
+        call.until_ms = call.until_ms or self._queue.steady_ms() + SETTLE_MS_MAX
         if self._queue.deleted:
             self._answer(call, self._queue.gone)
             return
@@ -169,33 +201,41 @@ class Turnover:
             return
         self._is_closed = self._is_turning = False
         for call in list(self._line):
-            self._ask(call)
-        self._go_on()
+            call.is_ready = False  # the place that it came from last may know of it, too
+            if not call.is_asking:
+                self._ask(call)
 
     def _go_on(self) -> None:
         while self._line and self._line[0].is_ready and not self._is_closed:
             call = self._line.pop(0)
-            if len(call.known) == call.messages and call.messages:
-                self._answer(call, _all_known(call))
-            else:
+            try:
                 self._bring(call)
+            except PushqError as error:  # there is no key for its blocks now
+                self._answer(call, error)
 
     def _bring(self, call: _Call) -> None:
-        """Sends a call that waited. Its blocks may have been made for another place's partitions."""
-        call.is_over = True
-        queue = self._queue
-        blocks = _without(call.blocks, call.known)
+        """Sends a call that waited. Its blocks may have been made for another place's partitions. Raises `PushqError`."""
+        if call.messages and len(call.placed) == call.messages:
+            self._answer(call, _all_placed(call))
+            return
+        queue, placed = self._queue, call.placed
+        blocks = _without(call.blocks, placed)
         routing = Routing(is_strict=queue.config.ordering == "strict")
         table = queue.current.slot_table
         parts = shares(blocks, routing, table, call.number, queue.seal) if table is not None else []
-        if len(parts) < 2 or call.claim is not None:
-            self._send(call.number, blocks, call.reply, call.claim, call.until_ms, call.known)
+        if len(parts) < 2:
+            call.is_over = True
+            self._send(call.number, blocks, call.reply, call.claim, call.until_ms, placed)
             return
+        if call.claim is not None:
+            # Its key is bound beside its messages, which only whoever encodes the call anew can divide.
+            detail = f"queue {queue.name!r} has moved to where it has other partitions; send again"
+            raise Overloaded(detail, retry_after_ms=MOVED_RETRY_MS)
+        call.is_over = True
         answer = Gathered(parts, call.reply)
         for number, share in enumerate(parts):
-            known = {at: call.known[one] for at, one in enumerate(share.numbers) if one in call.known}
             told: PublishReply = lambda result, number=number: answer.told(number, result)  # type: ignore[misc]
-            self._send(call.number, share.blocks, told, None, call.until_ms, known)
+            self._send(call.number, share.blocks, told, None, call.until_ms, placed.among(share.numbers))
 
     # ------------------------------------------------------------------------------------------------- where it lay
 
@@ -211,9 +251,10 @@ class Turnover:
     def _ask(self, call: _Call) -> None:
         """Asks the next former place that has not said what it knows of a call."""
         queue = self._queue
-        places = (
-            [former.place for former in queue.definition.former] if self._may_repeat(call.blocks, call.claim) else []
-        )
+        call.is_asking = False
+        if self._is_closed:
+            return  # it is asked about when it is known where the queue lies
+        places = [one.place for one in queue.definition.former] if self._may_repeat(call.blocks, call.claim) else []
         place = next((place for place in places if place not in call.asked), None)
         if place is None:
             call.is_ready = True
@@ -223,6 +264,7 @@ class Turnover:
         if isinstance(part, PushqError):
             self._let_go(call, part)
             return
+        call.is_asking = True
 
         def told(result: Published | PushqError) -> None:
             if call.is_over:
@@ -232,7 +274,7 @@ class Turnover:
                 if isinstance(result, PushqError) or not is_refused(result):
                     self._let_go(call, result)
                     return
-                call.known |= _known_of(result)
+                call.placed = call.placed.with_those_of(result, call.blocks)
             call.asked.add(place)
             self._ask(call)
 
@@ -273,34 +315,38 @@ def is_refused(result: Published | PushqError) -> bool:
     return isinstance(result, OnTheMove)
 
 
-def _known_of(result: Published | PushqError) -> dict[int, Original]:
-    """What a place that refuses a call knows of it."""
-    if isinstance(result, PushqError):
-        return {}
-    found = ((n, one) for n, one in (result.others or {}).items() if isinstance(one, Original))
-    return {n: one if one.partition is not None else one._replace(partition=result.partition) for n, one in found}
+def _named(one: Original, result: Published) -> Original:
+    return one if one.partition is not None else one._replace(partition=result.partition)
 
 
-def _with_known(result: Published | PushqError, known: dict[int, Original]) -> Published | PushqError:
-    if isinstance(result, PushqError) or result.is_repeat:
+def _whole(result: Published | PushqError, placed: _Placed, blocks: list[Block]) -> Published | PushqError:
+    """The answer to a call some of whose messages had a place before the rest was sent."""
+    if isinstance(result, PushqError) or result.is_repeat or not placed:
         return result
-    return msgspec.structs.replace(result, others={**(result.others or {}), **known})
+    places = list(places_of(result, blocks))
+    for number, place in placed.stored.items():
+        places[number] = place
+    others = {n: one for n, one in (result.others or {}).items() if n not in placed.stored} | placed.repeats
+    others = {n: _named(one, result) if isinstance(one, Original) else one for n, one in others.items()}
+    return msgspec.structs.replace(result, bases=None, counts=None, places=places, others=others or None)
 
 
-def _all_known(call: _Call) -> Published:
-    first = call.known[0]
-    return Published(first.partition or 0, Offset(-1), call.messages, bases=(-1,) * len(call.blocks), others=call.known)
+def _all_placed(call: _Call) -> Published:
+    repeats, stored = call.placed
+    places = [stored.get(n) or (repeats[n].partition or 0, -1) for n in range(call.messages)]
+    return Published(places[0][0], Offset(-1), call.messages, places=places, others=repeats or None)
 
 
-def _without(blocks: list[Block], known: dict[int, Original]) -> list[Block]:
-    """The blocks with those messages marked as none."""
-    if not known:
+def _without(blocks: list[Block], placed: _Placed) -> list[Block]:
+    """The blocks with the messages that have a place marked as none."""
+    numbers = {*placed.repeats, *placed.stored}
+    if not numbers:
         return blocks
     out, first = [], 0
     for block in blocks:
-        bits = sum(1 << (n - first) for n in known if first <= n < first + block.count)
+        bits = sum(1 << (n - first) for n in numbers if first <= n < first + block.count)
         first += block.count
         if bits and block.traits is None:
-            block = msgspec.structs.replace(block, traits=Traits(None, None, None, None))  # it is for the log no more
+            block = msgspec.structs.replace(block, traits=Traits())  # it is for the log alone no more
         out.append(punch(block, bits) if bits else block)
     return out

@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.embedded import EmbeddedStore, companion_view
 from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.relocation import lies_in
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.service.asked import Asked
-from backend_store.service.left_behind import check_swept, drop_left
+from backend_store.service.left_behind import drop_left
 from backend_store.service.limits import DROPPED_KNOWN_MAX
 
 
@@ -131,10 +131,15 @@ async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition |
 async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
     metadata = store.node.metadata
     _check_defines(metadata)
-    if (asked.tenant, asked.name) in metadata.queues:
-        await store.delete_queue(asked.tenant, asked.name)
-    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
-        await metadata.delete_elsewhere(asked.tenant, asked.name)
+    name = asked.tenant, asked.name
+    if name not in metadata.queues and name not in metadata.elsewhere.by_name:
+        raise QueueNotFound(f"there is no queue {asked.name!r}")
+    while name in metadata.queues or name in metadata.elsewhere.by_name:
+        with contextlib.suppress(QueueNotFound):  # it arrived in another place while its turn was waited for
+            if name in metadata.queues:
+                await store.delete_queue(*name)
+            if name in metadata.elsewhere.by_name:
+                await metadata.delete_elsewhere(*name)
 
 
 async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
@@ -153,8 +158,10 @@ async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
         is_old = known is not None and known.uid > definition.uid
         if is_old or definition.uid in metadata.moved or definition.version <= store.dropped.get(definition.uid, 0):
             continue
-        if known is None and definition.floor:
-            check_swept(store, definition)
+        if companion_view(definition.name) is not None:
+            continue  # it lies where its queue does
+        if known is not None and known.uid == definition.uid and known.floor < definition.floor:
+            await drop_left(store, known)  # it came back before that was done
         if await metadata.adopt(definition) and known is not None:
             store.configured(definition)
 
@@ -177,8 +184,9 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
         if (now := queues.get(name)) is not None and now.uid == uid:
             with contextlib.suppress(QueueNotFound):
                 await store.delete_queue(*name)
-    for uid, _ in asked.moved:
-        if (own := next((one for one in queues.values() if one.uid == uid), None)) is not None:
+    for uid, version in asked.moved:
+        own = next((one for one in queues.values() if one.uid == uid), None)
+        if own is not None and own.takes_none and own.version <= version:  # else it has come back meanwhile
             await drop_left(store, own)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.model import Conflict, QueueDefinition, Unavailable
-from backend_store.node.sweeper import is_swept
-from backend_store.node.turned_away import RETRY_MS
+from backend_store.model import Conflict, QueueDefinition
 from backend_store.words import counted
 
 
@@ -34,10 +32,3 @@ async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:
     if left.unsettled or left.beside:
         raise Conflict(f"queue {own.name!r} still has {counted(left.unsettled + left.beside, 'message')} here")
     await store.delete_queue(own.tenant, own.name)
-
-
-def check_swept(store: EmbeddedStore, definition: QueueDefinition) -> None:
-    """Raises `Unavailable` while rows that the queue had here before are being deleted."""
-    if not is_swept(store.node.engine, definition.uid):
-        detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
-        raise Unavailable(detail, retry_after_ms=RETRY_MS)

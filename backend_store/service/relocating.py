@@ -15,7 +15,7 @@ from backend_store.metadata import relocation
 from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
 from backend_store.node.turned_away import RETRY_MS
 from backend_store.service.asked import Asked
-from backend_store.service.left_behind import Left, check_swept, drop_left, left_of
+from backend_store.service.left_behind import Left, drop_left, left_of
 
 
 class BeginRelocation(Asked, frozen=True):
@@ -103,7 +103,8 @@ async def _give_up(store: EmbeddedStore, asked: GiveUpRelocation) -> QueueDefini
 
 async def _arrive(store: EmbeddedStore, asked: Arrive) -> QueueDefinition:
     known = _known(store, asked.tenant, asked.name)
-    _check_swept(store, known)
+    if known.moving_to is not None and store.node.metadata.is_here(known.moving_to):
+        await _clear(store, known)
     return await _relocate(store, known, relocation.arrive(asked.end, store.node.clock_ms()), version=asked.version)
 
 
@@ -113,12 +114,17 @@ async def _settled(store: EmbeddedStore, asked: NoteSettled) -> QueueDefinition:
 
 
 async def _forget(store: EmbeddedStore, asked: ForgetPlace) -> QueueDefinition:
-    known = _known(store, asked.tenant, asked.name)
-    changed = await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
-    own = store.node.metadata.queues.get((asked.tenant, asked.name))
-    if own is not None and not store.node.metadata.lies_here(changed):
+    known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
+    if known.version == asked.version and metadata.is_here(asked.place) and not metadata.is_here(known.place):
+        await _clear(store, known)  # first of all: whoever finds that nothing is here any more goes on from there
+    return await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
+
+
+async def _clear(store: EmbeddedStore, known: QueueDefinition) -> None:
+    """What this shard still has of a queue that lies elsewhere goes. Raises `Conflict` where that is a message."""
+    own = store.node.metadata.queues.get((known.tenant, known.name))
+    if own is not None and own.uid == known.uid and own.takes_none:
         await drop_left(store, own)
-    return changed
 
 
 async def _relocate(
@@ -167,13 +173,6 @@ def _all(store: EmbeddedStore) -> dict[tuple[str, str], QueueDefinition]:
 def _check_defines(store: EmbeddedStore) -> None:
     if store.node.metadata.adopted_from is not None:
         raise Conflict("this cluster's queues are defined by another one; ask that")
-
-
-def _check_swept(store: EmbeddedStore, known: QueueDefinition) -> None:
-    """Of a queue that comes back: raises `Unavailable` while its rows of before are being deleted."""
-    to, metadata = known.moving_to, store.node.metadata
-    if to is not None and metadata.is_here(to):
-        check_swept(store, known)
 
 
 HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {

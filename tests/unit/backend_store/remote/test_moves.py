@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from backend_store.client.dead_letters import LetterFilter
+from backend_store.client.filters import PeekFilter
 from backend_store.core.chunk import KIND_JSON, Columns
 from backend_store.model import (
     Claim,
+    ClusterAway,
     Conflict,
     InvalidRequest,
     NotFound,
@@ -23,12 +25,15 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
 )
+from backend_store.remote import home as homes
 from backend_store.remote import moving
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
+from backend_store.service import relocating
+from backend_store.service.defining import DropQueues
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
 from tests.unit.backend_store.remote.test_clusters import TENANT, World, make
@@ -181,7 +186,8 @@ async def test_ids_and_claims_of_before_the_move_are_known_after_it(world: World
     mismatch = await publish(queue, b"y", claim="key")
     assert isinstance(mismatch, PushqError) and mismatch.code == "idempotency-mismatch"
     new = await publish(queue, b"c", ids=[b"C"])
-    assert isinstance(new, Published) and new.others == {0: Original(again.bases[0] + 1 if again.bases else -1)}
+    assert again.places is not None
+    assert isinstance(new, Published) and new.others == {0: Original(again.places[1][1])}
     taker = Taker(queue, 10)  # type: ignore[arg-type]
     await eventually(lambda: sorted(taker.bodies) == [b"a", b"b", b"c", b"x"])
 
@@ -213,9 +219,198 @@ async def test_a_place_with_nothing_left_is_forgotten_and_the_queue_may_go_back(
     await eventually(lambda: world.eu.queues == [] and world.home.queues == ["q"], "and there it is forgotten, too")
 
 
+async def in_cluster(store: RemoteBackends, key: str, **settings: Any) -> PlacedQueue:
+    """A queue that lies there."""
+    made = [await make(store, f"q{number}", **settings) for number in range(4)]
+    return next(one for one in made if isinstance(one, PlacedQueue) and one.definition.cluster == key)
+
+
+async def drained(queue: PlacedQueue, *bodies: bytes) -> None:
+    """These are delivered and acked."""
+    taker = Taker(queue, len(bodies))  # type: ignore[arg-type]
+    await eventually(lambda: sorted(taker.bodies) == sorted(bodies))
+    assert all(await settle(queue, taker.receipts))
+
+
+async def test_a_companion_in_use_does_not_become_a_queue_of_its_own(world: World, forgetful: None) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "", dedupe="id")
+    assert isinstance(store.queue(TENANT, f"{queue.name}.dead"), PlacedQueue)
+    await moved(store, queue.name, "eu")
+    placed_at(await publish(queue, b"1", ids=[b"1"]))
+    await asyncio.wait_for(store.queue(TENANT, f"{queue.name}.dead").peek(PeekFilter()), PATIENCE_S)
+    await eventually(lambda: queue.name in world.eu.queues)
+    assert not [name for name in (*world.eu.queues, *world.home.queues) if name.endswith(".dead")]
+
+
+async def test_a_queue_that_is_back_before_its_old_rows_went_begins_above_its_floor(
+    world: World, forgetful: None
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "eu")
+    placed_at(await publish(queue, b"1"))
+    await drained(queue, b"1")
+    await moved(store, queue.name, "main")
+    await eventually(lambda: not definition(store, queue.name).former)
+    assert queue.name in world.eu.queues, "it is dropped later"
+    await moved(store, queue.name, "eu")
+    assert placed_at(await publish(queue, b"2")) >= definition(store, queue.name).floor > 2**33
+
+
+async def test_the_home_cluster_clears_what_a_crash_left_before_a_queue_comes_back(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    world.home.first.metadata.elsewhere.shards = 1
+    queue = await in_cluster(store, "")
+
+    async def crash(*_: Any) -> None: ...
+
+    with monkeypatch.context() as patched:
+        patched.setattr(relocating, "drop_left", crash)
+        placed_at(await publish(queue, b"1"))
+        await moved(store, queue.name, "eu")
+        await drained(queue, b"1")
+        await eventually(lambda: not definition(store, queue.name).former)
+    assert queue.name in [one.name for one in world.home.first.metadata.queues.values()]
+    await moved(store, queue.name, "main")
+    assert placed_at(await publish(queue, b"2")) >= definition(store, queue.name).floor > 2**33
+    await drained(queue, b"2")
+
+
+async def test_a_late_drop_does_not_touch_a_queue_that_came_back(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+    store = await world.ready()
+    queue = await in_cluster(store, "eu", dedupe="id")
+    await moved(store, queue.name, "main")
+    await eventually(lambda: not definition(store, queue.name).former)
+    late = definition(store, queue.name).version
+    await eventually(lambda: queue.name not in world.eu.queues)
+    await moved(store, queue.name, "eu")
+    first = placed_at(await publish(queue, b"1", ids=[b"1"]))
+    await drained(queue, b"1")
+    await queue.home.ask(DropQueues([], store.definer, [(queue.uid, late)]))
+    again = await publish(queue, b"1", ids=[b"1"])
+    assert isinstance(again, Published) and again.others == {0: Original(first)}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_an_idempotency_key_of_several_messages_is_known_after_a_move(world: World, partitions: int) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "", partitions=partitions)
+    bodies, ids = [b"x", b"y", b"z"], [b"i1", b"i2", b"i3"]
+    placed_at(await publish(queue, *bodies, ids=ids, claim="key"))
+    await moved(store, queue.name, "eu")
+    again = await publish(queue, *bodies, ids=ids, claim="key")
+    assert isinstance(again, Published) and (again.is_repeat or set(again.others or {}) == {0, 1, 2}), again
+    placed_at(await publish(queue, b"other", ids=[b"i4"], claim="other"))
+    taker = Taker(queue, 10)  # type: ignore[arg-type]
+    await eventually(lambda: sorted(taker.bodies) == [b"other", *bodies])
+
+
+async def test_a_gateway_that_does_not_know_the_new_cluster_refuses_that_queue_and_serves_the_others(
+    world: World, forgetful: None
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    other = next(one for one in store.all_definitions() if one.cluster == "" and one.name != queue.name).name
+    nowhere = ClusterAt("asia", FixedDirectory([("127.0.0.1", 1)]), [("127.0.0.1", 1)])
+    lone = await world.gateway(others=[nowhere])
+    there = placed(lone, queue.name)
+    await moved(store, queue.name, "eu")
+    await eventually(lambda: not definition(lone, queue.name).former)
+    refused = await publish(there, b"1")
+    assert isinstance(refused, ClusterAway), refused
+    with pytest.raises(ClusterAway):
+        there.check_there()
+    placed_at(await publish(placed(lone, other), b"1"))
+    assert lone.first.line.is_open
+
+
+async def test_a_move_of_a_deleted_queue_ends_at_gateways_that_never_used_it(world: World) -> None:
+    store, other = await world.ready(), await world.ready()
+    queue = await make(store, "q")
+    await moved(store, "q", "eu" if queue.definition.cluster == "" else "main")
+    await eventually(lambda: len(other.moves.under_way()) == 1)
+    await store.delete_queue(TENANT, "q")
+    await eventually(lambda: other.moves.under_way() == [])
+    await eventually(lambda: world.home.queues == [] and world.eu.queues == [])
+
+
+async def test_peeks_go_through_all_places_and_partitions_once(world: World) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "", partitions=3)
+    bodies = [b"%d" % number for number in range(24)]
+    for number, body in enumerate(bodies):
+        if number == 12:
+            await moved(store, queue.name, "eu")
+        placed_at(await publish(queue, body, key=f"k{number}"))
+    for limit in (1, 2, 5, 100):
+        seen: list[Any] = []
+        cursor = None
+        while len(seen) < 100:
+            page = await queue.peek(PeekFilter(limit=limit, cursor=cursor))
+            seen += [int(bytes(item.message["body"])) for item in page.items]
+            if (cursor := page.next) is None:
+                break
+        assert sorted(seen) == list(range(24)), limit
+    with pytest.raises(InvalidRequest, match="cursor"):
+        await queue.peek(PeekFilter(cursor="~x~"))
+
+
+async def test_a_queue_on_its_way_is_not_linked_to(world: World) -> None:
+    store = await world.ready()
+    queue, plain = await in_cluster(store, ""), await in_cluster(store, "eu")
+    await moved(store, queue.name, "eu")
+    for name in ("new", plain.name):
+        with pytest.raises(Conflict, match="on its way"):
+            if name == "new":
+                await make(store, name, dead_letter_queue=queue.name)
+            else:
+                config = msgspec.structs.replace(plain.config, dead_letter_queue=queue.name)
+                await store.update_queue(TENANT, name, config, plain.definition.version)
+    with pytest.raises(Conflict, match="on its way"):
+        config = msgspec.structs.replace(queue.config, dead_letter_queue=plain.name)
+        await store.update_queue(TENANT, queue.name, config, queue.definition.version)
+    with pytest.raises(Conflict, match="on its way"):
+        await store.move_queue(TENANT, plain.name, queue.name)
+
+
+async def test_a_former_place_that_is_away_is_told_of_and_not_left_out(world: World) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "eu")
+    placed_at(await publish(queue, b"1"))
+    taker = Taker(queue, 1)  # type: ignore[arg-type]
+    await eventually(lambda: taker.bodies == [b"1"])
+    held = taker.receipts
+    await moved(store, queue.name, "main")
+    await world.eu.go()
+    late = await world.gateway()
+    there = placed(late, queue.name)
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    there.settle(held, done.set_result)
+    assert isinstance(await done, ClusterAway)
+    with pytest.raises(ClusterAway):
+        await there.purge("p")
+    with pytest.raises(ClusterAway):
+        there.stats()
+    placed_at(await publish(there, b"2"))
+    await world.eu.come()
+
+    async def is_acked() -> bool:
+        acked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        there.settle(held, acked.set_result)
+        found = await acked
+        return isinstance(found, list) and found[0].ok
+
+    await eventually(is_acked, "its cluster is back")
+
+
 async def test_a_move_is_given_up_and_publishes_go_on_where_they_went(world: World, monkeypatch: Any) -> None:
     store = await world.ready()
-    queue = await make(store, "q")
+    queue, strict = await make(store, "q"), await make(store, "s", ordering="strict")
     assert isinstance(queue, PlacedQueue)
 
     async def never(*_: Any) -> None: ...
@@ -233,6 +428,9 @@ async def test_a_move_is_given_up_and_publishes_go_on_where_they_went(world: Wor
     assert definition(store, "q").cluster == ""
     with pytest.raises(Conflict, match="does not move"):
         await store.moves.give_up(TENANT, "q")
+    await store.moves.begin(TENANT, "s", "eu" if strict.definition.cluster == "" else "main")
+    with pytest.raises(Conflict, match="strict order"):
+        await store.moves.give_up(TENANT, "s")
 
 
 async def test_what_cannot_move_is_told_why(world: World) -> None:
