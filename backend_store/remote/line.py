@@ -382,6 +382,7 @@ class Line:
         self._flush_soon()
 
     def _lose(self) -> None:
+        was_left = self._is_leaving or self._is_sent_on or (self._connection is not None and self._connection.was_left)
         self._connection = None
         if self._is_open:
             self._closed_at = self._loop.time()
@@ -391,7 +392,10 @@ class Line:
         quiet, self._quiet = self._quiet, []
         for settle in quiet:
             self._owe(settle)
-        self._log.warning("a backend was lost", shard=self.shard)
+        if was_left:
+            self._log.info("a backend goes away", shard=self.shard)
+        else:
+            self._log.warning("a backend was lost", shard=self.shard)
         unknown = []
         for number, call in list(self._calls.items()):
             if call.is_sent and not call.may_repeat:

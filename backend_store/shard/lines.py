@@ -164,6 +164,7 @@ class Lines:
         self._on_open(node)
         try:
             await connection.hear(lambda data: self._on_message(node, _message.decode(data)))
+            log.info("a backend goes away" if connection.was_left else "a line was closed", to=node)
         except (ConnectionClosed, InvalidRequest, msgspec.MsgspecError) as error:
             log.info("a line broke", to=node, error=str(error))
         finally:

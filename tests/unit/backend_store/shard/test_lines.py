@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.core.replication.messages import Message, WrongEpoch
 from backend_store.core.replication.record import NodeId
@@ -48,6 +49,20 @@ async def test_one_line_carries_both_directions(tmp_path: Path) -> None:
         b.send(A, WrongEpoch(3, Epoch(1), 8))
         await eventually(lambda: len(heard) == 2, "both are heard")
         assert {message.request for message in heard} == {7, 8}
+
+
+@pytest.mark.parametrize("leaving", [A, B], ids=["who dials", "who is dialled"])
+async def test_backend_that_ends_says_that_it_goes_away(tmp_path: Path, leaving: NodeId) -> None:
+    """The others wrote down an internal error."""
+    authority = Authority(tmp_path)
+    async with two(tls_of(authority, "a"), tls_of(authority, "b")) as (a, b, _):
+        await eventually(lambda: a.connected == b.connected == 1, "they are connected")
+        ends, stays = (a, b) if leaving == A else (b, a)
+        with capture_logs() as logs:
+            await ends.close()
+            await eventually(lambda: stays.connected == 0, "the other one knows")
+        assert {"event": "a backend goes away", "log_level": "info", "to": leaving} in logs
+        assert all(log["event"] != "a line broke" for log in logs), logs
 
 
 async def test_who_has_no_certificate_of_that_name_is_refused(tmp_path: Path) -> None:
