@@ -33,18 +33,17 @@ from backend_store.shard.health import serve_health
 from backend_store.shard.host import BackendHost, HostConfig, open_host
 from backend_store.shard.interface import Shard, ShardNumber
 from backend_store.shard.limits import HOME_SECONDS, LANE_HOME_SECONDS
-from backend_store.shard.lines import Certificates
 from backend_store.shard.manager import Rules
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
-from backend_store.wire.tls import mutual_tls
 from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import of_backend
 from gateway.backend_metrics import page
 from gateway.backend_rules import coordinator_of
 from gateway.cannot_start import CannotStart
+from gateway.certificates import CertificateError, Files, OwnCertificates, load_client, load_server, watched
 from gateway.clock import wall_clock_ms
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
@@ -70,11 +69,12 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
     configure_logs(settings.logs)
     prepare_interpreter()
     keep_what_is_imported()
-    uvloop.run(_serve(settings, attach or partial(to_gateways, settings)))
+    own = OwnCertificates()
+    uvloop.run(_serve(settings, attach or partial(to_gateways, settings, own), own))
 
 
 @contextlib.asynccontextmanager
-async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[None]:
+async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHost) -> AsyncIterator[None]:
     """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
@@ -128,17 +128,19 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             service.close()
 
     door: Door | None = None
-    tls = None
+    files = _files(settings)
     try:
-        if node.tls_cert:
-            tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=True)
+        tls = None if files is None else own.context(files, load_server)
         if lanes:
-            door = _door(settings, host, services, leader)
+            to_others = None if files is None else own.context(files, load_client)
+            door = _door(settings, host, services, leader, to_others)
             host.before_drain = door.finish
         server = StoreServer(services, leader, partial(operate, host.recovery), is_coming=is_coming, door=door)
         await server.listen(address.host, address.port, tls)
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
+    except CertificateError as error:
+        raise CannotStart(f"node.tls_cert: {error}") from None
     host.listen(on_lead=led, on_lose=lost, on_leave=leaving)
     watching = asyncio.create_task(door.watch(), name="door") if door is not None else None
     host.more_metrics = partial(of_backend, usage)
@@ -160,12 +162,19 @@ def _lanes(settings: Settings) -> int:
     return settings.cluster.lanes if settings.cluster.model == "independent_hosts" else 0
 
 
-def _door(settings: Settings, host: BackendHost, services: Mapping[int, StoreService], owner: Leader) -> Door:
-    """Raises `OSError`."""
+def _files(settings: Settings) -> Files | None:
+    node = settings.node
+    return Files(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca)) if node.tls_cert else None
+
+
+def _door(
+    settings: Settings,
+    host: BackendHost,
+    services: Mapping[int, StoreService],
+    owner: Leader,
+    tls: ssl.SSLContext | None,
+) -> Door:
     node, lanes = settings.node, _lanes(settings)
-    tls = None
-    if node.tls_cert:
-        tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=False)
 
     def open_line(lane: int, heard: Unheard) -> Line:
         return Line(lane, OwnersOfLanes(owner), heard, f"host-{node.name}", tls, whose=f"the owner of lane {lane}")
@@ -181,7 +190,7 @@ def _door(settings: Settings, host: BackendHost, services: Mapping[int, StoreSer
     )
 
 
-async def _serve(settings: Settings, attach: Attach) -> None:
+async def _serve(settings: Settings, attach: Attach, own: OwnCertificates) -> None:
     directory = settings.directory
     make_private(directory)
     try:
@@ -189,15 +198,15 @@ async def _serve(settings: Settings, attach: Attach) -> None:
     except FolderInUse as error:
         raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
     try:
-        async with _coordinator(settings) as coordinator:
-            await _serve_with(settings, coordinator, attach)
+        async with _coordinator(settings, own) as coordinator:
+            await _serve_with(settings, coordinator, attach, own)
     finally:
         lock.release()
     log.info("stopped")
 
 
 @contextlib.asynccontextmanager
-async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
+async def _coordinator(settings: Settings, own: OwnCertificates) -> AsyncIterator[Coordinator]:
     at = coordinator_of(settings.cluster)
     if at is None:
         try:
@@ -210,7 +219,7 @@ async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
             await embedded.close()
         return
     try:
-        etcd = await open_etcd(etcd_config(at, access_of(settings.cluster)))
+        etcd = await open_etcd(etcd_config(at, access_of(settings.cluster), own))
     except PushqError as error:
         raise CannotStart(f"cluster.coordinator: {error.detail}") from None
     try:
@@ -219,21 +228,21 @@ async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
         await etcd.close()
 
 
-async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Attach) -> None:
+async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Attach, own: OwnCertificates) -> None:
     http = parse_address(settings.node.http)
     ended = asyncio.Event()
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
     try:
-        host = await open_host(_config(settings), coordinator)
-    except (StorageError, OSError, ssl.SSLError, ValueError) as error:
+        host = await open_host(_config(settings, own), coordinator)
+    except (StorageError, OSError, CertificateError, ValueError) as error:
         raise CannotStart(f"cannot start the backend in {settings.directory}: {error}") from error
     lag = LoopLag()
     watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
         health = await _listen(host, http, lag)
         try:
-            async with attach(host):
+            async with attach(host), watched(own):
                 _announce(settings, host, http._replace(port=health.sockets[0].getsockname()[1]))
                 await ended.wait()
                 await host.drain()
@@ -252,12 +261,11 @@ async def _listen(host: BackendHost, http: Address, lag: LoopLag) -> asyncio.Ser
         raise CannotStart(f"node.http: cannot listen on {http.host}:{http.port}: {error.strerror}") from None
 
 
-def _config(settings: Settings) -> HostConfig:
+def _config(settings: Settings, own: OwnCertificates) -> HostConfig:
+    """Raises `CertificateError`."""
     node, cluster = settings.node, settings.cluster
     is_alone = coordinator_of(cluster) is None
-    certificates = None
-    if node.tls_cert:
-        certificates = Certificates(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca))
+    files = _files(settings)
     return HostConfig(
         NodeId(node.name),
         settings.directory,
@@ -265,7 +273,7 @@ def _config(settings: Settings) -> HostConfig:
         zone=node.zone,
         service=node.service,
         http=node.http,
-        certificates=certificates,
+        tls=None if files is None else own.both_sides(files),
         rules=Rules(
             shards=cluster.shards,
             replicas=1 if is_alone else cluster.replicas,

@@ -12,9 +12,9 @@ from backend_store.client import Metadata
 from backend_store.model import PushqError, Unavailable
 from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
 from backend_store.remote.store import ClusterAt, Landing, RemoteBackends
-from backend_store.wire.tls import mutual_tls
 from gateway.addresses import Address, parse_address
 from gateway.cannot_start import CannotStart
+from gateway.certificates import CertificateError, Files, OwnCertificates, load_client
 from gateway.clock import wall_clock_ms
 from gateway.encryption import Encrypting, encrypting
 from gateway.guard import Guards
@@ -23,18 +23,19 @@ from gateway.settings import Settings, StoreSettings
 from push.looking_up import LookingUp
 
 
-async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBackends, Encrypting]:
+async def open_backends(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[RemoteBackends, Encrypting]:
     """Connects, and makes what seals and opens. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return await _opened(backends_of(settings), settings, guards, f"the backends {', '.join(settings.store.backends)}")
+    name = f"the backends {', '.join(settings.store.backends)}"
+    return await _opened(backends_of(settings, own), settings, guards, name)
 
 
-def backends_of(settings: Settings) -> RemoteBackends:
+def backends_of(settings: Settings, own: OwnCertificates) -> RemoteBackends:
     """Not open yet. Raises `CannotStart`."""
     home, *others = clusters_of(settings.store)
     return RemoteBackends(
         home.directory,
-        tls_of(settings.store),
+        tls_of(settings.store, own),
         _looking_up,
         addresses=home.addresses,
         name=home.name,
@@ -80,12 +81,13 @@ def _cluster_at(name: str, backends: Sequence[Address]) -> ClusterAt:
     return ClusterAt(name, FixedDirectory(addresses), addresses)
 
 
-def tls_of(store: StoreSettings) -> ssl.SSLContext | None:
+def tls_of(store: StoreSettings, own: OwnCertificates) -> ssl.SSLContext | None:
+    """Raises `CannotStart`."""
     if not store.tls_cert:
         return None
     try:
-        return mutual_tls(Path(store.tls_cert), Path(store.tls_key), Path(store.tls_ca), is_server=False)
-    except OSError as error:
+        return own.context(Files(Path(store.tls_cert), Path(store.tls_key), Path(store.tls_ca)), load_client)
+    except CertificateError as error:
         raise CannotStart(f"cannot speak TLS to the backends: {error}") from None
 
 

@@ -1,6 +1,6 @@
-"""TLS of the listener: its certificate is read from files, watched, and replaced without closing a socket.
+"""The certificates that a process shows: read from files, watched, and replaced without closing a connection.
 
-A handshake asks for the context of this moment, so sockets that are open keep theirs. A pair that does not load is
+A handshake asks for the context of this moment, so connections that are open keep theirs. A pair that does not load is
 refused whole, and the one before it stays.
 """
 
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import ssl
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +20,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
+from backend_store.wire.tls import BothSides, RenewedTls, mutual_tls
 from gateway.limits import CERTIFICATE_LOOK_SECONDS, CERTIFICATE_WARN_SECONDS
 from gateway.settings import Http
 
@@ -30,7 +34,7 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateError(Exception):
-    """Files that make no TLS listener: which, and what is wrong with them."""
+    """Files that make no TLS: which, and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Files:
     """The certificate and those between it and the authority, PEM."""
     key: Path
     client_ca: Path | None
-    """Whose certificates clients must show; None asks for none."""
+    """Whose certificates the other side must show; None asks clients for none."""
     has_pages: bool = False
     """Who shows none is let in, to what the listener shows to everybody."""
 
@@ -55,37 +59,36 @@ class Loaded:
     """When the certificate ends, Unix time."""
 
 
+Load = Callable[[Files], Loaded]
+"""How a context is made from files; it raises `CertificateError`."""
+
+
 class Certificates:
     """Owns the TLS context of new handshakes."""
 
-    def __init__(self, files: Files) -> None:
-        """Raises `CertificateError`."""
+    def __init__(self, files: Files, load: Load | None = None) -> None:
+        """`load`: None for the listener's. Raises `CertificateError`."""
         self._files = files
+        self._load = load or load_listener
         self._stamp = _stamp(files)
-        self._loaded = load(files)
+        self._loaded = self._load(files)
         self._wake = asyncio.Event()
         self._warned_s: float | None = None
         self.reloads = 0
         self.refusals = 0
         """Changed files that made no pair."""
-        self.context = self._loaded.context
-        """For the listener. It hands every handshake on to the context of the moment."""
-        self.context.sni_callback = self._hand_over
+        self.context = RenewedTls(self._loaded.context)
 
     @property
     def expires_s(self) -> float:
         return self._loaded.expires_s
-
-    def _hand_over(self, handshake: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        # It is called whether or not the client names a host.
-        handshake.context = self._loaded.context
 
     def reload_soon(self) -> None:
         """Reads the files again, changed or not: somebody asked."""
         self._wake.set()
 
     async def watch(self) -> None:
-        """Looks at the files every few seconds, for as long as the listener lives."""
+        """Looks at the files every few seconds, for as long as somebody is shown them."""
         self._warn_of_expiry()
         while True:
             try:
@@ -104,11 +107,12 @@ class Certificates:
 
     def _reload(self) -> None:
         try:
-            self._loaded = load(self._files)
+            self._loaded = self._load(self._files)
         except CertificateError as error:
             self.refusals += 1
             log.error("new certificate refused, the old one stays", error=str(error))
             return
+        self.context.give(self._loaded.context)
         self.reloads += 1
         self._warned_s = None
         log.info("certificate loaded", file=str(self._files.certificate), expires_s=int(self.expires_s))
@@ -126,6 +130,64 @@ class Certificates:
         )
 
 
+class OwnCertificates:
+    """All that one process shows, to whom it serves and to whom it asks. Who speaks by the same files shares them."""
+
+    def __init__(self) -> None:
+        self._each: dict[tuple[Files, Load], Certificates] = {}
+        self._more: list[Certificates] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def _all(self) -> list[Certificates]:
+        return [*self._each.values(), *self._more]
+
+    def take(self, certificates: Certificates) -> None:
+        """Has these watched, too."""
+        self._more.append(certificates)
+
+    def context(self, files: Files, load: Load) -> ssl.SSLContext:
+        """Raises `CertificateError`."""
+        known = self._each.get((files, load))
+        if known is None:
+            known = self._each[files, load] = Certificates(files, load)
+        return known.context
+
+    def both_sides(self, files: Files) -> BothSides:
+        """Raises `CertificateError`."""
+        return BothSides(self.context(files, load_server), self.context(files, load_client))
+
+    def reload_soon(self) -> None:
+        """Reads all files again, changed or not: somebody asked."""
+        for each in self._all:
+            each.reload_soon()
+
+    async def watch(self) -> None:
+        """See `Certificates.watch`."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._all:
+                tasks.create_task(each.watch(), name="certificate")
+
+
+@asynccontextmanager
+async def watched(own: OwnCertificates) -> AsyncIterator[None]:
+    """While it is entered, changed files are taken, at once after SIGHUP. Without any the signal means what it did."""
+    if not own:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, own.reload_soon)
+    watching = loop.create_task(own.watch(), name="certificates")
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
 def files_of(http: Http) -> Files | None:
     """The files that the settings name; None where the listener speaks plain HTTP."""
     if not http.tls_cert:
@@ -133,10 +195,29 @@ def files_of(http: Http) -> Files | None:
     return Files(Path(http.tls_cert), Path(http.tls_key), Path(http.tls_client_ca) if http.tls_client_ca else None)
 
 
-def load(files: Files) -> Loaded:
-    """A context made from the files as they are now. Raises `CertificateError`."""
-    for file in files.all:
-        _check_readable(file)
+def load_client(files: Files) -> Loaded:
+    """For who dials a process of Pushq. Raises `CertificateError`."""
+    return _mutual(files, is_server=False)
+
+
+def load_server(files: Files) -> Loaded:
+    """For who is dialled by processes of Pushq. Raises `CertificateError`."""
+    return _mutual(files, is_server=True)
+
+
+def _mutual(files: Files, *, is_server: bool) -> Loaded:
+    assert files.client_ca is not None, "both sides show a certificate"
+    check_readable(files)
+    try:
+        context = mutual_tls(files.certificate, files.key, files.client_ca, is_server=is_server)
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"{', '.join(map(str, files.all))} do not go together: {_said(error)}") from None
+    return Loaded(context, expires_s(files.certificate))
+
+
+def load_listener(files: Files) -> Loaded:
+    """For who is dialled by clients. Raises `CertificateError`."""
+    check_readable(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -153,18 +234,21 @@ def load(files: Files) -> Loaded:
             context.load_verify_locations(files.client_ca)
         except (ssl.SSLError, OSError) as error:
             raise CertificateError(f"{files.client_ca} holds no certificate of an authority: {_said(error)}") from None
-    return Loaded(context, _expires_s(files.certificate))
+    return Loaded(context, expires_s(files.certificate))
 
 
-def _check_readable(file: Path) -> None:
-    try:
-        with file.open("rb"):
-            pass
-    except OSError as error:
-        raise CertificateError(f"{file} cannot be read: {error.strerror}") from None
+def check_readable(files: Files) -> None:
+    """Raises `CertificateError`."""
+    for file in files.all:
+        try:
+            with file.open("rb"):
+                pass
+        except OSError as error:
+            raise CertificateError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _expires_s(file: Path) -> float:
+def expires_s(file: Path) -> float:
+    """When the certificate in it ends, Unix time. Raises `CertificateError`."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:

@@ -26,6 +26,7 @@ from backend_store.tracing import Tracer
 from gateway.addresses import EtcdAt
 from gateway.auth import Keyring, make_first_key
 from gateway.cannot_start import CannotStart
+from gateway.certificates import OwnCertificates, watched
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
@@ -74,14 +75,16 @@ def serve_directory_role(
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
     name = host or f"{socket.gethostname()}-{listening.address.port}"
-    etcd = etcd_config(EtcdAt(list(endpoints)), access)
-    asyncio.run(_serve(directory, listening, etcd, form, name, secret, spans_of(settings)))
+    own_certificates = OwnCertificates()
+    etcd = etcd_config(EtcdAt(list(endpoints)), access, own_certificates)
+    asyncio.run(_serve(directory, listening, etcd, own_certificates, form, name, secret, spans_of(settings)))
 
 
 async def _serve(
     directory: Path,
     listening: Listening,
     etcd: EtcdConfig,
+    own_certificates: OwnCertificates,
     form: Form,
     name: str,
     secret: str,
@@ -92,8 +95,9 @@ async def _serve(
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
-        tls = await stack.enter_async_context(tls_of_server(listening.files))
-        to_others = tls_of_client(listening.files)
+        tls = tls_of_server(listening.files, own_certificates)
+        to_others = tls_of_client(listening.files, own_certificates)
+        await stack.enter_async_context(watched(own_certificates))
         try:
             coordinator = await open_etcd(etcd)
             stack.push_async_callback(coordinator.close)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from backend_store.cluster.etcd.driver import EtcdConfig
 from gateway.addresses import EtcdAt, is_loopback_host
 from gateway.cannot_start import CannotStart
+from gateway.certificates import CertificateError, Files, Loaded, OwnCertificates, check_readable, expires_s
 from gateway.settings import ClusterSettings
 
 
@@ -55,7 +56,7 @@ def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable
     return None
 
 
-def etcd_config(at: EtcdAt, access: EtcdAccess) -> EtcdConfig:
+def etcd_config(at: EtcdAt, access: EtcdAccess, own: OwnCertificates) -> EtcdConfig:
     """Reads the files. Raises `CannotStart`."""
     password = ""
     if access.password_file:
@@ -66,18 +67,27 @@ def etcd_config(at: EtcdAt, access: EtcdAccess) -> EtcdConfig:
         if not password:
             raise CannotStart(f"the password in {access.password_file} is empty")
     namespace = f"{at.namespace}/".encode()
-    return EtcdConfig(at.members, tls=_context(access), user=access.user, password=password, namespace=namespace)
+    return EtcdConfig(at.members, tls=_context(access, own), user=access.user, password=password, namespace=namespace)
 
 
-def _context(access: EtcdAccess) -> ssl.SSLContext | None:
+def _context(access: EtcdAccess, own: OwnCertificates) -> ssl.SSLContext | None:
     if not access.tls_ca:
         return None
     try:
-        context = ssl.create_default_context(cafile=access.tls_ca)
-        if access.tls_cert:
-            # An encrypted key would make OpenSSL ask the terminal for its password.
-            context.load_cert_chain(access.tls_cert, access.tls_key, password=lambda: "")
-    except OSError as error:
+        if not access.tls_cert:
+            return ssl.create_default_context(cafile=access.tls_ca)
+        return own.context(Files(Path(access.tls_cert), Path(access.tls_key), Path(access.tls_ca)), _load)
+    except (OSError, CertificateError) as error:
         files = ", ".join(file for file in (access.tls_ca, access.tls_cert, access.tls_key) if file)
         raise CannotStart(f"certificates for etcd cannot be used ({files}): {error}") from None
-    return context
+
+
+def _load(files: Files) -> Loaded:
+    check_readable(files)
+    try:
+        context = ssl.create_default_context(cafile=files.client_ca)
+        # An encrypted key would make OpenSSL ask the terminal for its password.
+        context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise CertificateError(str(error)) from None
+    return Loaded(context, expires_s(files.certificate))

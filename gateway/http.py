@@ -22,7 +22,7 @@ from gateway.validate import escape
 from gateway.whole import body_at_hand
 from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
-from push.whole_numbers import with_whole_numbers
+from push.whole_numbers import text_with_whole_numbers
 
 if TYPE_CHECKING:
     from gateway.auth import Principal
@@ -273,7 +273,7 @@ def decode(body: bytes, kind: type[Any]) -> Any:
 
 def _decode_whole_numbers(body: bytes, kind: type[Any]) -> Any:
     try:
-        return _decoders[kind].decode(with_whole_numbers(body, kind))
+        return _decoders[kind].decode(text_with_whole_numbers(body, kind))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(error, field_names(kind))
 

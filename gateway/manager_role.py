@@ -21,6 +21,7 @@ from backend_store.shard.health import JSON, Answer, Pages, serve_pages
 from gateway.addresses import Address, parse_address
 from gateway.backends import backends_of
 from gateway.cannot_start import CannotStart
+from gateway.certificates import OwnCertificates, watched
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.manager_metrics import page
@@ -62,7 +63,8 @@ async def _serve(settings: Settings) -> None:
     ended = asyncio.Event()
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
-    store = backends_of(settings)
+    own = OwnCertificates()
+    store = backends_of(settings, own)
     lag = LoopLag()
     watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
@@ -77,8 +79,9 @@ async def _serve(settings: Settings) -> None:
             detail = f"manager.listen: cannot listen on {settings.manager.listen}: {error.strerror}"
             raise CannotStart(detail) from None
         try:
-            _announce(manager, http._replace(port=server.sockets[0].getsockname()[1]))
-            await _run(manager, ended)
+            async with watched(own):
+                _announce(manager, http._replace(port=server.sockets[0].getsockname()[1]))
+                await _run(manager, ended)
         finally:
             server.close()
             await server.wait_closed()

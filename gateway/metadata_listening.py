@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from backend_store.wire.tls import mutual_tls
 from gateway.addresses import Address
 from gateway.backend_rules import wrong_name
 from gateway.cannot_start import CannotStart
-from gateway.certificates import CertificateError, Certificates, Files
+from gateway.certificates import CertificateError, Files, OwnCertificates, load_client, load_listener
 from gateway.settings import MetadataSettings
 
 _ANY: Final = frozenset({"0.0.0.0", "::"})
@@ -71,32 +66,17 @@ def wrong_files(metadata: MetadataSettings) -> tuple[str, str] | None:
     return None
 
 
-def tls_of_client(files: Files | None) -> ssl.SSLContext | None:
+def tls_of_client(files: Files | None, own: OwnCertificates) -> ssl.SSLContext | None:
     """What those who ask the service speak. Raises `CannotStart`."""
-    if files is None:
-        return None
-    assert files.client_ca is not None, "the three files go together"
     try:
-        return mutual_tls(files.certificate, files.key, files.client_ca, is_server=False)
-    except OSError as error:
+        return None if files is None else own.context(files, load_client)
+    except CertificateError as error:
         raise CannotStart(f"cannot speak TLS with the metadata service: {error}") from None
 
 
-@asynccontextmanager
-async def tls_of_server(files: Files | None) -> AsyncIterator[ssl.SSLContext | None]:
-    """The listener's, made anew while it is used when the files change, or SIGHUP comes. Raises `CannotStart`."""
-    if files is None:
-        yield None
-        return
+def tls_of_server(files: Files | None, own: OwnCertificates) -> ssl.SSLContext | None:
+    """The service's own. Raises `CannotStart`."""
     try:
-        certificates = Certificates(files)
+        return None if files is None else own.context(files, load_listener)
     except CertificateError as error:
         raise CannotStart(str(error)) from None
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, certificates.reload_soon)
-    watching = loop.create_task(certificates.watch(), name="certificates")
-    try:
-        yield certificates.context
-    finally:
-        watching.cancel()
-        loop.remove_signal_handler(signal.SIGHUP)

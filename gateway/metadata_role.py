@@ -18,6 +18,7 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.tracing import Tracer
 from gateway.auth import Keyring, make_first_key
 from gateway.cannot_start import CannotStart
+from gateway.certificates import OwnCertificates, watched
 from gateway.logs import configure_logs
 from gateway.loop_lag import LoopLag
 from gateway.metadata_listening import Listening, check_listening, tls_of_server
@@ -38,7 +39,9 @@ def serve_metadata_role(directory: Path, listening: Listening, settings: Setting
 
 
 async def _serve(directory: Path, listening: Listening, tracer: Tracer | None) -> None:
-    async with tls_of_server(listening.files) as tls:
+    own = OwnCertificates()
+    tls = tls_of_server(listening.files, own)
+    async with watched(own):
         await _serve_by(tls, directory, listening, tracer)
 
 

@@ -17,7 +17,7 @@ from gateway.limits import TAG_BYTES_MAX, TAGS_MAX
 from gateway.policy import owner_of
 from gateway.queue_rules import broken_rules
 from gateway.queue_settings import FIXED, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES
-from gateway.validate import escape, with_whole_numbers, wrong_name
+from gateway.validate import escape, fields_with_whole_numbers, wrong_name
 from push.problems import nearest
 
 RETENTION_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
@@ -58,7 +58,7 @@ def queue_config(
     Without a name it is a template: there is no own companion to write. `named` has the fields that the caller wrote,
     where that is not all of `given`, and `known` is what the queue has so far.
     """
-    given = with_whole_numbers(given)
+    given = fields_with_whole_numbers(given)
     _refuse([*_wrong_fields(given, QueueConfig, ""), *_wrong_names(given, name), *_wrong_tags(given)])
     config = msgspec.convert(given, QueueConfig)
     left_out = {setting: default(config) for setting, default in DEFAULTS.items() if setting not in given}
@@ -71,7 +71,7 @@ def queue_config(
 
 def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> QueueConfig:
     """`known` with the fields that a request names. Raises `InvalidRequest`."""
-    changes = with_whole_numbers(changes)
+    changes = fields_with_whole_numbers(changes)
     _refuse([*_wrong_changes(known, changes)])
     return queue_config(msgspec.to_builtins(shown_config(known, name)) | changes, name, named=changes, known=known)
 

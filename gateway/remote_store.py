@@ -30,6 +30,7 @@ from backend_store.model import (
     Unavailable,
 )
 from gateway.catalogue import Catalogue, Follower
+from gateway.certificates import OwnCertificates
 from gateway.guard import Guard, Guards, GuardSettings
 from gateway.known import RemoteDefinitions
 from gateway.limits import (
@@ -272,14 +273,14 @@ class RemoteStore(Store):
         return result
 
 
-def remote_store(store: Store, settings: Settings, guards: Guards) -> RemoteStore:
+def remote_store(store: Store, settings: Settings, guards: Guards, own: OwnCertificates) -> RemoteStore:
     """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret,
     and `CannotStart` where the files of TLS do not load.
     """
     at = settings.metadata
     secret = Path(at.secret_file).read_text().strip()
     urls = [url.strip() for url in at.url.split(",")]
-    tls = tls_of_client(files_of(at.tls_cert, at.tls_key, at.tls_ca))
+    tls = tls_of_client(files_of(at.tls_cert, at.tls_key, at.tls_ca), own)
     is_one = len(urls) == 1 and at.form == "replicated"
     unwell = GuardSettings(failures=(OSError, Unavailable))
     return RemoteStore(

@@ -35,7 +35,7 @@ from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key
 from gateway.backend_rules import coordinator_of
 from gateway.backends import open_backends, tls_of
 from gateway.cannot_start import CannotStart
-from gateway.certificates import CertificateError
+from gateway.certificates import CertificateError, OwnCertificates
 from gateway.clock import wall_clock_ms
 from gateway.cluster_watch import ClusterWatch
 from gateway.clusters_view import ClustersView
@@ -100,8 +100,8 @@ class Alone:
     def bind(self, settings: Settings) -> socket.socket:
         return bind_tcp(settings.address)
 
-    async def open(self, settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
-        return await _opened(settings, guards)
+    async def open(self, settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[Store, Encrypting]:
+        return await _opened(settings, guards, own)
 
     def tickets(self, store: Store) -> TicketOffice | None:
         """None for those in memory."""
@@ -135,15 +135,17 @@ async def _serve(settings: Settings, place: Alone) -> None:
     tcp = _bind(settings, place)
     scrapes = _bind_metrics(settings) if place.is_desk else None
     tokens = _tokens(settings)
-    guards = Guards()
-    store, encryption = await place.open(settings, guards)
+    guards, own = Guards(), OwnCertificates()
+    if entrance.certificates is not None:
+        own.take(entrance.certificates)
+    store, encryption = await place.open(settings, guards, own)
     if tokens is not None:
         await tokens.key_sets.start()
     far = _far(store)
     keyring = Keyring(store, tokens=tokens) if far is None else Keyring(store, tokens=tokens, expect=far.expect)
     if not isinstance(store, RemoteStore):
         await make_first_key(keyring, settings.directory)
-    cluster = _cluster(settings)
+    cluster = _cluster(settings, own)
     try:
         app = create_app(
             store,
@@ -155,9 +157,9 @@ async def _serve(settings: Settings, place: Alone) -> None:
             spans=spans,
             series_folder=settings.directory if place.is_desk else None,
             cluster=cluster,
-            recovery=_recovery(cluster, store, settings),
+            recovery=_recovery(cluster, store, settings, own),
             clusters=_clusters(store, settings),
-            further=_further(settings),
+            further=_further(settings, own),
             tickets=place.tickets(store),
             siblings=place.siblings,
             number=place.number,
@@ -179,7 +181,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
     if scrapes is not None:
         more.append((listener(app.metrics_only, door=app.door, bounds=bounds), scrapes))
     server = Server(
-        app, [public, listener(local, bounds=bounds), *(each for each, _ in more)], care, samples=place.is_desk
+        app, [public, listener(local, bounds=bounds), *(each for each, _ in more)], care, own, samples=place.is_desk
     )
     server.handle_signals()
     _listen(tcp, settings)
@@ -212,24 +214,24 @@ def _far(store: object) -> RemoteBackends | None:
     return store if isinstance(store, RemoteBackends) else None
 
 
-def _cluster(settings: Settings) -> ClusterWatch | None:
+def _cluster(settings: Settings, own: OwnCertificates) -> ClusterWatch | None:
     at = coordinator_of(settings.cluster)
-    return None if at is None else _watch(at, settings.cluster)
+    return None if at is None else _watch(at, settings.cluster, own)
 
 
-def _further(settings: Settings) -> dict[str, ClusterWatch]:
+def _further(settings: Settings, own: OwnCertificates) -> dict[str, ClusterWatch]:
     """By name, of the further clusters whose coordinator is named."""
     cluster = settings.cluster
     return {
-        entry.name: _watch(parse_etcd(entry.coordinator, tls=bool(cluster.etcd_tls_ca)), cluster)
+        entry.name: _watch(parse_etcd(entry.coordinator, tls=bool(cluster.etcd_tls_ca)), cluster, own)
         for entry in settings.store.clusters
         if entry.coordinator
     }
 
 
-def _watch(at: EtcdAt, cluster: ClusterSettings) -> ClusterWatch:
+def _watch(at: EtcdAt, cluster: ClusterSettings, own: OwnCertificates) -> ClusterWatch:
     patience = Patience(cluster.replace_after_s, cluster.rebalance_after_s)
-    return ClusterWatch(etcd_config(at, access_of(cluster)), patience)
+    return ClusterWatch(etcd_config(at, access_of(cluster), own), patience)
 
 
 def _clusters(store: Store, settings: Settings) -> ClustersView | None:
@@ -238,10 +240,10 @@ def _clusters(store: Store, settings: Settings) -> ClustersView | None:
     return None if far is None else ClustersView(far, wall_clock_ms)
 
 
-def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings) -> Recovery | None:
+def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings, own: OwnCertificates) -> Recovery | None:
     if cluster is None or not isinstance(store, RemoteBackends):
         return None
-    return Recovery(cluster, store, tls_of(settings.store))
+    return Recovery(cluster, store, tls_of(settings.store, own))
 
 
 def _entrance(settings: Settings) -> Entrance:
@@ -295,20 +297,20 @@ def _tokens(settings: Settings) -> Tokens | None:
         raise CannotStart(f"auth.jwt.issuers: {error}") from None
 
 
-async def _opened(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
+async def _opened(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[Store, Encrypting]:
     """The store of the data folder, or that of the backends which the settings name."""
     if settings.store.backends:
-        backends, encryption = await open_backends(settings, guards)
+        backends, encryption = await open_backends(settings, guards, own)
         return cast(Store, backends), encryption
     folder, encryption = await _open(settings, guards)
-    return await _defined(folder, settings, guards), encryption
+    return await _defined(folder, settings, guards, own), encryption
 
 
-async def _defined(store: Store, settings: Settings, guards: Guards) -> Store:
+async def _defined(store: Store, settings: Settings, guards: Guards, own: OwnCertificates) -> Store:
     """The store with the queues, keys and tenants of a metadata service, where the settings name one."""
     if settings.metadata.url:
         try:
-            return remote_store(store, settings, guards)
+            return remote_store(store, settings, guards, own)
         except OSError as error:
             await store.close()
             raise CannotStart(f"cannot read the secret in {settings.metadata.secret_file}: {error.strerror}") from None
@@ -348,6 +350,7 @@ class Server:
     listeners: list[Listener]
     care: KeyCare | None
     """None where a metadata service has the keys."""
+    certificates: OwnCertificates
     samples: bool = True
     """Whether this process looks at the queues for series and alerts."""
     _draining: asyncio.Task[None] | None = None
@@ -361,14 +364,13 @@ class Server:
                 *([tasks.create_task(self.care.watch(), name="keys")] if self.care is not None else []),
                 tasks.create_task(self.app.stored.watch(), name="stored quotas"),
                 tasks.create_task(self.app.gateway.begun.watch(), name="begun jobs"),
+                tasks.create_task(self.certificates.watch(), name="certificates"),
                 *([tasks.create_task(self.app.gateway.sampler.run(), name="series")] if self.samples else []),
             ]
             gateway = self.app.gateway
             clusters = [] if gateway.cluster is None else [gateway.cluster]
             clusters += gateway.further.values()
             watches += [tasks.create_task(cluster.run(), name="cluster") for cluster in clusters]
-            if (certificates := self.app.entrance.certificates) is not None:
-                watches.append(tasks.create_task(certificates.watch(), name="certificates"))
             serving = [
                 tasks.create_task(each.serve(sockets=[sock]), name="listener")
                 for each, sock in zip(self.listeners, sockets, strict=True)
@@ -383,8 +385,8 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
-        if (certificates := self.app.entrance.certificates) is not None:
-            loop.add_signal_handler(signal.SIGHUP, certificates.reload_soon)
+        if self.certificates:
+            loop.add_signal_handler(signal.SIGHUP, self.certificates.reload_soon)
 
     def _signalled(self, number: int) -> None:
         if self._draining is not None:

@@ -40,16 +40,17 @@ def check_no_companion(name: str) -> None:
         raise invalid_field("/name", detail)
 
 
-def with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEPTH_MAX) -> dict[str, Any]:
-    """JSON has one kind of number: 30000.0 is 30000. Raises `InvalidRequest` for what is nested too deep."""
+def fields_with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEPTH_MAX) -> dict[str, Any]:
+    """Of decoded JSON whose types are checked later, every 30000.0 as 30000; `push.whole_numbers` is for text whose
+    type is known. Raises `InvalidRequest` for what is nested too deep."""
     if not levels:
         raise invalid_field("", f"fields are nested deeper than {FIELDS_DEPTH_MAX} levels")
-    return {name: _with_whole_numbers(value, levels - 1) for name, value in given.items()}
+    return {name: _value_with_whole_numbers(value, levels - 1) for name, value in given.items()}
 
 
-def _with_whole_numbers(value: Any, levels: int) -> Any:
+def _value_with_whole_numbers(value: Any, levels: int) -> Any:
     if isinstance(value, dict):
-        return with_whole_numbers(value, levels=levels)
+        return fields_with_whole_numbers(value, levels=levels)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -56,7 +56,7 @@ from push.rendering import rendered
 from push.requests import HANDLERS, KINDS, publish, refuse_early
 from push.runs import Run
 from push.subscriptions import StreamSubscription, WorkSubscription
-from push.whole_numbers import with_whole_numbers
+from push.whole_numbers import text_with_whole_numbers
 from push.wire import Wire
 from throttling.census import Kind, Who
 
@@ -214,7 +214,7 @@ class Session:
                 self.receive(bytes(frame))
             return
         if loose is not None and self.encoding == "json" and "got `float`" in str(error):
-            written = with_whole_numbers(data, ClientFrame | list[ClientFrame])
+            written = text_with_whole_numbers(data, ClientFrame | list[ClientFrame])
             if written != data:
                 self.receive(written)
                 return

@@ -26,7 +26,7 @@ class _TooMany(Exception):
     """More items than are looked at."""
 
 
-def with_whole_numbers(text: bytes, kind: Any) -> bytes:
+def text_with_whole_numbers(text: bytes, kind: Any) -> bytes:
     """The same JSON, with 6 for 6.0 and 100 for 1e2 where `kind` has an integer; all else is left as it was written.
 
     It takes far longer than to decode the text, so it is for what the decoder refused. Raises `msgspec.DecodeError` or

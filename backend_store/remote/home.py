@@ -120,8 +120,9 @@ class Home:
             return None
         return "shard" if self.cluster is other.cluster else "cluster"
 
-    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
-        return await self.line.ask(operation, may_repeat=may_repeat)
+    async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
+        """See `Line.ask`."""
+        return await self.line.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     def queues(self) -> Iterator[RemoteQueue]:
         """Those that lie here; of a queue with lanes its lane here."""

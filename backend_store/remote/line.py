@@ -382,6 +382,7 @@ class Line:
         self._flush_soon()
 
     def _lose(self) -> None:
+        was_left = self._is_leaving or self._is_sent_on or (self._connection is not None and self._connection.was_left)
         self._connection = None
         if self._is_open:
             self._closed_at = self._loop.time()
@@ -391,7 +392,10 @@ class Line:
         quiet, self._quiet = self._quiet, []
         for settle in quiet:
             self._owe(settle)
-        self._log.warning("a backend was lost", shard=self.shard)
+        if was_left:
+            self._log.info("a backend goes away", shard=self.shard)
+        else:
+            self._log.warning("a backend was lost", shard=self.shard)
         unknown = []
         for number, call in list(self._calls.items()):
             if call.is_sent and not call.may_repeat:
@@ -522,17 +526,22 @@ class Line:
 
     # --------------------------------------------------------------------------------------------------- requests
 
-    async def ask(self, operation: Any, *, may_repeat: bool) -> msgspec.Raw:
-        """The answer, from whoever leads, while the caller waits for it. Raises `PushqError`."""
+    async def ask(self, operation: Any, *, may_repeat: bool, is_change: bool = False) -> msgspec.Raw:
+        """The answer, from whoever leads, while the caller waits for it. `is_change`: of what may be repeated, whether
+        the caller must know that it may have been done. Raises `PushqError`."""
+        is_change = is_change or not may_repeat
+        is_open = False  # a backend that was lost may have done it
         if len(self._asked) >= LINE_ASKS_MAX:
             raise Overloaded(f"{LINE_ASKS_MAX} requests wait for the backend", retry_after_ms=500)
         until = min(self._loop.time() + ASK_MS_MAX / 1000, waited_until())
         what = raw(operation)
         while True:
             if self._loop.time() >= until:
+                if is_open:
+                    raise _lost_with_a_change()
                 raise Unavailable(f"{self._whose} was not asked: the time of this request is over", retry_after_ms=500)
             if not await self.opened(self._waits_s(until)):
-                raise self._unavailable()
+                raise _lost_with_a_change() if is_open else self._unavailable()
             if not self._is_open or self._is_sent_on:
                 continue  # it was lost again before this went on; nothing was sent
             number = self.next_number()
@@ -543,17 +552,20 @@ class Line:
                 self._post(pack(Asks(number, left_ms, what, TRACE.get())))
                 async with asyncio.timeout_at(until):
                     answer = await waiting
-                if not may_repeat:
+                if is_change:
                     changed()
                 return answer
             except TimeoutError:
-                if may_repeat:
+                if not is_change:
                     raise self._unavailable() from None
                 raise OutcomeUnknown("the backend did not answer in time; the change may have been made") from None
             except ConnectionResetError:
                 if not may_repeat:
-                    raise OutcomeUnknown("the backend was lost; the change may have been made") from None
+                    raise _lost_with_a_change() from None
+                is_open = is_change
             except PushqError as error:
+                if is_open and error.code in _NOT_BEGUN:
+                    raise _lost_with_a_change() from None
                 if error.code != NOT_LEADER:
                     raise
                 await asyncio.sleep(SWEEP_SECONDS)
@@ -570,6 +582,10 @@ class Line:
 def _by_receipts(settle: Settle) -> Settle:
     """For a backend that may not know to whom the lease went: it has written down its receipts at most."""
     return settle._replace(verb="nack", milliseconds=0, tried=settle.verb != "unsent")
+
+
+def _lost_with_a_change() -> OutcomeUnknown:
+    return OutcomeUnknown("the backend was lost; the change may have been made")
 
 
 def _open() -> OutcomeUnknown:

@@ -195,11 +195,11 @@ class RemoteQueue(Redriving, Ranges):
     def end(self) -> None:
         self.deleted = True
 
-    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
-        """The answer of the shard that has it. Raises `PushqError`."""
+    async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
+        """The answer of the shard that has it; see `Line.ask`. Raises `PushqError`."""
         if not self.home.has(self.definition):
             await self.home.adopt([self.definition])
-        return await self.home.ask(operation, may_repeat=may_repeat)
+        return await self.home.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     def beside(self, name: str) -> RemoteQueue:
         """Another queue of the tenant. Raises `QueueNotFound`."""

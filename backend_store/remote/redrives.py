@@ -104,7 +104,7 @@ class RemoteRedrives:
     ) -> Any:
         targets = {name: _why_not(letters.queue, name, find) for name in self._names(letters)}
         start = StartRedrive(redrive_id, letters.order, total, rate, targets)
-        job = RemoteRedrive(self, _job(await self._queue.ask(start, may_repeat=True)), start)
+        job = RemoteRedrive(self, _job(await self._queue.ask(start, may_repeat=True, is_change=True)), start)
         while len(self._mine) >= REDRIVES_REMEMBERED_MAX:
             self._mine.pop(next(iter(self._mine)))
         self._mine[job.id] = job
@@ -125,7 +125,7 @@ class RemoteRedrives:
         job.is_cancelling, job.why = True, why
         async with self._resuming:  # or it might begin anew behind our back
             asked = CancelRedrive(self._queue.place_there, job.id, why)
-            known = _maybe_job(await self._queue.ask(asked, may_repeat=True))
+            known = _maybe_job(await self._queue.ask(asked, may_repeat=True, is_change=True))
             if known is not None:
                 job.take(known)
             elif job.state == "running":

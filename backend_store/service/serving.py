@@ -226,7 +226,7 @@ class Link:
     def leave(self) -> None:
         """Says what was sent, as far as that is read soon, and hears nothing more."""
         self.has_left = True
-        self._connection.transport.close()
+        self._connection.leave()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS_MAX, self._connection.transport.abort)
 
 

@@ -41,7 +41,7 @@ from backend_store.shard.limits import (
     SCRUB_EVERY_SECONDS,
     SESSION_SECONDS_DEFAULT,
 )
-from backend_store.shard.lines import Certificates, Lines
+from backend_store.shard.lines import Lines
 from backend_store.shard.manager import Manager, Rules
 from backend_store.shard.members import Report
 from backend_store.shard.pace import Pace
@@ -54,6 +54,7 @@ from backend_store.shard.scrub import Scrub
 from backend_store.shard.view import ClusterView
 from backend_store.storage.engine import StorageError
 from backend_store.storage.folder import make_private
+from backend_store.wire.tls import BothSides
 
 log = structlog.get_logger("pushq.backend")
 
@@ -68,7 +69,7 @@ class HostConfig:
     service: str = ""
     """`HOST:PORT` where this process serves its shards, to be published."""
     http: str = ""
-    certificates: Certificates | None = None
+    tls: BothSides | None = None
     rules: Rules = field(default_factory=Rules)
     session_s: int = SESSION_SECONDS_DEFAULT
     home_s: float = HOME_SECONDS
@@ -91,7 +92,7 @@ class BackendHost:
         self._shards: dict[ShardNumber, HostedShard] = {}
         self._coordinator = coordinator
         self._on_fatal = on_fatal
-        self.lines = Lines(config.name, config.certificates, self._on_message, self._on_line, self._admits)
+        self.lines = Lines(config.name, config.tls, self._on_message, self._on_line, self._admits)
         self.peer = config.peer
         """Where others find it; known once it listens."""
         self._mirror = Mirror(coordinator, ROOT, told=self.view.told)

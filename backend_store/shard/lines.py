@@ -7,10 +7,7 @@ are the replication core's, which takes any of them for lost: what does not fit,
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -31,6 +28,7 @@ from backend_store.shard.limits import (
 )
 from backend_store.wire.frames import Hello, from_client, pack
 from backend_store.wire.sockets import ClientWire, ServerWire, Wire
+from backend_store.wire.tls import BothSides
 
 log = structlog.get_logger("pushq.lines")
 
@@ -38,30 +36,6 @@ SUBPROTOCOL: Final = Subprotocol("pushq.peer.v1")
 PEER_VERSION: Final = 1
 _ROLE: Final = "backend "
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """Files of one node: its certificate, which names the node and its address, its key, and who signs them all."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    def server(self) -> ssl.SSLContext:
-        """Raises `OSError`, `ssl.SSLError`."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
-        context.verify_mode = ssl.CERT_REQUIRED
-        return self._own(context)
-
-    def client(self) -> ssl.SSLContext:
-        """Raises `OSError`, `ssl.SSLError`."""
-        return self._own(ssl.create_default_context(cafile=self.authority))
-
-    def _own(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.certificate, self.key)
-        return context
 
 
 class Line:
@@ -85,7 +59,7 @@ class Lines:
     def __init__(
         self,
         me: NodeId,
-        certificates: Certificates | None,
+        tls: BothSides | None,
         on_message: Callable[[NodeId, Message], None],
         on_open: Callable[[NodeId], None] = lambda node: None,
         admits: Callable[[NodeId], bool] = lambda node: True,
@@ -93,9 +67,9 @@ class Lines:
         """`on_message` is told who sent it. `on_open`: there is a new line; what was on its way by an old one is lost.
         `admits`: whether somebody of that name may have one; others have certificates of the same authority, too.
 
-        Without certificates only addresses of this machine make sense: nobody is told from anybody then."""
+        Without TLS only addresses of this machine make sense: nobody is told from anybody then."""
         self._me = me
-        self._certificates = certificates
+        self._tls = tls
         self._on_message = on_message
         self._on_open = on_open
         self._admits = admits
@@ -115,7 +89,7 @@ class Lines:
             self._accepted,
             host,
             port,
-            ssl=None if self._certificates is None else self._certificates.server(),
+            ssl=None if self._tls is None else self._tls.server,
             subprotocols=[SUBPROTOCOL],
             compression=None,
             max_size=PEER_FRAME_BYTES_MAX,
@@ -147,12 +121,12 @@ class Lines:
             self.dropped += 1
 
     async def _dial(self, node: NodeId, address: str) -> None:
-        scheme = "ws" if self._certificates is None else "wss"
+        scheme = "ws" if self._tls is None else "wss"
         while True:
             try:
                 async with connect(
                     f"{scheme}://{address}",
-                    ssl=None if self._certificates is None else self._certificates.client(),
+                    ssl=None if self._tls is None else self._tls.client,
                     subprotocols=[SUBPROTOCOL],
                     compression=None,
                     max_size=PEER_FRAME_BYTES_MAX,
@@ -190,6 +164,7 @@ class Lines:
         self._on_open(node)
         try:
             await connection.hear(lambda data: self._on_message(node, _message.decode(data)))
+            log.info("a backend goes away" if connection.was_left else "a line was closed", to=node)
         except (ConnectionClosed, InvalidRequest, msgspec.MsgspecError) as error:
             log.info("a line broke", to=node, error=str(error))
         finally:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosedError
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
@@ -51,11 +52,36 @@ class Wire(Connection):
             return
         self.protocol.send_binary(message)
         self._posted_bytes += len(message)
+        self._send_posted()
+
+    def leave(self) -> None:
+        """Says behind all that was posted that we go away, and hears nothing more."""
+        if self.protocol.state is State.OPEN:
+            self.protocol.send_close(CloseCode.GOING_AWAY)
+            self._send_posted()
+        self.transport.close()
+
+    def _send_posted(self) -> None:
         try:
             self.send_data()
         except Exception as error:
             self.set_connection_exc(error)
             self.transport.abort()
+
+    @property
+    def was_left(self) -> bool:
+        """The other side said first that it goes away."""
+        said = self.protocol.close_rcvd
+        return said is not None and said.code == CloseCode.GOING_AWAY and bool(self.protocol.close_rcvd_then_sent)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        # The library says "internal error" of whoever was told to end, too.
+        if kind is asyncio.CancelledError:
+            await self.close(CloseCode.GOING_AWAY)
+        else:
+            await super().__aexit__(kind, error, tb)
 
     async def hear(self, told: Heard) -> None:
         """Has each message told, in their order, until the connection ends; it ends with what `told` raises.

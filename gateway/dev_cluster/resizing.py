@@ -23,6 +23,7 @@ from gateway.dev_cluster.limits import (
     BACKENDS_MIN,
     LEAVE_LOOK_SECONDS,
     LEAVE_SECONDS_MAX,
+    READY_SECONDS_MAX,
 )
 from gateway.dev_cluster.processes import Say, becomes, end, start
 from gateway.dev_cluster.running import key_file
@@ -68,6 +69,9 @@ def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
     with alone(folder):
         state = _running(folder, cluster)
         had = len(state.backends_of(cluster))
+        for part in state.backends_of(cluster):
+            if part.has_left:  # a call was cut short
+                _forget(folder, state, part, say)
         _take_back(folder, state, cluster, wanted, say)
         while len(state.backends_of(cluster)) < wanted:
             part = layout.add_backend(folder, state, cluster)
@@ -97,10 +101,29 @@ def _take_back(folder: Path, state: State, cluster: str, wanted: int, say: Say) 
     """Of those that were to leave, the ones that are wanted after all: the oldest, for the newest leave first."""
     for part in state.backends_of(cluster)[:wanted]:
         if part.is_leaving:
-            _ask(folder, state, "DELETE", f"/nodes/{part.name}/removal", cluster)
+            start(folder, state, [part], say)  # or its cluster would not know it
+            _keep(folder, state, part)
             part.is_leaving = False
             save(folder, state)
             say(f"{part.name} stays in {cluster}")
+
+
+def _keep(folder: Path, state: State, part: Part) -> None:
+    """Raises `ResizeError`."""
+    failed = ""
+
+    def is_kept() -> bool:
+        nonlocal failed
+        try:
+            _ask(folder, state, "DELETE", f"/nodes/{part.name}/removal", part.cluster)
+        except OSError as error:
+            failed = str(error)  # of one that has only just started too
+        else:
+            return True
+        return False
+
+    if not becomes(is_kept, READY_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
+        raise ResizeError(f"{part.name} is to stay, and its cluster does not hear it: {failed}")
 
 
 def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
@@ -145,9 +168,9 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
                 return False
             state = _running(folder, part.cluster)
             for one in [one for one in state.parts if one.name == part.name]:
-                end([one], say)
-                state.parts.remove(one)
-            save(folder, state)
+                one.has_left = True
+                save(folder, state)
+                _forget(folder, state, one, say)
         return True
 
     if not becomes(has_left, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
@@ -155,7 +178,15 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
             f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s, which go elsewhere as soon as others can "
             "take them; ask again"
         )
+
+
+def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
+    """Ends one that has given all away, and deletes its folder; forgotten last, so that a call which is cut short is
+    gone on with."""
+    end([part], say)
     shutil.rmtree(part.env["PUSHQ_DATA"], ignore_errors=True)
+    state.parts.remove(part)
+    save(folder, state)
     say(f"{part.name} has left {part.cluster}")
 
 

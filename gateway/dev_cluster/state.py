@@ -47,6 +47,8 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
     """Of a backend, from 1 in each cluster. Never given again: the cluster remembers that one was taken out."""
     is_leaving: bool = False
     """Of a backend: the cluster was asked to take it out."""
+    has_left: bool = False
+    """Of one that is leaving: it has given all away, and is ended, deleted and forgotten, whatever else is wanted."""
 
     @property
     def is_alive(self) -> bool:

@@ -13,6 +13,7 @@ from backend_store.client import Store
 from backend_store.remote.store import RemoteBackends
 from gateway.app import Application
 from gateway.backends import open_storage
+from gateway.certificates import OwnCertificates
 from gateway.clock import wall_clock_ms
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
@@ -64,7 +65,7 @@ class OneOfSeveral(Alone):
     def bind(self, settings: Settings) -> socket.socket:
         return bind_tcp(settings.address, is_shared=True)
 
-    async def open(self, settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
+    async def open(self, settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[Store, Encrypting]:
         store, encryption = await open_storage(settings, guards, self._folder.path(STORAGE_SOCKET))
         return cast(Store, store), encryption
 

@@ -1,17 +1,26 @@
-"""Two clusters of `pushq dev-cluster`: one is overheated, grows by a backend and shrinks again, under load."""
+"""Two clusters of `pushq dev-cluster`: one is overheated, grows by a backend and shrinks again, under load.
+
+And its provisioner is killed between any two of its steps.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio.to_thread
 import httpx2
+import psutil
 import pytest
 
+from backend_store.core.outer.managing import ProvisionCall
+from backend_store.outer.manager import ProvisionFailed
+from gateway.provisioner import Command
 from tests.cluster.test_manager import fill
 from tests.support.dev_cluster import DevCluster
 from tests.support.patience import until
@@ -31,6 +40,60 @@ ROLES = ["etcd", *["backend"] * 6, "gateway", "gateway", "manager", "haproxy"]
 SOON: Final = {"GROW_AFTER_S": "1", "SHRINK_AFTER_S": "1", "PAUSE_S": "1", "NODES_MAX": "4"}
 
 
+KILLED: Final = """
+import os, signal, sys
+from importlib import import_module
+from gateway.cli import main
+
+folder, module, name, count, when = sys.argv[1:]
+module = import_module("gateway.dev_cluster." + module)
+step, left = getattr(module, name), int(count)
+
+def killed(*args, **options):
+    global left
+    left -= 1
+    if not left and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        return step(*args, **options)
+    finally:
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(module, name, killed)
+sys.argv[:] = ["pushq", "dev-cluster", "provision", "--directory", folder]
+main()
+"""
+"""`pushq dev-cluster provision`, which kills itself at one of its steps."""
+
+
+class Step(NamedTuple):
+    """When the provisioner is killed: before or after it calls the function of that module for this time."""
+
+    module: str
+    name: str
+    count: int
+    when: str
+
+
+ADDING: Final = (
+    Step("layout", "add_backend", 1, "after"),
+    Step("resizing", "save", 1, "after"),
+    Step("processes", "save", 1, "before"),
+    Step("processes", "save", 1, "after"),
+    Step("processes", "wait", 4, "before"),
+)
+"""It is known to nobody; written down; started and not written down; and that, but not told to go on; it runs."""
+REMOVING: Final = (
+    Step("resizing", "save", 1, "after"),
+    Step("resizing", "_ask", 2, "after"),
+    Step("resizing", "save", 2, "after"),
+    Step("resizing", "end", 1, "after"),
+    Step("resizing", "save", 3, "after"),
+)
+"""It is written down that it leaves; its cluster was asked; it is empty; it was ended; it is forgotten."""
+
+
 class Clusters:
     """As a gateway shows them."""
 
@@ -46,6 +109,10 @@ class Clusters:
         answer = self._http.get("/v1/cluster", params={"cluster": cluster})
         nodes = answer.json()["nodes"] if answer.status_code == 200 else []
         return sum(one["copies"] for one in nodes if one["name"] == node)
+
+    def nodes(self, cluster: str) -> list[str]:
+        answer = self._http.get("/v1/cluster", params={"cluster": cluster})
+        return sorted(one["name"] for one in answer.json()["nodes"]) if answer.status_code == 200 else []
 
     def events(self, cluster: str) -> list[str]:
         answer = self._http.get("/v1/cluster").raise_for_status().json()
@@ -107,6 +174,76 @@ async def test_an_overheated_cluster_gets_no_queue_grows_by_a_backend_and_shrink
         assert "resize" not in clusters.events("main")
     finally:
         clusters.close()
+
+
+async def test_a_provisioner_that_is_killed_between_its_steps_is_gone_on_with_by_the_next_call(
+    cluster: DevCluster,
+) -> None:
+    run = anyio.to_thread.run_sync
+    started = await run(lambda: cluster("status"))
+    headers = {"Authorization": f"Bearer {Path(started['key_file']).read_text().strip()}"}
+    urls = [f"http://{part['address']}" for part in started["parts"] if part["role"] == "gateway"]
+    clusters, calls = Clusters(urls[0], headers), itertools.count(1)
+
+    async def resized(wanted: int, step: Step | None = None) -> None:
+        """Asked as a manager asks."""
+        argv = [sys.executable, "-m", "gateway", "dev-cluster", "provision", "--directory", str(cluster.folder)]
+        if step is not None:
+            argv = [sys.executable, "-c", KILLED, str(cluster.folder), *map(str, step)]
+        call = ProvisionCall(next(calls), "cluster2", len(cluster.names("cluster2")), wanted, "a test", 0)
+        if step is None:
+            await Command(argv)(call)
+            return
+        with pytest.raises(ProvisionFailed, match="ended with -9"):
+            await Command(argv)(call)
+
+    async def has(count: int) -> None:
+        names = cluster.names("cluster2")
+        assert len(names) == count and all(cluster.part(name).is_alive for name in names), names
+        assert await run(lambda: _running_backends(cluster)) == sorted(names), "none runs besides"
+        assert sorted(one.name for one in (cluster.folder / "cluster2").glob("cluster2-*")) == sorted(names)
+        await _soon(lambda: clusters.nodes("cluster2") == sorted(names), "the cluster knows these")
+
+    try:
+        load = StubbornLoad(urls, headers, await run(lambda: _in_cluster2(clusters)))
+        os.kill(cluster.pid("manager"), signal.SIGKILL)  # whose part is ours from here on
+        async with load.running():
+            for adding, removing in zip(ADDING, REMOVING, strict=True):
+                print(adding, removing)
+                await resized(4, adding)
+                await resized(4)
+                await has(4)
+                newest = cluster.names("cluster2")[-1]
+                await _soon(lambda: clusters.copies("cluster2", newest) >= 1, "it has a share")  # noqa: B023
+                await resized(3, removing)
+                await resized(3)
+                await has(3)
+                await load.more(MESSAGES)
+            for removing in REMOVING[1:4]:
+                print("and back", removing)
+                await resized(4)
+                await resized(3, removing)
+                await resized(4)
+                await has(4)
+                await resized(3)
+                await has(3)
+        assert not (broken := await load.broken()), broken
+    finally:
+        clusters.close()
+
+
+def _running_backends(cluster: DevCluster) -> list[str]:
+    """Of the second cluster, by the processes of this machine."""
+    data = str(cluster.folder / "cluster2") + os.sep
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            folder = process.environ().get("PUSHQ_DATA", "")
+        except psutil.Error:
+            continue
+        if folder.startswith(data):
+            found.add(folder.removeprefix(data))
+    return sorted(found)
 
 
 def _hurried(cluster: DevCluster) -> None:

@@ -6,19 +6,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 
 from tests.cluster.test_cluster import gateway
 from tests.support.backends import ROLE, Backends
 from tests.support.cli import Cli
-from tests.support.environment import without_settings
-from tests.support.forked import Forked
+from tests.support.manager import Manager
 from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
@@ -36,45 +33,6 @@ while test -e {folder}/calls && ! test -e {folder}/provided; do sleep 0.05; done
 """
 """Says that it was called, and takes as long as a test wants, or has its folder: nobody waits for it whose manager was
 killed."""
-
-
-class Manager:
-    """`pushq manager` in a process of its own."""
-
-    def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
-        self.name = name
-        settings = {"PUSHQ_MANAGER__NAME": name, "PUSHQ_MANAGER__LISTEN": "127.0.0.1:0", "PUSHQ_MANAGER__LOOK_S": "1"}
-        self._env = {**without_settings(), **env, **settings}
-        self._folder = folder
-        self.http = ""
-
-    def __enter__(self) -> Self:
-        with (self._folder / f"{self.name}.log").open("ab") as log:
-            self._process = Forked(("gateway", "manager"), env=self._env, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log)
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("  health"):
-                self.http = line.split()[1].removesuffix("/health")
-            if line == "ready\n":
-                return self
-        raise AssertionError(f"{self.name} did not start: {self.log}")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._process.returncode is None:
-            self.end(signal.SIGKILL)
-
-    def end(self, number: signal.Signals) -> int:
-        assert self._process.stdout is not None
-        self._process.send_signal(number)
-        self._process.stdout.close()
-        return self._process.wait(timeout=60)
-
-    @property
-    def log(self) -> str:
-        return (self._folder / f"{self.name}.log").read_text(errors="replace")
-
-    def page(self, path: str) -> str:
-        return httpx2.get(f"{self.http}{path}", trust_env=False).text
 
 
 def series(text: str, kind: str) -> set[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
@@ -17,7 +20,9 @@ from backend_store.cluster.core.values import NEVER, Delete, Put, Transaction, a
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.model import Forbidden, InvalidRequest, StorageFull, Unauthenticated, Unavailable
-from gateway.addresses import parse_etcd
+from backend_store.wire.tls import RenewedTls
+from gateway.addresses import EtcdAt, parse_etcd
+from gateway.certificates import OwnCertificates, watched
 from gateway.etcd_access import EtcdAccess, etcd_config
 from tests.support.coordinators import find, over_etcd, put
 from tests.support.etcd import Etcd
@@ -45,6 +50,39 @@ async def test_over_tls_both_sides_show_a_certificate(tmp_path: Path) -> None:
         for context in (authority.context(), strangers.context(client)):
             with pytest.raises(Unavailable):
                 await open_etcd(EtcdConfig(etcd.endpoints, tls=context))
+
+
+async def test_a_new_certificate_is_shown_to_an_etcd_that_trusts_no_old_one(tmp_path: Path) -> None:
+    authority, next_one = Authority(tmp_path / "authority"), Authority(tmp_path / "next")
+    files = authority.issue("etcd"), authority.issue("node")
+    flags = ["--cert-file", str(files[0].certificate), "--key-file", str(files[0].key)]
+    flags += ["--client-cert-auth", "--trusted-ca-file", str(authority.certificate)]
+    operator, own = RenewedTls(authority.context(files[1])), OwnCertificates()
+    access = EtcdAccess(str(authority.certificate), str(files[1].certificate), str(files[1].key))
+    with Etcd(tmp_path, scheme="https", tls=operator, flags=flags) as etcd:
+        coordinator = await open_etcd(etcd_config(EtcdAt(etcd.endpoints), access, own))
+        try:
+            async with watched(own):
+                await put(coordinator, b"k", b"before")
+                etcd.members[0].kill()
+                for old, new in zip(files, (next_one.issue("etcd"), next_one.issue("node")), strict=True):
+                    shutil.copy(new.certificate, old.certificate)
+                    shutil.copy(new.key, old.key)
+                shutil.copy(next_one.certificate, authority.certificate)
+                operator.give(next_one.context(files[1]))
+                os.kill(os.getpid(), signal.SIGHUP)
+                etcd.members[0].start()
+                await asyncio.to_thread(etcd.wait_ready)
+
+                async def is_shown() -> bool:
+                    try:
+                        return bool(await put(coordinator, b"k", b"after"))
+                    except Unavailable:
+                        return False
+
+                await eventually(is_shown, "etcd lets us in")
+        finally:
+            await coordinator.close()
 
 
 async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) -> None:
@@ -136,7 +174,7 @@ async def test_others_may_use_the_same_etcd_and_are_not_seen(etcd: Etcd) -> None
 async def test_clusters_with_a_namespace_each_share_an_etcd_and_nothing_in_it(etcd: Etcd) -> None:
     address = etcd.endpoints[0].replace("http", "etcd")
     names = ["", "/eu", "/eu-west", "/eu.west"]
-    configs = [etcd_config(parse_etcd(address + name), EtcdAccess()) for name in names]
+    configs = [etcd_config(parse_etcd(address + name), EtcdAccess(), OwnCertificates()) for name in names]
     clusters = [await open_etcd(config) for config in configs]
     try:
         sessions = [await cluster.open_session(60) for cluster in clusters]

@@ -18,10 +18,10 @@ from backend_store.node.node import Node
 from backend_store.shard.host import BackendHost, HostConfig, open_host
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.interface import ShardNumber
-from backend_store.shard.lines import Certificates
 from backend_store.shard.manager import Rules
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import Batch, Table
+from backend_store.wire.tls import BothSides, mutual_tls
 from tests.support.coordinators import open_folder
 from tests.support.patience import eventually
 from tests.support.tls import Authority
@@ -32,9 +32,13 @@ PEER_LEASE_MS = 300
 NO_MOVES = Patience(replace_after_s=0, rebalance_after_s=0)
 
 
-def certificates(authority: Authority, name: str) -> Certificates:
-    pair = authority.issue(name)
-    return Certificates(pair.certificate, pair.key, authority.certificate)
+def tls_of(authority: Authority, name: str, *, trusted: Authority | None = None) -> BothSides:
+    """`trusted`: whom it believes, in the place of who signed its own certificate."""
+    pair, ca = authority.issue(name), (trusted or authority).certificate
+    return BothSides(
+        mutual_tls(pair.certificate, pair.key, ca, is_server=True),
+        mutual_tls(pair.certificate, pair.key, ca, is_server=False),
+    )
 
 
 class Cluster:
@@ -89,7 +93,7 @@ class Cluster:
             "127.0.0.1:0",
             zone=f"zone-{name}",
             service=f"{name}:1",
-            certificates=certificates(self._authority, name),
+            tls=tls_of(self._authority, name),
             rules=Rules(self._shards, 3, self._min, self._mode, self._patience),
             move_bytes_per_s=self._move_bytes_per_s,
             scrub_every_s=self._scrub_every_s,

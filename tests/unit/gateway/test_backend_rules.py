@@ -5,6 +5,7 @@ import pytest
 from gateway.addresses import EtcdAt, parse_etcd
 from gateway.backend_rules import coordinator_of
 from gateway.cannot_start import CannotStart
+from gateway.certificates import OwnCertificates
 from gateway.config import ConfigError, load_settings
 from gateway.etcd_access import EtcdAccess, etcd_config
 
@@ -54,7 +55,7 @@ def test_members_of_etcd_are_read_from_one_address() -> None:
 def test_what_follows_the_slash_is_the_namespace() -> None:
     assert parse_etcd("etcd://10.0.0.1:2379/").namespace == parse_etcd("etcd://10.0.0.1:2379").namespace == "pushq"
     assert parse_etcd("etcd://10.0.0.1:2379,10.0.0.2:2379/eu-west").namespace == "eu-west"
-    assert etcd_config(parse_etcd("etcd://127.0.0.1:1/eu"), EtcdAccess()).namespace == b"eu/"
+    assert etcd_config(parse_etcd("etcd://127.0.0.1:1/eu"), EtcdAccess(), OwnCertificates()).namespace == b"eu/"
     for text in ("etcd://10.0.0.1:2379/eu/west", "etcd://10.0.0.1:2379/EU", "etcd://10.0.0.1:2379/eu%2f"):
         with pytest.raises(ValueError, match="what follows the slash"):
             parse_etcd(text)
@@ -76,5 +77,9 @@ def test_files_for_etcd_that_cannot_be_used_are_named(tmp_path: Path, text: str 
     if text is not None:
         password.write_text(text)
     with pytest.raises(CannotStart, match=said) as caught:
-        etcd_config(EtcdAt(["https://10.0.0.1:2379"]), EtcdAccess(str(authority), "", "", "pushq", str(password)))
+        etcd_config(
+            EtcdAt(["https://10.0.0.1:2379"]),
+            EtcdAccess(str(authority), "", "", "pushq", str(password)),
+            OwnCertificates(),
+        )
     assert str(tmp_path) in str(caught.value)

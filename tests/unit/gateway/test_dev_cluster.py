@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -315,3 +315,50 @@ def test_a_call_that_cannot_be_done_fails_and_leaves_the_folder_as_it_was(tmp_pa
     ran = cluster.run("provision", stdin="grow")
     assert ran.code == 1 and "no call of a manager" in ran.err
     assert not cluster.folder.exists()
+
+
+@pytest.mark.parametrize("wanted", [3, 4])
+def test_a_backend_that_had_left_when_its_call_was_cut_short_is_forgotten_whatever_is_wanted(
+    tmp_path: Path, leaving: Part, monkeypatch: pytest.MonkeyPatch, wanted: int
+) -> None:
+    """Where another one was wanted it was to stay, which its cluster, that knew it no more, refused each time."""
+
+    def cut_short(parts: Sequence[Part], say: object) -> int:
+        raise KeyboardInterrupt
+
+    started: list[str] = []
+    monkeypatch.setattr(resizing, "start", lambda folder, state, parts, say: started.extend(one.name for one in parts))
+    monkeypatch.setattr(resizing, "_ask", lambda *_: {"nodes": [{"name": leaving.name, "removing": True, "copies": 0}]})
+    with monkeypatch.context() as cut:
+        cut.setattr(resizing, "end", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            resizing._let_leave(tmp_path, leaving, print)
+    layout.create(tmp_path / "ca")
+    there = load(tmp_path)
+    assert there is not None
+    there.last["main"] = 4
+    for part in there.of("backend"):
+        part.env |= {"PUSHQ_CLUSTER__COORDINATOR": "etcd://127.0.0.1:1"}
+    save(tmp_path, there)
+    resizing.resize(tmp_path, "main", wanted, print)
+    assert started == ["backend1", "backend2", "backend3", "backend5"][:wanted]
+    assert not leaving.is_alive and not Path(leaving.env["PUSHQ_DATA"]).exists()
+
+
+def test_a_backend_that_is_to_stay_is_started_before_its_cluster_is_told(
+    tmp_path: Path, leaving: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(folder: Path, state: State, method: str, path: str, cluster: str) -> Any:
+        asked.append(f"{method} {path}")
+        if len(asked) < 3:
+            raise OSError("there is no such backend in the cluster")
+
+    monkeypatch.setattr(resizing, "LEAVE_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(resizing, "start", lambda folder, state, parts, say: asked.append(f"start {len(parts)}"))
+    monkeypatch.setattr(resizing, "_ask", ask)
+    resizing.resize(tmp_path, "main", 4, print)
+    assert asked == ["start 1", *["DELETE /nodes/backend4/removal"] * 2, "start 4"]
+    there = load(tmp_path)
+    assert there is not None and not there.parts[-1].is_leaving

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gateway.backends import backends_of
+from gateway.certificates import OwnCertificates
 from gateway.manager_role import _open
 from gateway.settings import Settings, StoreSettings
 
@@ -24,7 +25,7 @@ async def test_a_signal_ends_a_start_that_waits_for_backends() -> None:
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         settings, ended = Settings(store=StoreSettings(backends=(address,))), asyncio.Event()
-        store = backends_of(settings)
+        store = backends_of(settings, OwnCertificates())
         opening = asyncio.create_task(_open(store, settings, ended))
         await asked.wait()
         ended.set()

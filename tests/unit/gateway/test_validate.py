@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend_store.model import InvalidRequest
-from gateway.validate import check_name, check_new_queue_name, check_no_companion, time_ms, with_whole_numbers
+from gateway.validate import check_name, check_new_queue_name, check_no_companion, fields_with_whole_numbers, time_ms
 
 
 @pytest.mark.parametrize("name", ["a", "0", "A.b_c-d", "q" * 128, "orders.dead.letters"])
@@ -35,7 +35,7 @@ def test_a_companion_cannot_be_changed_and_names_the_queue_that_can(name: str) -
 
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:
-    assert with_whole_numbers({"a": 30000.0, "b": 1.5, "c": "2.0"}) == {"a": 30000, "b": 1.5, "c": "2.0"}
+    assert fields_with_whole_numbers({"a": 30000.0, "b": 1.5, "c": "2.0"}) == {"a": 30000, "b": 1.5, "c": "2.0"}
 
 
 def test_fields_that_are_nested_very_deep_are_refused() -> None:
@@ -43,7 +43,7 @@ def test_fields_that_are_nested_very_deep_are_refused() -> None:
     for _ in range(400):
         deep = {"a": deep}
     with pytest.raises(InvalidRequest, match="deeper than 16 levels"):
-        with_whole_numbers({"from": deep})
+        fields_with_whole_numbers({"from": deep})
 
 
 def test_times_have_a_zone() -> None:

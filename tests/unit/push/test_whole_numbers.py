@@ -9,7 +9,7 @@ import pytest
 
 from backend_store.model import MESSAGES_PER_REQUEST_MAX
 from push.protocol import ClientFrame, Publish, PublishMessage
-from push.whole_numbers import with_whole_numbers
+from push.whole_numbers import text_with_whole_numbers
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,29 +44,29 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     ],
 )
 def test_integers_are_written_as_integers_and_the_rest_as_it_was(given: bytes, written: bytes) -> None:
-    assert with_whole_numbers(given, Body) == written
-    assert with_whole_numbers(written, Body) == written
+    assert text_with_whole_numbers(given, Body) == written
+    assert text_with_whole_numbers(written, Body) == written
 
 
 @pytest.mark.parametrize("wrapped", [b"%b", b"[%b]"])
 def test_in_a_frame_the_type_says_which_fields_are_integers(wrapped: bytes) -> None:
     given = wrapped % b'{"type":"publish","id":7.0,"queue":"q","messages":[{"body":1.0,"priority":3.0}]}'
     kind: Any = ClientFrame | list[ClientFrame]
-    frame = msgspec.json.decode(with_whole_numbers(given, kind), type=kind)
+    frame = msgspec.json.decode(text_with_whole_numbers(given, kind), type=kind)
     [frame] = frame if isinstance(frame, list) else [frame]
     assert frame == Publish(id=7, queue="q", messages=[PublishMessage(body=msgspec.Raw(b"1.0"), priority=3)])
     unknown = wrapped % b'{"type":"shout","id":7.0}'
-    assert with_whole_numbers(unknown, kind) == unknown
+    assert text_with_whole_numbers(unknown, kind) == unknown
 
 
 def test_more_items_than_a_request_may_have_are_not_looked_at() -> None:
     most = b'{"messages":[%b],"limit":6.0}' % b",".join([b'{"body":1,"priority":2.0}'] * 2 * MESSAGES_PER_REQUEST_MAX)
-    assert msgspec.json.decode(with_whole_numbers(most, Body), type=Body).limit == 6
+    assert msgspec.json.decode(text_with_whole_numbers(most, Body), type=Body).limit == 6
     more = most.replace(b"[", b"[{},", 1)
-    assert with_whole_numbers(more, Body) is more
+    assert text_with_whole_numbers(more, Body) is more
 
 
 def test_what_does_not_parse_is_the_decoders_own_error() -> None:
     for text in (b'{"messages":[{"body":1,"priority":6.0}', b'{"messages":[{]}'):
         with pytest.raises(msgspec.DecodeError):
-            with_whole_numbers(text, Body)
+            text_with_whole_numbers(text, Body)

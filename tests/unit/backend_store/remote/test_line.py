@@ -27,6 +27,7 @@ from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
 from backend_store.tracing import carried
 from backend_store.wire.store_frames import (
     NOT_LEADER,
+    Answered,
     Asks,
     Place,
     Publish,
@@ -259,18 +260,63 @@ async def test_a_change_that_was_sent_and_is_not_answered_in_its_callers_time_is
     await held.line.close()
 
 
+async def repeated(held: Held, *, within_s: float = 0.3) -> asyncio.Task[msgspec.Raw]:
+    """A change that may be done twice, sent to a backend."""
+    token = ASKED.set(Asked(0.0, asyncio.get_running_loop().time() + within_s))
+    asking = asyncio.create_task(held.line.ask({"what": "ever"}, may_repeat=True, is_change=True))
+    ASKED.reset(token)
+    await eventually(lambda: len(held.line._asked) == 1)
+    return asking
+
+
+async def test_a_change_that_may_be_repeated_is_open_when_its_time_is_over(held: Held) -> None:
+    """A redrive that had begun was told as one that had not."""
+    await held.opened()
+    unanswered = await repeated(held)
+    with pytest.raises(OutcomeUnknown):
+        await unanswered
+    lost = await repeated(held)
+    held.lost()
+    with pytest.raises(OutcomeUnknown):
+        await lost
+
+
+@pytest.mark.parametrize(("was_lost", "expected"), [(True, OutcomeUnknown), (False, Overloaded)])
+async def test_a_change_that_is_refused_when_it_is_repeated_is_open(
+    held: Held, was_lost: bool, expected: type[PushqError]
+) -> None:
+    await held.opened()
+    asking = await repeated(held, within_s=30)
+    if was_lost:
+        held.lost()
+        await held.opened()
+        await eventually(lambda: len(held.budgets) == 2)
+    held.line._heard(Answered(max(held.line._asked), wrong=wrong(Overloaded("nothing was begun"))))
+    with pytest.raises(expected):
+        await asking
+
+
+async def test_a_change_that_no_backend_took_is_not_begun(held: Held) -> None:
+    await held.opened()
+    asking = await repeated(held)
+    held.line._heard(Answered(max(held.line._asked), wrong=wrong(PushqError("another one leads", code=NOT_LEADER))))
+    held.line._open.clear()
+    with pytest.raises(Unavailable):
+        await asking
+
+
 async def test_a_request_knows_that_a_backend_made_its_change(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch)
     await held.opened()
-    for may_repeat in (True, False):
+    for may_repeat, is_change in ((True, False), (True, True), (False, False)):
         token = ASKED.set(asked := Asked(0.0))
-        asking = asyncio.create_task(held.line.ask({"what": "ever"}, may_repeat=may_repeat))
+        asking = asyncio.create_task(held.line.ask({"what": "ever"}, may_repeat=may_repeat, is_change=is_change))
         while not held.line._asked:  # noqa: ASYNC110 - it has no event for it
             await asyncio.sleep(0)
         (waiting,) = held.line._asked.values()
         waiting.set_result(msgspec.Raw(b"done"))
         await asking
-        assert asked.has_changed is not may_repeat
+        assert asked.has_changed is (is_change or not may_repeat)
         ASKED.reset(token)
     await held.line.close()
 

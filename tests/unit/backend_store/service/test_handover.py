@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.chunk import blocks_of
@@ -192,3 +193,28 @@ async def test_what_a_gateway_gives_back_during_a_handover_is_ready_at_the_next_
         await eventually(lambda: found.gateway.messages == 2)
         lease = queue.held_by(0, 0)
         assert lease is not None and not lease.state.attempts, "nobody has tried it"
+
+
+async def test_backend_that_ends_says_to_its_gateways_that_it_goes_away() -> None:
+    """They took it for lost."""
+    async with pair() as found:
+        with capture_logs() as logs:
+            found.first.close()
+            await eventually(lambda: not found.line.is_open, "the gateway knows")
+        [log] = [log for log in logs if log["event"] in ("a backend was lost", "a backend goes away")]
+        assert (log["event"], log["log_level"]) == ("a backend goes away", "info")
+
+
+async def test_gateway_that_ends_says_to_its_backend_that_it_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair() as found:
+        said: list[str] = []
+        depart = found.first.depart
+
+        def departs(name: str, link: serving.Link) -> None:
+            said.append(str(link._connection.protocol.close_rcvd))
+            depart(name, link)
+
+        monkeypatch.setattr(found.first, "depart", departs)
+        await found.line.close()
+        await eventually(lambda: said, "the backend knows")
+        assert said == ["1001 (going away)"]

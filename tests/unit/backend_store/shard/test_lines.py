@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.core.replication.messages import Message, WrongEpoch
 from backend_store.core.replication.record import NodeId
 from backend_store.model import Epoch
-from backend_store.shard.lines import Certificates, Lines
+from backend_store.shard.lines import Lines
+from backend_store.wire.tls import BothSides
 from tests.support.patience import eventually
-from tests.support.shards import certificates
+from tests.support.shards import tls_of
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +24,7 @@ A, B = NodeId("a"), NodeId("b")
 
 
 @asynccontextmanager
-async def two(first: Certificates, second: Certificates) -> AsyncIterator[tuple[Lines, Lines, list[Message]]]:
+async def two(first: BothSides, second: BothSides) -> AsyncIterator[tuple[Lines, Lines, list[Message]]]:
     """a and b; a dials. What either hears."""
     heard: list[Message] = []
 
@@ -41,7 +43,7 @@ async def two(first: Certificates, second: Certificates) -> AsyncIterator[tuple[
 
 async def test_one_line_carries_both_directions(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    async with two(certificates(authority, "a"), certificates(authority, "b")) as (a, b, heard):
+    async with two(tls_of(authority, "a"), tls_of(authority, "b")) as (a, b, heard):
         await eventually(lambda: a.connected == b.connected == 1, "they are connected")
         a.send(B, WrongEpoch(3, Epoch(1), 7))
         b.send(A, WrongEpoch(3, Epoch(1), 8))
@@ -49,9 +51,23 @@ async def test_one_line_carries_both_directions(tmp_path: Path) -> None:
         assert {message.request for message in heard} == {7, 8}
 
 
+@pytest.mark.parametrize("leaving", [A, B], ids=["who dials", "who is dialled"])
+async def test_backend_that_ends_says_that_it_goes_away(tmp_path: Path, leaving: NodeId) -> None:
+    """The others wrote down an internal error."""
+    authority = Authority(tmp_path)
+    async with two(tls_of(authority, "a"), tls_of(authority, "b")) as (a, b, _):
+        await eventually(lambda: a.connected == b.connected == 1, "they are connected")
+        ends, stays = (a, b) if leaving == A else (b, a)
+        with capture_logs() as logs:
+            await ends.close()
+            await eventually(lambda: stays.connected == 0, "the other one knows")
+        assert {"event": "a backend goes away", "log_level": "info", "to": leaving} in logs
+        assert all(log["event"] != "a line broke" for log in logs), logs
+
+
 async def test_who_has_no_certificate_of_that_name_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    async with two(certificates(authority, "a"), certificates(authority, "another")) as (a, b, _):
+    async with two(tls_of(authority, "a"), tls_of(authority, "another")) as (a, b, _):
         await eventually(lambda: b.connected == 1 or a.connected == 1, "one side took it for a moment")
         await eventually(lambda: a.connected == 0, "a does not take b for b")
 
@@ -59,9 +75,9 @@ async def test_who_has_no_certificate_of_that_name_is_refused(tmp_path: Path) ->
 async def test_who_is_no_backend_of_the_cluster_gets_no_line(tmp_path: Path) -> None:
     """Each gateway has a certificate of the same authority."""
     authority, opened = Authority(tmp_path), list[NodeId]()
-    b = Lines(B, certificates(authority, "b"), _ignore, opened.append, lambda node: node == A)
-    gateway = Lines(NodeId("a-gateway"), certificates(authority, "a-gateway"), _ignore)
-    a = Lines(A, certificates(authority, "a"), _ignore)
+    b = Lines(B, tls_of(authority, "b"), _ignore, opened.append, lambda node: node == A)
+    gateway = Lines(NodeId("a-gateway"), tls_of(authority, "a-gateway"), _ignore)
+    a = Lines(A, tls_of(authority, "a"), _ignore)
     try:
         address = f"127.0.0.1:{await b.listen('127.0.0.1', 0)}"
         gateway.known({B: address})
@@ -81,12 +97,11 @@ def _ignore(sender: NodeId, message: Message) -> None:
 
 async def test_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
     mine, other = Authority(tmp_path / "mine"), Authority(tmp_path / "other")
-    theirs = other.issue("a")
-    stranger = Certificates(theirs.certificate, theirs.key, mine.certificate)
+    stranger = tls_of(other, "a", trusted=mine)
     loop = asyncio.get_running_loop()
     handler = loop.get_exception_handler()
     loop.set_exception_handler(lambda loop, context: None)  # it reports each handshake that it refuses
-    async with two(stranger, certificates(mine, "b")) as (a, b, heard):
+    async with two(stranger, tls_of(mine, "b")) as (a, b, heard):
         await asyncio.sleep(1.0)
         a.send(B, WrongEpoch(3, Epoch(1), 7))
         assert (a.connected, b.connected, heard) == (0, 0, [])
@@ -104,8 +119,8 @@ async def test_line_comes_back_after_a_message_that_nobody_could_take(tmp_path: 
             raise AssertionError("a bug of ours")
 
     opened: list[NodeId] = []
-    a = Lines(A, certificates(authority, "a"), on_message, opened.append)
-    b = Lines(B, certificates(authority, "b"), lambda sender, message: heard.append(message))
+    a = Lines(A, tls_of(authority, "a"), on_message, opened.append)
+    b = Lines(B, tls_of(authority, "b"), lambda sender, message: heard.append(message))
     try:
         a.known({B: f"127.0.0.1:{await b.listen('127.0.0.1', 0)}"})
         await eventually(lambda: a.connected == b.connected == 1, "they are connected")

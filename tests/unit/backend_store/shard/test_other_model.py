@@ -12,7 +12,7 @@ from backend_store.shard.placing import Plan
 from backend_store.shard.registry import encode
 from tests.support.coordinators import open_folder
 from tests.support.patience import eventually
-from tests.support.shards import certificates
+from tests.support.shards import tls_of
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def test_a_host_that_is_told_another_model_ends(tmp_path: Path, founded: i
         NodeId("a"),
         tmp_path / "a",
         "127.0.0.1:0",
-        certificates=certificates(Authority(tmp_path / "ca"), "a"),
+        tls=tls_of(Authority(tmp_path / "ca"), "a"),
         rules=Rules(lanes=told),
     )
     plan = Plan(ShardNumber(0), (NodeId("b"),), 1, lanes=founded)

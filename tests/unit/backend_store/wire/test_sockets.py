@@ -14,17 +14,17 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosedError
 
 from backend_store.model import InvalidRequest
-from backend_store.shard.lines import Certificates
 from backend_store.wire.sockets import HEARD_BYTES_PER_TURN, PARTS_MAX, ClientWire, ServerWire
+from backend_store.wire.tls import BothSides
 from tests.support.patience import eventually
-from tests.support.shards import certificates
+from tests.support.shards import tls_of
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
 MANY = 1_000
 PARTS = 8
 SILENCE_S = 0.4
-_TLS: list[Certificates | None] = [None]
+_TLS: list[BothSides | None] = [None]
 """What both ends speak of now."""
 BIG = b"x" * (4 * 1024 * 1024)
 
@@ -36,12 +36,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture(scope="module")
-def trusted(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return certificates(Authority(tmp_path_factory.mktemp("tls")), "a")
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> BothSides:
+    return tls_of(Authority(tmp_path_factory.mktemp("tls")), "a")
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"], autouse=True)
-def tls(request: pytest.FixtureRequest, trusted: Certificates) -> Iterator[None]:
+def tls(request: pytest.FixtureRequest, trusted: BothSides) -> Iterator[None]:
     """Between machines there is TLS, whose transports count and pause otherwise."""
     _TLS[0] = trusted if request.param else None
     yield
@@ -57,7 +57,7 @@ async def connected(serving: Callable[[ServerWire], Awaitable[None]], **options:
             serving,
             "127.0.0.1",
             0,
-            ssl=None if tls is None else tls.server(),
+            ssl=None if tls is None else tls.server,
             compression=None,
             max_size=None,
             create_connection=ServerWire,
@@ -67,7 +67,7 @@ async def connected(serving: Callable[[ServerWire], Awaitable[None]], **options:
             compression=None,
             max_size=None,
             proxy=None,
-            ssl=None if tls is None else tls.client(),
+            ssl=None if tls is None else tls.client,
             close_timeout=1,
             create_connection=ClientWire,
             **options,
