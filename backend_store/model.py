@@ -230,7 +230,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Whereabouts(NamedTuple):
-    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each, whatever the shard."""
+    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each of them."""
 
     cluster: str
     shard: int
@@ -240,8 +240,8 @@ class Whereabouts(NamedTuple):
 
 
 class FormerPlace(msgspec.Struct, frozen=True):
-    """Where a queue lay before it moved on. It takes no publishes there; what it has is delivered from there, and the ids
-    that it knows are asked for there."""
+    """Where a queue lay before it moved on. It takes no publishes there; what it has is delivered from there, and the
+    ids that it knows are asked for there."""
 
     cluster: str
     shard: int

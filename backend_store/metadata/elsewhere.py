@@ -70,13 +70,13 @@ def links_of(config: QueueConfig) -> list[str]:
 
 
 def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
-    """Raises `Conflict` where a queue is to name one that is on its way to another cluster, or is so itself: what goes from
-    one to the other would be left behind."""
+    """Raises `Conflict` where a queue is to name one that is on its way to another cluster, or is so itself: what goes
+    from one to the other would be left behind."""
     moving = next((one for one in queues if one is not None and (one.moving_to is not None or one.former)), None)
     if moving is not None:
         raise Conflict(
-            f"queue {name!r}: {moving.name!r} is on its way to another cluster; name it when it has nothing left in the "
-            "old one"
+            f"queue {name!r}: {moving.name!r} is on its way to another cluster; name it when it has nothing left in "
+            "the old one"
         )
 
 

@@ -1,4 +1,4 @@
-"""The steps of a queue's move to another cluster, as changes of its definition; the shard of the definitions makes them.
+"""The steps of a queue's move to another cluster, as changes of its definition, which the home cluster makes.
 
     begin     moving_to is set             the old place is to take no more publishes
     give_up   moving_to is unset           it takes them again: nobody else ever did
@@ -45,8 +45,8 @@ def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition]
         raise Conflict(f"queue {name!r} moves to {definition.moving_to} already; wait for it, or give that up")
     if any(to.cluster == former.cluster for former in definition.former):
         raise Conflict(
-            f"queue {name!r} came from there, and has something there yet; it may go back when that is delivered and the "
-            "window of its ids is over"
+            f"queue {name!r} came from there, and has something there yet; it may go back when that is delivered and "
+            "the window of its ids is over"
         )
 
 
@@ -55,15 +55,15 @@ def begin(to: Whereabouts, now_ms: int) -> Change:
 
 
 def give_up(known: QueueDefinition) -> QueueDefinition:
-    """Raises `Conflict` where nothing is left to give up, or nobody could say what was refused meanwhile: of calls that are
-    on the way one may be refused and the next one taken."""
+    """Raises `Conflict` where nothing is left to give up, and for strict order: of calls that are on the way one may have
+    been refused, and the next one would be taken."""
     if known.moving_to is None:
         why = "has arrived; plan a move back" if known.former else "does not move"
         raise Conflict(f"queue {known.name!r} {why}")
     if known.config.ordering == "strict":
         raise Conflict(
-            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it ends as soon as "
-            "all of the old cluster's shards answer"
+            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it goes on as soon "
+            "as all of the old cluster's shards answer"
         )
     return replace(known, moving_to=None, moving_since_ms=0)
 

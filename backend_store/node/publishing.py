@@ -375,8 +375,8 @@ def _kept(call: Call, others: Mapping[int, Original | PushqError]) -> Iterator[t
 
 
 def _holes(call: Call) -> list[int]:
-    """Messages of a call that are none: those that stayed behind when the others of their block moved, or that a gateway
-    knows to be repeats of what lies elsewhere."""
+    """Messages of a call that are none: those that stayed behind when the others of their block moved, or that have a
+    place in the cluster that the queue left."""
     found, first = [], 0
     for block in call.blocks:
         found += [first + index for index in indexes(gone_of(block))]

@@ -1,4 +1,4 @@
-"""Answers publishes to a queue that moves to another cluster: what is known here is a repeat, and nothing else is taken.
+"""Answers publishes to a queue that moves to another cluster: what is known here is a repeat, and nothing is taken.
 
 The ids of what came before lie here until their window is over, and nobody else has them. So a gateway asks here first,
 and brings what is not known to where the queue lies now.

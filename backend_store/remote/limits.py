@@ -92,7 +92,7 @@ MOVE_LOOK_SECONDS: Final = 2.0
 MOVE_RETRY_SECONDS: Final = 0.1
 """How soon a publish goes again to a place that refused it without being left."""
 MOVE_FORGET_MS: Final = 60_000
-"""How long after the window of its ids a place is remembered that a queue left: all gateways have heard of it before."""
+"""How long after the window of its ids a place is remembered that a queue left: all gateways heard of it before."""
 MOVE_SETTLE_SECONDS_MAX: Final = 1.0
 """How long publishes to a queue that arrived somewhere wait until all shards there have said that they have it."""
 READY_LOOK_SECONDS: Final = 0.05

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.remote")
 
 MoveState = Literal["sealing", "draining", "remembering"]
-"""sealing: the old cluster is about to take no more publishes; it may still be given up. draining: publishes go to the
-new one, and what the old one has is delivered from there. remembering: nothing is left there but what it knows of ids."""
+"""sealing: the old cluster is about to take no more publishes. draining: publishes go to the new one, and what the old
+one has is delivered from there. remembering: nothing is left there but what it knows of ids."""
 
 _end = msgspec.msgpack.Decoder(int).decode
 _left = msgspec.msgpack.Decoder(Left).decode

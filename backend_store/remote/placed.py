@@ -385,7 +385,7 @@ class PlacedQueue(RemoteQueue):
 
     async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
         """Of dead letters and redrives: where one runs, else at the oldest place that has any."""
-        return await self._with_letters.ask(operation, may_repeat=may_repeat)
+        return await self._with_letters.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     @property
     def _with_letters(self) -> RemoteQueue:
