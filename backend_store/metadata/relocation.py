@@ -55,15 +55,15 @@ def begin(to: Whereabouts, now_ms: int) -> Change:
 
 
 def give_up(known: QueueDefinition) -> QueueDefinition:
-    """Raises `Conflict` where nothing is left to give up, and for strict order: of calls that are on the way one may have
-    been refused, and the next one would be taken."""
+    """Raises `Conflict` where nothing is left to give up, and for strict order: of calls that are on the way one may
+    have been refused, and the next one would be taken."""
     if known.moving_to is None:
         why = "has arrived; plan a move back" if known.former else "does not move"
         raise Conflict(f"queue {known.name!r} {why}")
     if known.config.ordering == "strict":
         raise Conflict(
-            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it goes on as soon "
-            "as all of the old cluster's shards answer"
+            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it goes on as "
+            "soon as all of the old cluster's shards answer"
         )
     return replace(known, moving_to=None, moving_since_ms=0)
 

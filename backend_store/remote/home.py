@@ -211,7 +211,7 @@ class Home:
         known = {one.uid: one for one in self._store.metadata.queues.values() if one.uid in uids}
         gone = [uid for uid in uids if uid not in known]
         moved = [(uid, one.version) for uid, one in known.items() if not self.cluster.lies_in(one, self.shard)]
-        await self.ask(DropQueues(gone, self._definer(), moved), may_repeat=True)
+        await self.ask(DropQueues(gone, self._definer(), tuple(moved)), may_repeat=True)
 
     def _definer(self) -> str:
         """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""

@@ -127,8 +127,8 @@ class Moves:
         )
         if (source := next(awaited, None)) is not None and source.until_ms > wall_clock_ms():
             raise Conflict(
-                f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a week "
-                "after that, and would not find it in another cluster"
+                f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a "
+                "week after that, and would not find it in another cluster"
             )
         target = next((one for one in store.clusters.values() if one.name == to), None)
         if target is None:
@@ -146,7 +146,7 @@ class Moves:
         """Raises `Unavailable` where a cluster is not there, or does not take this home cluster's queues."""
         with suppress(TimeoutError):
             async with asyncio.timeout(OTHERS_SECONDS_MAX):
-                while not target.is_ready:
+                while not target.is_ready:  # noqa: ASYNC110 - whoever has its line does not tell
                     await asyncio.sleep(READY_LOOK_SECONDS)
         if target.is_ready:
             return

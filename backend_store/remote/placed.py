@@ -1,8 +1,8 @@
 """A work queue behind a gateway of several clusters: where it lies now, and where it lay before.
 
 There is a part for each such place, and one queue to whoever publishes and consumes. A publish goes to the present
-place; see `turnover` for when that changes. Messages come from all places. Each place gives out numbers of its own range,
-so what is done with a receipt goes to where its message lies.
+place; see `turnover` for when that changes. Messages come from all places. Each place gives out numbers of its own
+range, so what is done with a receipt goes to where its message lies.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PlacedQueue(RemoteQueue):
         self.parts: list[RemoteQueue] = []
         self._at: dict[Whereabouts, RemoteQueue] = {}
         self._missing: dict[Whereabouts, ClusterAway] = {}
-        """Places of it that nobody here can reach, as their clusters have not been met or are not those of their name."""
+        """Places that nobody here can reach, as their clusters have not been met or are not those of their name."""
         self._redriven_at: Whereabouts | None = None
         """Where the last redrive was begun."""
         self._turn = 0
@@ -195,8 +195,8 @@ class PlacedQueue(RemoteQueue):
         self._turnover.publish(blocks, reply, claim, until_ms)
 
     def refused_here(self) -> None:
-        """The present place takes no publishes, or not yet. Where the definition does not say that it is left it is told
-        of that, and asked again."""
+        """The present place takes no publishes, or not yet. Where the definition does not say that it is left, it is
+        told of that, and asked again."""
         if not self._is_retrying:
             self._is_retrying = True
             self._store.background(self._retry())
@@ -308,7 +308,7 @@ class PlacedQueue(RemoteQueue):
 
     @property
     def _delivering(self) -> list[RemoteQueue]:
-        """The parts that consumers are given messages of; in strict order those alone that nothing older waits before."""
+        """The parts that consumers are given messages of; in strict order those that nothing older comes before."""
         former = self.definition.former
         if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
             return self.parts
@@ -418,8 +418,8 @@ class PlacedQueue(RemoteQueue):
         return super().dead_letters(wanted, to, own=own)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
-        """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by the
-        floor of that: one without is from before the queue moved."""
+        """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by
+        the floor of that: one without is from before the queue moved."""
         self._check_all_there()
         parts = self.parts[::-1]
         floor, cursor = _read(wanted.cursor)

@@ -5,8 +5,8 @@ Nearly always a call goes to where the queue lies, at once. It waits here in two
 - Where the queue lay takes no more publishes. Calls that it refused wait for the definition that says where the queue
   lies now, and all that came after them wait behind them. They go on when everything that went to the old place has its
   answer: nothing may be overtaken by what was sent before it.
-- The queue came from elsewhere, and the call may be a repeat of what was published there. Former places are asked first:
-  they refuse what they do not know, and what they know is left out of what the present place is brought.
+- The queue came from elsewhere, and the call may be a repeat of what was published there. Former places are asked
+  first: they refuse what they do not know, and what they know is left out of what the present place is brought.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -214,7 +215,7 @@ class Turnover:
                 self._answer(call, error)
 
     def _bring(self, call: _Call) -> None:
-        """Sends a call that waited. Its blocks may have been made for another place's partitions. Raises `PushqError`."""
+        """Sends a call that waited. Its blocks may be made for another place's partitions. Raises `PushqError`."""
         if call.messages and len(call.placed) == call.messages:
             self._answer(call, _all_placed(call))
             return
@@ -234,8 +235,8 @@ class Turnover:
         call.is_over = True
         answer = Gathered(parts, call.reply)
         for number, share in enumerate(parts):
-            told: PublishReply = lambda result, number=number: answer.told(number, result)  # type: ignore[misc]
-            self._send(call.number, share.blocks, told, None, call.until_ms, placed.among(share.numbers))
+            rest = placed.among(share.numbers)
+            self._send(call.number, share.blocks, partial(answer.told, number), None, call.until_ms, rest)
 
     # ------------------------------------------------------------------------------------------------- where it lay
 

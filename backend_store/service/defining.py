@@ -66,7 +66,7 @@ class DropQueues(Asked, frozen=True):
     uids: list[int]
     definer: str = ""
     """As with `AdoptQueues`."""
-    moved: list[tuple[int, int]] = []
+    moved: tuple[tuple[int, int], ...] = ()
     """Those that moved away, as uid and the version of the definition that says so: they go where nothing of them is
     left, and no definition up to that one brings them back."""
 
@@ -82,8 +82,8 @@ class NameCluster(Asked, frozen=True):
 
 class GoneQueues(Asked, frozen=True):
     """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
-    comes after all news. `cluster` and `shard`: which of them are not there any more, as they are defined no more or have
-    moved away; `shard` None: of a cluster where they lie in all of them."""
+    comes after all news. `cluster` and `shard`: which of them are not there any more, as they are defined no more or
+    have moved away; `shard` None: of a cluster where they lie in all of them."""
 
     uids: list[int]
     cluster: str | None = None

@@ -10,7 +10,7 @@ from backend_store.words import counted
 
 
 class Left(msgspec.Struct, frozen=True):
-    """`unsettled`: ready, leased or waiting for their time. `beside`: dead letters, and what is on its way elsewhere."""
+    """`unsettled`: ready, leased or waiting for their time. `beside`: dead letters, and what is to go elsewhere."""
 
     unsettled: int
     beside: int

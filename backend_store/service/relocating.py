@@ -34,8 +34,8 @@ class GiveUpRelocation(Asked, frozen=True):
 
 
 class Arrive(Asked, frozen=True):
-    """The old place takes no publishes any more, and has given out no number from `end` on. `version`: of the definition
-    by which it said so."""
+    """The old place takes no publishes any more, and has given out no number from `end` on. `version`: of the
+    definition by which it said so."""
 
     tenant: str
     name: str

@@ -124,7 +124,7 @@ class World:
     async def produce(self, key: str) -> None:
         while not self.is_over:
             name = self.history.next(key)
-            while (place := await self.sent(name)) is None:
+            while (place := await self.sent(name)) is None:  # noqa: ASYNC110 - it is sent again
                 await asyncio.sleep(0.02)
             self.history.confirm(name, place)
             await asyncio.sleep(self.rng.choice((0, 0, 0.002, 0.02)))

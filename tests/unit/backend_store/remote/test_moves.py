@@ -22,7 +22,6 @@ from backend_store.model import (
     Original,
     Published,
     PushqError,
-    QueueConfig,
     QueueDefinition,
 )
 from backend_store.remote import home as homes
@@ -291,7 +290,7 @@ async def test_a_late_drop_does_not_touch_a_queue_that_came_back(
     await moved(store, queue.name, "eu")
     first = placed_at(await publish(queue, b"1", ids=[b"1"]))
     await drained(queue, b"1")
-    await queue.home.ask(DropQueues([], store.definer, [(queue.uid, late)]))
+    await queue.home.ask(DropQueues([], store.definer, ((queue.uid, late),)))
     again = await publish(queue, b"1", ids=[b"1"])
     assert isinstance(again, Published) and again.others == {0: Original(first)}
 
@@ -364,16 +363,12 @@ async def test_a_queue_on_its_way_is_not_linked_to(world: World) -> None:
     store = await world.ready()
     queue, plain = await in_cluster(store, ""), await in_cluster(store, "eu")
     await moved(store, queue.name, "eu")
-    for name in ("new", plain.name):
-        with pytest.raises(Conflict, match="on its way"):
-            if name == "new":
-                await make(store, name, dead_letter_queue=queue.name)
-            else:
-                config = msgspec.structs.replace(plain.config, dead_letter_queue=queue.name)
-                await store.update_queue(TENANT, name, config, plain.definition.version)
     with pytest.raises(Conflict, match="on its way"):
-        config = msgspec.structs.replace(queue.config, dead_letter_queue=plain.name)
-        await store.update_queue(TENANT, queue.name, config, queue.definition.version)
+        await make(store, "new", dead_letter_queue=queue.name)
+    for one, other in ((plain, queue), (queue, plain)):
+        config = msgspec.structs.replace(one.config, dead_letter_queue=other.name)
+        with pytest.raises(Conflict, match="on its way"):
+            await store.update_queue(TENANT, one.name, config, one.definition.version)
     with pytest.raises(Conflict, match="on its way"):
         await store.move_queue(TENANT, plain.name, queue.name)
 
@@ -445,8 +440,8 @@ async def test_what_cannot_move_is_told_why(world: World) -> None:
             await store.moves.begin(TENANT, name, to)
     with pytest.raises(NotFound, match="there are eu, main"):
         await store.moves.begin(TENANT, "dead", "us")
+    here = next(one.name for one in store.clusters.values() if one.key == definition(store, "dead").cluster)
     with pytest.raises(Conflict, match="lies there already"):
-        here = next(one.name for one in store.clusters.values() if one.key == definition(store, "dead").cluster)
         await store.moves.begin(TENANT, "dead", here)
 
 
