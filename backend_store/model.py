@@ -143,9 +143,7 @@ class ClusterAway(Unavailable):
 
 class OnTheMove(Unavailable):
     """The queue takes no publishes where it was asked, because it moves to another cluster. Nothing was accepted; a
-    gateway that hears it asks anew where the queue lies now."""
-
-    code = "on-the-move"
+    gateway that hears it asks anew where the queue lies now. To its callers it is one that is unavailable."""
 
 
 class NotDurable(PushqError):

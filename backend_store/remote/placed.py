@@ -194,6 +194,11 @@ class PlacedQueue(RemoteQueue):
             return
         self._turnover.publish(blocks, reply, claim, until_ms)
 
+    @property
+    def publishes_waiting(self) -> int:
+        """Calls that wait for where the queue goes, or for what former places know of them."""
+        return self._turnover.waiting
+
     def refused_here(self) -> None:
         """The present place takes no publishes, or not yet. Where the definition does not say that it is left, it is
         told of that, and asked again."""

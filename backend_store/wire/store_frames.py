@@ -45,6 +45,9 @@ DOOR = 0xFFFF
 NOT_LEADER = "not-leader"
 """The code of a refusal by a backend that does not lead the shard: nothing was done, ask its leader."""
 
+ON_THE_MOVE = "on-the-move"
+"""The code of a refusal by a place that a queue leaves: see `OnTheMove`."""
+
 Bits = bytes
 Grouped = dict[str, Bits]
 """Token → bits."""
@@ -346,7 +349,6 @@ _KINDS: dict[str, type[PushqError]] = {
         MessageTooLarge,
         NotDurable,
         NotFound,
-        OnTheMove,
         OutcomeUnknown,
         Overloaded,
         QueueFull,
@@ -360,11 +362,14 @@ _KINDS: dict[str, type[PushqError]] = {
 
 def wrong(error: PushqError) -> Wrong:
     errors = tuple((one.pointer, one.detail) for one in error.errors)
-    return Wrong(error.code, error.detail, error.retry_after_ms, errors)
+    code = ON_THE_MOVE if isinstance(error, OnTheMove) else error.code
+    return Wrong(code, error.detail, error.retry_after_ms, errors)
 
 
 def error_of(found: Wrong) -> PushqError:
     """The error that the other side raised, as the type that callers here catch."""
+    if found.code == ON_THE_MOVE:
+        return OnTheMove(found.detail, retry_after_ms=found.retry_after_ms)
     errors = tuple(FieldError(*one) for one in found.errors)
     kind = _KINDS.get(found.code, PushqError)
     return kind(found.detail, code=found.code, retry_after_ms=found.retry_after_ms, errors=errors)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 QUEUE = "q"
 KEYS = 6
-MOVES = 6
+MOVES = 4
 AHEAD_MAX = 200
 GATEWAYS = 2
 ANSWER_S_MAX = 15.0

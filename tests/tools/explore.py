@@ -30,6 +30,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "requests": ("tests/integration/test_schemathesis.py",),
     "simulation": ("tests/simulation", "-k", "world or weather or leaders_own_clock or bad_producer"),
     "crash": ("tests/crash/test_killed.py", "tests/crash/test_partitions.py", "tests/crash/test_usage.py"),
+    "moves": ("tests/integration/test_moves_under_faults.py",),
     "spark": ("tests/spark/test_parts.py",),
     "faults": ("tests/cluster/test_faults.py",),
     "properties": (),

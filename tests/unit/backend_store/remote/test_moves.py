@@ -26,6 +26,7 @@ from backend_store.model import (
 )
 from backend_store.remote import home as homes
 from backend_store.remote import moving
+from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.laned import LanedQueue
@@ -53,6 +54,13 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are forgotten when nothing is left there."""
     monkeypatch.setattr(moving, "MOVE_FORGET_MS", -1_000_000_000)
     monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a cluster that is not there."""
+    monkeypatch.setattr(stores, "OTHERS_SECONDS_MAX", 0.1)
 
 
 async def publish(
@@ -142,10 +150,10 @@ async def test_what_is_published_meanwhile_arrives_in_order_and_once(world: Worl
     answers: list[asyncio.Future[Published | PushqError]] = []
 
     async def produce() -> None:
-        for number in range(400):
+        for number in range(150):
             answers.append(begin(queue, b"%d" % number, key="k"))
             if number % 10 == 0:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.003)
 
     producing = asyncio.ensure_future(produce())
     await asyncio.sleep(0.01)
@@ -156,14 +164,14 @@ async def test_what_is_published_meanwhile_arrives_in_order_and_once(world: Worl
     assert places[0] < 2**32 < places[-1], "some before the move and some after it"
     found: list[bytes] = []
     taker = Taker(queue, 1)  # type: ignore[arg-type]
-    while len(found) < 400:
+    while len(found) < 150:
         await eventually(lambda: bool(taker.leases))
         found.append(taker.bodies.pop())
         assert await settle(queue, taker.receipts) == [True]
         taker.leases.clear()
         taker.credit = 1
         queue.wanted_changed()
-    assert found == [b"%d" % number for number in range(400)]
+    assert found == [b"%d" % number for number in range(150)]
 
 
 async def test_ids_and_claims_of_before_the_move_are_known_after_it(world: World) -> None:
@@ -243,8 +251,9 @@ async def test_a_companion_in_use_does_not_become_a_queue_of_its_own(world: Worl
 
 
 async def test_a_queue_that_is_back_before_its_old_rows_went_begins_above_its_floor(
-    world: World, forgetful: None
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 60)
     store = await world.ready()
     queue = await in_cluster(store, "eu")
     placed_at(await publish(queue, b"1"))
@@ -277,10 +286,7 @@ async def test_the_home_cluster_clears_what_a_crash_left_before_a_queue_comes_ba
     await drained(queue, b"2")
 
 
-async def test_a_late_drop_does_not_touch_a_queue_that_came_back(
-    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+async def test_a_late_drop_does_not_touch_a_queue_that_came_back(world: World, forgetful: None) -> None:
     store = await world.ready()
     queue = await in_cluster(store, "eu", dedupe="id")
     await moved(store, queue.name, "main")
@@ -498,4 +504,46 @@ async def test_a_queue_moves_to_independent_hosts_and_back(world: World, forgetf
         placed_at(await publish(queue, b"last", ids=[b"last"], key="k0"))
         assert all(await settle(queue, taker.receipts))
         await eventually(lambda: taker.bodies[-1] == b"last")
+        await store.close()
+
+
+async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lanes close one after the other."""
+    async with Lanes() as hosts:
+        addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
+        further = ClusterAt("hosts", FixedDirectory(addresses), addresses)
+        store = await world.gateway(others=[further])
+        await eventually(lambda: store.clusters["hosts"].is_ready)
+        queue = await in_cluster(store, "hosts")
+        keys = [f"k{number}" for number in range(9)]
+        columns = Columns(KIND_JSON, [key.encode() for key in keys], {"key": keys})
+
+        def call() -> asyncio.Future[Published | PushqError]:
+            done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+            queue.publish(list(queue.blocks(columns, None).blocks), done.set_result)
+            return done
+
+        before = await asyncio.wait_for(call(), PATIENCE_S)
+        assert isinstance(before, Published) and before.others is None
+        with monkeypatch.context() as patched:
+
+            async def never(*_: Any) -> None: ...
+
+            patched.setattr(moving.Moves, "_arrive", never)
+            for home in store.clusters["hosts"].homes:
+                patched.setattr(home, "defined_elsewhere", lambda changed: None)
+            await store.moves.begin(TENANT, queue.name, "main")
+            await eventually(lambda: definition(store, queue.name).moving_to is not None)
+            await store.clusters["hosts"].homes[0].adopt([definition(store, queue.name)])
+            half = call()
+            await eventually(lambda: queue.publishes_waiting > 0)
+        answer = await asyncio.wait_for(half, PATIENCE_S)
+        assert isinstance(answer, Published) and answer.others is None, "none of them repeats another one"
+        assert answer.places is not None and len({place[1] >= 2**32 for place in answer.places}) == 2
+        taker = Taker(queue, 100)  # type: ignore[arg-type]
+        await eventually(lambda: len(taker.bodies) >= 18)
+        await asyncio.sleep(0.1)
+        assert sorted(taker.bodies) == sorted([key.encode() for key in keys] * 2)
         await store.close()
