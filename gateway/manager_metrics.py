@@ -1,4 +1,4 @@
-"""The metrics of `pushq manager`: its duty, its looks, the clusters that it hears, its calls to the provisioner."""
+"""The metrics of `pushq manager`: its duty, its looks, the clusters that it hears, its calls and its moves."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def _families(manager: Manager) -> Iterator[Metric]:
         ("failures", "Looks that came to no end; the log has more.", manager.failures),
         ("provisioner_calls", "Calls to the provisioner.", manager.calls_made),
         ("provisioner_failures", "Calls to the provisioner that did not end well.", manager.calls_failed),
+        ("moves", "Moves of queues between clusters that it began.", manager.moves_begun),
+        ("move_failures", "Moves that it wanted and that were not begun; events say why.", manager.moves_failed),
     ):
         counter = CounterMetricFamily(f"pushq_manager_{name}", text)
         counter.add_metric((), count)

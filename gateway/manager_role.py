@@ -116,6 +116,7 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
         pause_ms=given.pause_s * 1000,
         call_ms_max=given.provisioner_timeout_s * 1000,
         has_provisioner=bool(given.provisioner),
+        moves_queues=given.relief == "move",
     )
     name = given.name or f"{socket.gethostname()}:{os.getpid()}"
     return Manager(

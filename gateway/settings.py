@@ -315,6 +315,8 @@ class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For so long a cluster is nearly idle before it shrinks."""
     pause_s: int = 300
     """Between two changes of a cluster's size."""
+    relief: Literal["plan", "move"] = "plan"
+    """What becomes of its plan: shown, or its moves of queues are carried out."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

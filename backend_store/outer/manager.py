@@ -1,4 +1,5 @@
-"""The process around the manager's core: asks for the duty, hears the clusters, writes down, has servers provided.
+"""The process around the manager's core: asks for the duty, hears the clusters, writes down, has servers provided and
+queues moved.
 
 Everything it knows lies in the documents of the home cluster, so several may run and any of them goes on. What is
 decided is written bound to the duty's term: who lost it meanwhile writes nothing, and makes no call.
@@ -17,11 +18,12 @@ import structlog
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
-from backend_store.core.outer.limits import CALL_SLACK_MS
+from backend_store.core.outer.limits import CALL_SLACK_MS, RELIEF_SEEN_MS
 from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.moving import Attempt, NotBegun, UnderWay
 from backend_store.core.outer.records import Holder, holder_of, holder_row, memory_of, rows_of
 from backend_store.metadata.documents import Document, Duty
-from backend_store.model import Conflict, PushqError
+from backend_store.model import Conflict, InvalidRequest, NotFound, PushqError, QueueNotFound
 from backend_store.outer.limits import DUTY_LOOKS, HEAR_SECONDS_MAX, STALL_LOOKS
 from backend_store.outer.loads import Loads
 from backend_store.remote.home import Home
@@ -68,6 +70,8 @@ class Manager:
         self.failures = 0
         self.calls_made = 0
         self.calls_failed = 0
+        self.moves_begun = 0
+        self.moves_failed = 0
         self.heard: frozenset[str] = frozenset()
         """Clusters that said something at the last look."""
         self._store = store
@@ -84,6 +88,10 @@ class Manager:
         """Not written down yet."""
         self._decided: dict[str, ProvisionCall] = {}
         """By cluster: calls that nobody answered for whether they are written down. If they are, they are made."""
+        self._moves: tuple[Attempt, ...] = ()
+        """The same of moves."""
+        self._not_begun: list[NotBegun] = []
+        """Not written down yet."""
 
     @property
     def named(self) -> list[str]:
@@ -146,18 +154,22 @@ class Manager:
         rows, asker = self._store.documents.all, self._store.documents.holder
         memory, known = memory_of(rows), holder_of(rows)
         self._begin_decided(memory)
+        await self._begin_moves(self._moves_decided(memory))
         reports, now_ms = await self._hear(), _now_ms()
         self.heard = frozenset(reports)
-        ended = list(self._ended)
-        seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
+        ended, not_begun = list(self._ended), list(self._not_begun)
+        loads = self._loads.of(memory.clusters)
+        seen = Seen(reports, ended, tuple(self._calls), loads, self._moving(), not_begun)
         is_new = known is None or (known.asker, known.term) != (asker, duty.term)
         decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
         holder = Holder(self.name, asker, duty.term, now_ms) if is_new else None
         self._decided.update({call.cluster: call for call in decided.begin})
+        self._moves = decided.move
         await self._write(decided, duty, holder)
-        del self._ended[: len(ended)]
+        del self._ended[: len(ended)], self._not_begun[: len(not_begun)]
         for call in decided.begin:
             self._begin(call)
+        await self._begin_moves(decided.move)
 
     async def leave(self) -> None:
         """Ends what is under way, writes that down, and gives the duty up: another one need not wait."""
@@ -169,9 +181,10 @@ class Manager:
             return
         try:
             async with asyncio.timeout(HEAR_SECONDS_MAX):
-                if self._ended:
+                if self._ended or self._not_begun:
                     memory = memory_of(self._store.documents.all)
-                    await self._write(closing(memory, self._ended, _now_ms(), self.name), self.duty, None)
+                    last = closing(memory, self._ended, self._not_begun, _now_ms(), self.name)
+                    await self._write(last, self.duty, None)
                 await self._store.documents.take_duty(DUTY, 0)
                 log.info("gives the duty up")
         except PushqError as error:
@@ -264,6 +277,43 @@ class Manager:
             self.calls_failed += not is_ok
             self._calls.pop(call.number, None)
             self._ended.append(CallEnded(call.number, call.cluster, is_ok, text))
+
+    # ---------------------------------------------------------------------------------------------------------- moves
+
+    def _moving(self) -> list[UnderWay]:
+        moves = self._store.moves.under_way()
+        return [UnderWay(one.tenant, one.queue, one.since_ms, one.state == "remembering") for one in moves]
+
+    def _moves_decided(self, memory: Memory) -> list[Attempt]:
+        """Those that turn out to be written down, while what was decided still holds."""
+        since_ms = _now_ms() - RELIEF_SEEN_MS
+        return [move for move in self._moves if move in memory.attempts and move.at_ms > since_ms]
+
+    async def _begin_moves(self, moves: Sequence[Attempt]) -> None:
+        """Those that are written down. It asks no longer than the duty is ours: another one may plan otherwise."""
+        self._moves = ()
+        await asyncio.gather(*map(self._move, moves))
+
+    async def _move(self, attempt: Attempt) -> None:
+        until = min(self._held_until, asyncio.get_running_loop().time() + HEAR_SECONDS_MAX)
+        text, is_refused = "the time of the duty was over", False
+        try:
+            if self.is_acting:
+                async with asyncio.timeout_at(until):
+                    await self._store.moves.begin(attempt.tenant, attempt.queue, attempt.to)
+                self.moves_begun += 1
+                return
+        except (Conflict, InvalidRequest, NotFound, QueueNotFound) as error:
+            text, is_refused = error.detail, True
+        except PushqError as error:
+            text = error.detail
+        except TimeoutError:
+            text = "nobody answered in time, so it may have begun"
+        except Exception as error:
+            log.exception("a move was not begun")
+            text = f"a fault of ours: {type(error).__name__}"
+        self.moves_failed += 1
+        self._not_begun.append(NotBegun(attempt, text, is_refused))
 
 
 async def _said_by(homes: Sequence[Home]) -> list[ShardSaid | None]:

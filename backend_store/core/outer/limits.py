@@ -28,6 +28,18 @@ CALL_SLACK_MS: Final = 30_000
 """So long beyond its time a call is waited for whose manager is gone."""
 RELIEF_MS: Final = 60_000
 """Between two looks for queues that a hot cluster should give: what they need is never twice the same."""
+RELIEF_MOVES_MAX: Final = 2
+"""Moves between clusters under way at once, for the manager to begin another one."""
+RELIEF_DRAIN_MS: Final = 3_600_000
+"""For so long a move counts there while the old cluster has messages left: a forgotten backlog blocks nobody."""
+RELIEF_SEEN_MS: Final = 10_000
+"""For so long a move counts there that was just begun, seen or not."""
+RELIEF_REST_MS: Final = 600_000
+"""For so long the manager leaves a queue alone that it has had moved: none goes back and forth."""
+RELIEF_REFUSED_MS: Final = 3_600_000
+"""For so long it leaves a queue alone that cannot move."""
+ATTEMPTS_MAX: Final = 256
+"""Queues that it leaves alone at a time; with so many it begins no move."""
 TURNS_MAX: Final = 10
 """Events of a cluster that becomes hot, cool, ill or well in `turns_ms`: flapping pushes out few others."""
 TURNS_MS: Final = 600_000

@@ -18,10 +18,13 @@ from backend_store.core.outer.limits import (
     NAMED_MAX,
     PAUSE_MS,
     RELIEF_MS,
+    RELIEF_REFUSED_MS,
+    RELIEF_REST_MS,
     SHRINK_AFTER_MS,
     TURNS_MAX,
     TURNS_MS,
 )
+from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, UnderWay
 from backend_store.core.outer.plans import NO_PLAN, Plan, proposed
 from backend_store.core.outer.relief import Load, Relief, relieve
 from backend_store.core.outer.sizing import called_off, grown, resized, size
@@ -40,6 +43,7 @@ EventKind = Literal[
     "provisioned",
     "provision-failed",
     "relief",
+    "moves",
 ]
 
 
@@ -100,6 +104,8 @@ class Rules:
     pause_ms: int = PAUSE_MS
     call_ms_max: int = CALL_MS_MAX
     has_provisioner: bool = False
+    moves_queues: bool = False
+    """Whether the moves of the plan are carried out, and not only shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class Memory:
     calls: Mapping[str, ProvisionCall] = field(default_factory=dict)
     """By cluster."""
     proposed: Proposed = field(default_factory=lambda: Proposed(0))
+    attempts: tuple[Attempt, ...] = ()
+    """Queues that are left alone, because they were had moved or cannot move; some are over."""
     next_event: int = 1
 
 
@@ -123,11 +131,13 @@ class Seen:
     under_way: Collection[int] = ()
     """Numbers of the calls that this process is making."""
     loads: Sequence[Load] = ()
+    moving: Sequence[UnderWay] = ()
+    not_begun: Sequence[NotBegun] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """To be written in one commit; then the calls of `begin` are made."""
+    """To be written in one commit; then the calls of `begin` are made, and the moves of `move` begun."""
 
     clusters: tuple[Cluster, ...] = ()
     gone: tuple[str, ...] = ()
@@ -135,8 +145,11 @@ class Decided:
     calls: tuple[ProvisionCall, ...] = ()
     proposed: Proposed | None = None
     """None: as it was."""
+    attempts: tuple[Attempt, ...] | None = None
+    """All of them; None: as they were."""
     events: tuple[Event, ...] = ()
     begin: tuple[ProvisionCall, ...] = ()
+    move: tuple[Attempt, ...] = ()
 
 
 def step(
@@ -146,12 +159,16 @@ def step(
     return _Step(memory, seen, now_ms, manager, rules).decide(named, is_new=is_new)
 
 
-def closing(memory: Memory, ended: Sequence[CallEnded], now_ms: int, manager: str) -> Decided:
-    """What a manager that stops writes down: how the calls that it was making ended."""
+def closing(
+    memory: Memory, ended: Sequence[CallEnded], not_begun: Sequence[NotBegun], now_ms: int, manager: str
+) -> Decided:
+    """What a manager that stops writes down: how the calls that it was making ended, and moves that were refused."""
     last = _Step(memory, Seen({}), now_ms, manager, Rules())
     last.clusters = dict(memory.clusters)
     for one in ended:
         last.end_call(one)
+    for move in not_begun:
+        last.end_move(move)
     return last.decided()
 
 
@@ -171,6 +188,7 @@ class _Step:
         self.calls: dict[str, ProvisionCall] = {}
         """Those that changed."""
         self.begin: list[ProvisionCall] = []
+        self.attempts = Attempts(memory.attempts, now_ms)
         self.events: list[Event] = []
 
     def decide(self, named: Sequence[str], *, is_new: bool) -> Decided:
@@ -188,13 +206,18 @@ class _Step:
         self.end_lost_calls()
         for name in named:
             self.size(name)
-        return replace(self.decided(), gone=gone, proposed=self.propose(), events=tuple(self.events))
+        for one in self.seen.not_begun:
+            self.end_move(one)
+        plan = self.propose()
+        move = self.move(plan) if self.rules.moves_queues else ()
+        return replace(self.decided(), gone=gone, proposed=plan, move=move)
 
     def decided(self) -> Decided:
         known = self.memory.clusters
         return Decided(
             clusters=tuple(one for name, one in self.clusters.items() if one != known.get(name)),
             calls=tuple(self.calls.values()),
+            attempts=self.attempts.changed,
             events=tuple(self.events),
             begin=tuple(self.begin),
         )
@@ -305,10 +328,14 @@ class _Step:
     def propose(self) -> Proposed | None:
         """None: as it was. Once a minute: what queues need is never twice the same."""
         before = self.memory.proposed
-        has_turned = any(event.kind in ("hot", "cool") for event in self.events)
-        if not has_turned and 0 <= self.now_ms - before.at_ms < RELIEF_MS:
+        told = {event.kind for event in self.events}
+        # What moves have done must show first; a queue that cannot move is planned for anew at once.
+        since_ms = max(0 if "moves" in told else before.at_ms, self.attempts.last_ms)
+        if not told & {"hot", "cool"} and 0 <= self.now_ms - since_ms < RELIEF_MS:
             return None
-        reliefs = relieve(self.clusters.values(), self.seen.loads, self.now_ms)
+        # What cannot move is not in the way of what can.
+        loads = [one for one in self.seen.loads if not self.attempts.is_refused((one.tenant, one.queue))]
+        reliefs = relieve(self.clusters.values(), loads, self.now_ms)
         plan = proposed(reliefs)
         if plan == before.plan:
             return None
@@ -316,9 +343,30 @@ class _Step:
             self.tell("relief", name, _sentence([relief for relief in reliefs if relief.source == name]))
         return Proposed(self.now_ms, plan)
 
+    def move(self, now: Proposed | None) -> tuple[Attempt, ...]:
+        """What begins of a plan that has stood for a look."""
+        stood = self.memory.proposed.plan.moves
+        planned = now.plan.moves if now is not None else stood
+        begun = self.attempts.begin(stood, planned, self.clusters, self.seen.moving)
+        for one in begun:
+            used = f"{self.clusters[one.source].report.utilisation:.0%} used"
+            self.tell("moves", one.source, f"{used}: {_queue(one)} moves to {one.to!r}")
+        return begun
+
+    def end_move(self, ended: NotBegun) -> None:
+        """Of one that was refused, or not answered."""
+        if self.attempts.end(ended):
+            move, rest_ms = ended.attempt, RELIEF_REFUSED_MS if ended.is_refused else RELIEF_REST_MS
+            text = f"{_queue(move)} is not moved to {move.to!r}, and is left alone for {rest_ms // 60_000} minutes"
+            self.tell("moves", move.source, f"{text}: {ended.text}")
+
 
 def _backends(count: int) -> str:
     return f"{count} backend" if count == 1 else f"{count} backends"
+
+
+def _queue(move: Attempt) -> str:
+    return f"queue {move.queue!r}" if move.tenant == "default" else f"queue {move.queue!r} of tenant {move.tenant!r}"
 
 
 def _sentence(reliefs: Sequence[Relief]) -> str:

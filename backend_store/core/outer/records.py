@@ -1,4 +1,5 @@
-"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan.
+"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan
+and which of its moves were begun.
 
 A row that cannot be read is passed over: a later version wrote it, and neither the manager nor what a gateway shows of
 the others may end for it.
@@ -16,9 +17,11 @@ from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import EVENT_KIND, KIND, parsed, stored
 from backend_store.core.outer.limits import EVENTS_MAX
 from backend_store.core.outer.managing import Decided, Event, Memory, Proposed, ProvisionCall
+from backend_store.core.outer.moving import Attempt
 
 CALL_KIND: Final = "cluster-call"
 PLAN_KIND: Final = "cluster-plan"
+MOVES_KIND: Final = "cluster-moves"
 HOLDER_KIND: Final = "cluster-manager"
 ONLY: Final = "this"
 """The name of what there is one of."""
@@ -43,6 +46,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _event = msgspec.msgpack.Decoder(Event).decode
 _call = msgspec.msgpack.Decoder(ProvisionCall).decode
 _plan = msgspec.msgpack.Decoder(Proposed).decode
+_attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
 _holder = msgspec.msgpack.Decoder(Holder).decode
 
 
@@ -63,6 +67,10 @@ def proposed_of(rows: Rows) -> Proposed:
     return next((found for _, found in _read(rows, PLAN_KIND, _plan)), Proposed(0))
 
 
+def attempts_of(rows: Rows) -> tuple[Attempt, ...]:
+    return next((found for _, found in _read(rows, MOVES_KIND, _attempts)), ())
+
+
 def holder_of(rows: Rows) -> Holder | None:
     """None where no manager has ever run."""
     return next((found for _, found in _read(rows, HOLDER_KIND, _holder)), None)
@@ -77,7 +85,7 @@ def _read(rows: Rows, kind: str, read: Callable[[bytes], _Row]) -> Iterator[tupl
 
 def memory_of(rows: Rows) -> Memory:
     last = max((event.number for event in events_of(rows)), default=0)
-    return Memory(clusters_of(rows), calls_of(rows), proposed_of(rows), last + 1)
+    return Memory(clusters_of(rows), calls_of(rows), proposed_of(rows), attempts_of(rows), last + 1)
 
 
 def rows_of(decided: Decided) -> Iterator[Row]:
@@ -91,6 +99,8 @@ def rows_of(decided: Decided) -> Iterator[Row]:
         yield CALL_KIND, call.cluster, _encode(call)
     if decided.proposed is not None:
         yield PLAN_KIND, ONLY, _encode(decided.proposed)
+    if decided.attempts is not None:
+        yield MOVES_KIND, ONLY, _encode(decided.attempts)
     for event in decided.events:
         yield EVENT_KIND, str(event.number % EVENTS_MAX), _encode(event)
 

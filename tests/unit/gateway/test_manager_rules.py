@@ -24,6 +24,7 @@ from gateway.config import ConfigError, load_settings, shown
         ({"PROVISIONER_TIMEOUT_S": "0"}, "manager.provisioner_timeout_s"),
         ({"NODES_MIN": "5", "NODES_MAX": "4"}, "manager.nodes_min"),
         ({"GROW_AFTER_S": "-1"}, "manager.grow_after_s"),
+        ({"RELIEF": "moves"}, "manager.relief"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(variables: dict[str, str], key: str) -> None:

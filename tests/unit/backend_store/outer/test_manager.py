@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
@@ -13,11 +14,12 @@ from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.outer import records
 from backend_store.core.outer.documents import DUTY, KIND
 from backend_store.core.outer.gathered import ShardSaid
-from backend_store.core.outer.managing import Rules
+from backend_store.core.outer.managing import Decided, Proposed, Rules
+from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove
 from backend_store.metadata.documents import Document, Duty
-from backend_store.model import Conflict, Published, PushqError, QueueConfig
+from backend_store.model import Conflict, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
 from backend_store.node.meter import Load
-from backend_store.outer.manager import said_of
+from backend_store.outer.manager import Manager, said_of
 from backend_store.remote.store import RemoteBackends
 from tests.support.outer_world import OuterWorld
 from tests.support.patience import eventually
@@ -25,6 +27,7 @@ from tests.support.patience import eventually
 pytestmark = pytest.mark.anyio
 
 TENANT = "default"
+MOVES = Rules(moves_queues=True)
 
 
 @pytest.fixture
@@ -169,6 +172,128 @@ async def test_what_would_cool_a_cluster_is_proposed_and_not_done(world: OuterWo
     assert [(move.source, move.to) for move in plan.moves] == [("main", "us")]
     assert ("relief", "main", "one") in world.told
     assert {one.cluster for one in store.all_definitions()} == {""}
+
+
+async def _planned(world: OuterWorld, manager: Manager, name: str, config: QueueConfig) -> None:
+    """The cluster of a queue is hot, and the last look planned to move it."""
+    store = world.stores[0]
+    await world.backends[0].create_queue(TENANT, name, config)
+    await eventually(lambda: (TENANT, name) in store.metadata.queues, "it is known")
+    world.loads["main"] = Load("a", cpu=0.9)
+    await manager.look()
+    plan = Plan(PLAN_VERSION, (PlannedMove(name, "main", "us", TENANT),))
+    decided = Decided(proposed=Proposed(time.time_ns() // 1_000_000, plan))
+    await store.documents.write([Document(*row) for row in records.rows_of(decided)])
+
+
+def _moves_told(world: OuterWorld) -> list[str]:
+    return [event.text for event in records.events_of(world.backends[0].documents.all) if event.kind == "moves"]
+
+
+async def test_a_queue_of_the_plan_is_had_moved(world: OuterWorld) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    await one.look()
+    store = world.stores[0]
+    await eventually(lambda: store.all_definitions()[0].cluster == "us", "it has arrived")
+    assert _moves_told(world) == ["90% used: queue 'orders' moves to 'us'"]
+    for _ in range(3):
+        await one.look()
+    assert (one.moves_begun, one.moves_failed, len(_moves_told(world))) == (1, 0, 1)
+
+
+async def test_a_queue_that_cannot_move_is_told_and_the_looks_go_on(world: OuterWorld) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig(kind="stream"))
+    for _ in range(3):
+        await one.look()
+    [_, refused] = _moves_told(world)
+    assert "left alone for 60 minutes: queue 'orders' is a stream" in refused
+    assert (one.moves_begun, one.moves_failed, one.looks) == (0, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Unavailable("cluster 'us' is away"), "10 minutes: cluster 'us' is away"),
+        (QueueNotFound("it is gone"), "60 minutes: it is gone"),
+        (TimeoutError(), "10 minutes: nobody answered in time, so it may have begun"),
+        (KeyError("orders"), "10 minutes: a fault of ours: KeyError"),
+    ],
+    ids=["away", "gone", "silent", "fault"],
+)
+async def test_whatever_a_move_ends_with_is_told_also_by_a_manager_that_stops(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    async def begin(tenant: str, name: str, to: str) -> None:
+        raise error
+
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    monkeypatch.setattr(world.stores[0].moves, "begin", begin)
+    await one.look()
+    await one.leave()
+    assert told in _moves_told(world)[-1]
+
+
+async def test_who_has_lost_the_duty_moves_nothing(world: OuterWorld) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    home, taken = world.backends[0], list[asyncio.Task[Any]]()
+
+    def taken_meanwhile() -> Load:
+        world.silence()
+        taken.append(asyncio.get_running_loop().create_task(home.duties.take(DUTY, "another", 60_000)))
+        return Load("a", cpu=0.9)
+
+    home.load = taken_meanwhile
+    with pytest.raises(Conflict, match="another"):
+        await one.look()
+    await taken[0]
+    assert not _moves_told(world) and one.moves_begun == 0 and not world.stores[0].moves.under_way()
+
+
+async def test_who_has_the_duty_no_longer_when_it_is_written_down_moves_nothing(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    documents = world.stores[0].documents
+    write = documents.write
+
+    async def late(rows: Sequence[Document], *, duty: Duty | None = None) -> None:
+        await write(rows, duty=duty)
+        await asyncio.sleep(0.1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("backend_store.outer.manager.hold_ms", lambda every_s: 100)
+        patched.setattr(documents, "write", late)
+        await one.look()
+    assert one.moves_begun == 0 and not world.stores[0].moves.under_way()
+    await one.look()
+    assert "the time of the duty was over" in _moves_told(world)[-1]
+
+
+async def test_a_move_is_begun_also_where_nobody_answered_for_what_was_written(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    documents = world.stores[0].documents
+    write = documents.write
+
+    async def written_and_not_answered(rows: Sequence[Document], *, duty: Duty | None = None) -> None:
+        await write(rows, duty=duty)
+        raise TimeoutError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(documents, "write", written_and_not_answered)
+        with pytest.raises(TimeoutError):
+            await one.look()
+    assert one.moves_begun == 0
+    for _ in range(3):
+        await one.look()
+    assert one.moves_begun == 1 and len(_moves_told(world)) == 1
 
 
 async def _publish(store: RemoteBackends, name: str) -> None:

@@ -17,12 +17,15 @@ from backend_store.core.outer.limits import (
     PAUSE_DOUBLINGS_MAX,
     PAUSE_MS,
     RELIEF_MS,
+    RELIEF_REFUSED_MS,
+    RELIEF_REST_MS,
     REPORT_MS_MAX,
     SHRINK_BELOW,
     TURNS_MAX,
     TURNS_MS,
 )
 from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.moving import Attempt, NotBegun, UnderWay
 from backend_store.core.outer.relief import Load
 
 EVERY_MS = 5_000
@@ -39,6 +42,8 @@ class World:
     rows: dict[tuple[str, str], bytes] = field(default_factory=dict)
     begun: list[ProvisionCall] = field(default_factory=list)
     under_way: set[int] = field(default_factory=set)
+    moving: list[UnderWay] = field(default_factory=list)
+    moved: list[Attempt] = field(default_factory=list)
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         return sorted((name, data) for (of, name), data in self.rows.items() if of == kind)
@@ -52,9 +57,13 @@ class World:
         return [(event.kind, event.cluster) for event in records.events_of(self.all)]
 
     def decided(
-        self, reports: Mapping[str, Report], ended: Sequence[CallEnded] = (), loads: Sequence[Load] = ()
+        self,
+        reports: Mapping[str, Report],
+        ended: Sequence[CallEnded] = (),
+        loads: Sequence[Load] = (),
+        not_begun: Sequence[NotBegun] = (),
     ) -> Decided:
-        seen = Seen(reports, ended, self.under_way, loads)
+        seen = Seen(reports, ended, self.under_way, loads, self.moving, not_begun)
         return step(self.memory, seen, self.now_ms, named=self.named, manager="m1", rules=self.rules)
 
     def write(self, decided: Decided) -> None:
@@ -64,6 +73,7 @@ class World:
             else:
                 self.rows[kind, name] = data
         self.begun += decided.begin
+        self.moved += decided.move
         self.under_way |= {call.number for call in decided.begin}
 
     def look(
@@ -71,6 +81,7 @@ class World:
         *,
         ended: Sequence[CallEnded] = (),
         loads: Sequence[Load] = (),
+        not_begun: Sequence[NotBegun] = (),
         is_healthy: bool = True,
         nodes: int = 4,
         **used: float,
@@ -78,7 +89,7 @@ class World:
         """One look, at reports of these utilisations by cluster."""
         self.now_ms += EVERY_MS
         reports = {name: Report(name, self.now_ms, nodes, part, is_healthy) for name, part in used.items()}
-        self.write(self.decided(reports, ended, loads))
+        self.write(self.decided(reports, ended, loads, not_begun))
 
     def looks(self, for_ms: int, **used: float) -> None:
         for _ in range(for_ms // EVERY_MS):
@@ -256,7 +267,7 @@ def test_the_end_of_a_call_is_told_once_and_that_of_an_older_one_never() -> None
 def test_a_manager_that_stops_writes_the_ends_of_its_calls_and_begins_none() -> None:
     world = World()
     call = world.hot_until_called()
-    ends = closing(world.memory, [CallEnded(call.number, "eu", False, "stopped")], world.now_ms, "m1")
+    ends = closing(world.memory, [CallEnded(call.number, "eu", False, "stopped")], [], world.now_ms, "m1")
     world.write(ends)
     assert world.told[-1] == ("provision-failed", "eu") and not ends.begin
     assert world.memory.clusters.keys() == {"eu"}
@@ -289,6 +300,97 @@ def test_what_would_cool_a_cluster_is_kept_as_a_plan_and_told_when_it_changes() 
     assert world.told.count(("relief", "eu")) == 1
     world.looks(RELIEF_MS * 2, eu=0.5, us=0.1)
     assert not world.memory.proposed.plan.moves
+
+
+ORDERS, CLICKS = Load("default", "orders", "eu", 1.0), Load("acme", "clicks", "eu", 0.9)
+MOVES = Rules(moves_queues=True)
+
+
+def moving() -> World:
+    """A cluster is hot, another has room, and there is a plan."""
+    world = World(named=("eu", "us"), rules=MOVES)
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
+    assert [move.queue for move in world.memory.proposed.plan.moves] == ["orders"] and not world.moved
+    return world
+
+
+def test_a_move_of_the_plan_begins_at_the_second_look_that_plans_it_and_is_told() -> None:
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
+    assert [(one.queue, one.source, one.to) for one in world.moved] == [("orders", "eu", "us")]
+    [event] = [event for event in records.events_of(world.all) if event.kind == "moves"]
+    assert (event.cluster, event.text) == ("eu", "90% used: queue 'orders' moves to 'us'")
+
+
+def test_what_is_only_shown_does_not_move() -> None:
+    world = World(named=("eu", "us"))
+    for _ in range(5):
+        world.look(eu=0.9, us=0.1, loads=[ORDERS])
+    assert world.memory.proposed.plan.moves and not world.moved and not world.memory.attempts
+
+
+def test_a_plan_that_is_over_at_the_second_look_moves_nothing() -> None:
+    world = moving()
+    world.look(eu=COOL_AT, us=0.1, loads=[ORDERS, CLICKS])
+    assert not world.moved and not world.memory.proposed.plan.moves
+
+
+def test_what_a_move_does_shows_before_another_one_is_planned() -> None:
+    world = moving()
+    world.looks(RELIEF_MS * 2, eu=0.9, us=0.1)  # nothing is known of loads, so there is nothing to plan
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
+    begun_ms = world.now_ms
+    while len(world.moved) < 2:
+        world.look(eu=0.85, us=0.1, loads=[CLICKS])
+    assert world.moved[-1].queue == "clicks" and world.now_ms >= begun_ms + RELIEF_MS
+
+
+def test_a_queue_that_was_moved_rests_also_for_a_manager_that_takes_over() -> None:
+    """Now the other cluster is hot, and the queue is the one that would cool it."""
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
+    there, begun_ms = replace(ORDERS, cluster="us"), world.now_ms
+    while len(world.moved) < 2:
+        world.look(eu=0.1, us=0.9, loads=[there])
+    assert [(one.queue, one.to) for one in world.moved] == [("orders", "us"), ("orders", "eu")]
+    assert world.now_ms - begun_ms == RELIEF_REST_MS
+
+
+def test_a_queue_that_cannot_move_is_told_left_alone_for_an_hour_and_not_in_the_way_of_others() -> None:
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
+    [refused] = world.moved
+    ended = NotBegun(refused, "queue 'orders' is a stream", is_refused=True)
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS], not_begun=[ended])
+    text = [event.text for event in records.events_of(world.all) if event.kind == "moves"][-1]
+    assert text == "queue 'orders' is not moved to 'us', and is left alone for 60 minutes: queue 'orders' is a stream"
+    world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS], not_begun=[ended])
+    assert [one.queue for one in world.moved] == ["orders", "clicks"]
+    assert world.told.count(("moves", "eu")) == 3, "the refusal is told once"
+    began_ms = world.moved[0].at_ms
+    while len(world.moved) < 3 or world.moved[-1].queue == "clicks":
+        world.look(eu=0.9, us=0.1, loads=[ORDERS])
+    assert world.now_ms - began_ms >= RELIEF_REFUSED_MS
+
+
+def test_a_move_that_was_not_answered_rests_like_one_that_was() -> None:
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS])
+    ended = NotBegun(world.moved[0], "the home cluster is away", is_refused=False)
+    world.look(eu=0.9, us=0.1, loads=[ORDERS], not_begun=[ended])
+    assert "left alone for 10 minutes" in records.events_of(world.all)[-1].text
+    while len(world.moved) < 2:
+        world.look(eu=0.9, us=0.1, loads=[ORDERS])
+    assert world.moved[1].at_ms - world.moved[0].at_ms == RELIEF_REST_MS
+
+
+def test_a_manager_that_stops_writes_down_what_was_refused() -> None:
+    world = moving()
+    world.look(eu=0.9, us=0.1, loads=[ORDERS])
+    ended = NotBegun(world.moved[0], "queue 'orders' is a stream", is_refused=True)
+    world.write(closing(world.memory, [], [ended], world.now_ms, "m1"))
+    assert [one.is_refused for one in world.memory.attempts] == [True]
 
 
 def test_events_are_a_ring() -> None:

@@ -1,0 +1,136 @@
+"""Which moves of its plan the manager begins now: few at once, and no queue goes back and forth. No I/O.
+
+An attempt is written down before it is made. One whose manager did not live to make it is no loss: the queue is planned
+and tried again when it has rested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from backend_store.core.outer.clusters import Cluster
+from backend_store.core.outer.limits import (
+    ATTEMPTS_MAX,
+    RELIEF_DRAIN_MS,
+    RELIEF_MOVES_MAX,
+    RELIEF_REFUSED_MS,
+    RELIEF_REST_MS,
+    RELIEF_SEEN_MS,
+)
+from backend_store.core.outer.plans import PlannedMove
+
+QueueAt = tuple[str, str]
+"""Tenant and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A move, whoever began it."""
+
+    tenant: str
+    queue: str
+    since_ms: int
+    """When it began to be as it is."""
+    is_drained: bool = False
+    """Nothing is left in the old cluster but ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The manager had a queue moved, or tried to."""
+
+    tenant: str
+    queue: str
+    source: str
+    to: str
+    at_ms: int
+    is_refused: bool = False
+    """The queue cannot move, at least not now."""
+
+    @property
+    def of(self) -> QueueAt:
+        return self.tenant, self.queue
+
+    def rests(self, now_ms: int) -> bool:
+        """Whether the queue is left alone. One of a far later time is from a clock that was wrong."""
+        return abs(now_ms - self.at_ms) < (RELIEF_REFUSED_MS if self.is_refused else RELIEF_REST_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class NotBegun:
+    """What became of an attempt that the store did not take."""
+
+    attempt: Attempt
+    text: str
+    is_refused: bool
+    """False: it may go well another time."""
+
+
+class Attempts:
+    """Those that count yet, at one look."""
+
+    def __init__(self, known: Sequence[Attempt], now_ms: int) -> None:
+        self._known = tuple(known)
+        self._now_ms = now_ms
+        self._resting = {one.of: one for one in known if one.rests(now_ms)}
+
+    @property
+    def changed(self) -> tuple[Attempt, ...] | None:
+        """To be written; None: as they were."""
+        found = tuple(self._resting.values())
+        return None if found == self._known else found
+
+    @property
+    def last_ms(self) -> int:
+        """When a queue was had moved last, of those that count."""
+        return max((one.at_ms for one in self._resting.values() if not one.is_refused), default=0)
+
+    def is_refused(self, queue: QueueAt) -> bool:
+        known = self._resting.get(queue)
+        return known is not None and known.is_refused
+
+    def end(self, ended: NotBegun) -> bool:
+        """False for one that is not known, or has been told."""
+        known = self._resting.get(ended.attempt.of)
+        if known != ended.attempt:
+            return False
+        if ended.is_refused:
+            self._resting[known.of] = replace(known, is_refused=True)
+        return True
+
+    def begin(
+        self,
+        stood: Collection[PlannedMove],
+        planned: Sequence[PlannedMove],
+        clusters: Mapping[str, Cluster],
+        under_way: Sequence[UnderWay],
+    ) -> tuple[Attempt, ...]:
+        """Of the `planned` whole moves those that begin. `stood`: what was planned at the look before."""
+        now_ms = self._now_ms
+        busy = {(one.tenant, one.queue) for one in under_way}
+        counted = {(one.tenant, one.queue) for one in under_way if _counts(one, now_ms)}
+        counted |= {one.of for one in self._resting.values() if abs(now_ms - one.at_ms) < RELIEF_SEEN_MS}
+        begun: list[Attempt] = []
+        for move in planned:
+            attempt = Attempt(move.tenant, move.queue, move.source, move.to, now_ms)
+            if len(counted) >= RELIEF_MOVES_MAX or len(self._resting) >= ATTEMPTS_MAX:
+                break
+            is_free = attempt.of not in busy and attempt.of not in self._resting
+            if move.partition is None and move in stood and is_free and _may(move, clusters, now_ms):
+                counted.add(attempt.of)
+                self._resting[attempt.of] = attempt
+                begun.append(attempt)
+        return tuple(begun)
+
+
+def _counts(move: UnderWay, now_ms: int) -> bool:
+    return not move.is_drained and abs(now_ms - move.since_ms) < RELIEF_DRAIN_MS
+
+
+def _may(move: PlannedMove, clusters: Mapping[str, Cluster], now_ms: int) -> bool:
+    """A plan may be a minute old: its clusters may have turned since."""
+    source, to = clusters.get(move.source), clusters.get(move.to)
+    if source is None or to is None:
+        return False
+    return source.state(now_ms) == "hot" and to.takes_queues(now_ms)

@@ -1,0 +1,127 @@
+"""Which moves of a plan begin: the limits, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from backend_store.core.outer.clusters import Cluster, Report
+from backend_store.core.outer.limits import (
+    ATTEMPTS_MAX,
+    RELIEF_DRAIN_MS,
+    RELIEF_MOVES_MAX,
+    RELIEF_REFUSED_MS,
+    RELIEF_REST_MS,
+    RELIEF_SEEN_MS,
+    REPORT_MS_MAX,
+)
+from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, UnderWay
+from backend_store.core.outer.plans import PlannedMove
+
+NOW_MS = 100_000_000
+PLAN = [PlannedMove(f"q{number}", "eu", "us") for number in range(RELIEF_MOVES_MAX + 2)]
+HOT = Cluster(Report("eu", NOW_MS, 4, 0.9), is_hot=True)
+COOL = Cluster(Report("us", NOW_MS, 4, 0.1))
+
+
+def tried(queue: str, ago_ms: int, *, is_refused: bool = False) -> Attempt:
+    return Attempt("default", queue, "eu", "us", NOW_MS - ago_ms, is_refused)
+
+
+def begun(
+    *known: Attempt,
+    eu: Cluster = HOT,
+    us: Cluster = COOL,
+    under_way: Sequence[UnderWay] = (),
+    stood: Sequence[PlannedMove] = PLAN,
+    plan: Sequence[PlannedMove] = PLAN,
+) -> list[str]:
+    attempts = Attempts(known, NOW_MS)
+    return [one.queue for one in attempts.begin(stood, plan, {"eu": eu, "us": us}, under_way)]
+
+
+def under_way(queue: str, *, since_ms: int = NOW_MS, is_drained: bool = False) -> UnderWay:
+    return UnderWay("default", queue, since_ms, is_drained)
+
+
+def test_so_many_are_under_way_at_once_whoever_began_them() -> None:
+    assert begun() == ["q0", "q1"]
+    assert begun(under_way=[under_way("another")]) == ["q0"]
+    assert begun(under_way=[under_way("another"), under_way("third")]) == []
+
+
+def test_a_queue_with_two_moves_counts_once() -> None:
+    assert begun(under_way=[under_way("another"), under_way("another")]) == ["q0"]
+
+
+def test_what_has_nothing_left_but_ids_or_a_forgotten_backlog_blocks_no_other() -> None:
+    old = NOW_MS - RELIEF_DRAIN_MS
+    assert begun(under_way=[under_way("a", is_drained=True), under_way("b", since_ms=old)]) == ["q0", "q1"]
+    assert begun(under_way=[under_way("b", since_ms=old + 1)]) == ["q0"]
+
+
+def test_a_queue_that_is_under_way_does_not_move_again() -> None:
+    assert begun(under_way=[under_way("q0", is_drained=True)]) == ["q1", "q2"]
+    assert begun(under_way=[UnderWay("acme", "q0", NOW_MS, is_drained=True)]) == ["q0", "q1"], "another tenant's"
+
+
+def test_what_was_just_begun_counts_before_it_is_seen() -> None:
+    assert begun(tried("a", RELIEF_SEEN_MS - 1), tried("b", 0)) == []
+    assert begun(tried("a", RELIEF_SEEN_MS - 1), under_way=[under_way("a")]) == ["q0"], "and then once"
+    assert begun(tried("a", RELIEF_SEEN_MS)) == ["q0", "q1"]
+
+
+@pytest.mark.parametrize(
+    ("is_refused", "rest_ms"), [(False, RELIEF_REST_MS), (True, RELIEF_REFUSED_MS)], ids=["moved", "refused"]
+)
+def test_a_queue_is_left_alone_for_its_time(is_refused: bool, rest_ms: int) -> None:
+    assert begun(tried("q0", rest_ms - 1, is_refused=is_refused)) == ["q1", "q2"]
+    assert begun(tried("q0", rest_ms, is_refused=is_refused)) == ["q0", "q1"]
+    assert begun(tried("q0", -rest_ms, is_refused=is_refused)) == ["q0", "q1"], "of a clock that was wrong"
+
+
+@pytest.mark.parametrize("at_ms", [NOW_MS, NOW_MS - REPORT_MS_MAX - 1], ids=["unhealthy", "silent"])
+def test_none_goes_out_of_or_into_a_cluster_that_is_not_well(at_ms: int) -> None:
+    is_healthy = at_ms != NOW_MS
+    for name, cluster in (("eu", HOT), ("us", COOL)):
+        ill = replace(cluster, report=replace(cluster.report, at_ms=at_ms, is_healthy=is_healthy))
+        assert begun(**{name: ill}) == []  # type: ignore[arg-type]
+
+
+def test_none_goes_out_of_a_cool_cluster_or_into_a_hot_one() -> None:
+    assert begun(eu=replace(HOT, is_hot=False)) == []
+    assert begun(us=replace(COOL, is_hot=True)) == []
+    assert begun(plan=[PlannedMove("q0", "eu", "gone")], stood=[PlannedMove("q0", "eu", "gone")]) == []
+
+
+def test_only_what_was_planned_at_the_look_before_begins() -> None:
+    assert begun(stood=[]) == []
+    assert begun(stood=[PlannedMove("q0", "us", "eu"), PLAN[2]]) == ["q2"]
+
+
+def test_a_part_of_a_queue_does_not_move() -> None:
+    part = [PlannedMove("q0", "eu", "us", partition=1)]
+    assert begun(stood=part, plan=part) == []
+
+
+def test_with_too_many_queues_to_leave_alone_none_begins() -> None:
+    known = [tried(f"old{number}", RELIEF_SEEN_MS, is_refused=True) for number in range(ATTEMPTS_MAX - 1)]
+    assert begun(*known) == ["q0"]
+    assert begun(*known, tried("one more", RELIEF_SEEN_MS)) == []
+
+
+def test_what_is_over_is_forgotten_and_what_is_not_changes_nothing() -> None:
+    new, old = tried("a", 1), tried("b", RELIEF_REST_MS)
+    assert Attempts([new], NOW_MS).changed is None
+    assert Attempts([new, old], NOW_MS).changed == (new,)
+
+
+def test_a_refusal_is_of_the_attempt_that_it_answers() -> None:
+    known = tried("a", 1)
+    attempts = Attempts([known], NOW_MS)
+    assert not attempts.end(NotBegun(replace(known, at_ms=known.at_ms - 1), "an older one", is_refused=True))
+    assert attempts.end(NotBegun(known, "a stream", is_refused=True)) and attempts.is_refused(known.of)
+    assert not attempts.end(NotBegun(known, "a stream", is_refused=True)), "it is told once"
+    assert attempts.last_ms == 0, "nothing was moved"
