@@ -74,8 +74,11 @@ class World:
 
 
 @asynccontextmanager
-async def opened(folder: Path, home: dict[str, str], further: dict[str, str]) -> AsyncIterator[World]:
-    us = Backends(folder, ROLE, names="ab", env=home)
+async def opened(
+    folder: Path, home: dict[str, str], further: dict[str, str], names: str = "ab"
+) -> AsyncIterator[World]:
+    """`names`: of the home cluster's backends."""
+    us = Backends(folder, ROLE, names=names, env=home)
     await run(us.__enter__)
     eu = Backends(folder, ROLE, names="cd", env=further, beside=us)
     gateways: list[PushqServer] = []

@@ -1,0 +1,64 @@
+"""A cluster is hot, and `pushq manager` has a queue move to the other one, under a load that does not give up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from tests.cluster.test_cluster import patient
+from tests.cluster.test_manager import ALONE, DISK_MIB, HOT, Clusters, fill
+from tests.cluster.test_moves import World, opened
+from tests.cluster.test_several_clusters import PAIR
+from tests.support.consumers import call
+from tests.support.manager import Manager
+from tests.support.patience import until
+from tests.support.prerequisites import require
+from tests.support.storage import small_disk
+from tests.support.stubborn_load import StubbornLoad
+
+pytestmark = pytest.mark.anyio
+
+MORE = 40
+run = anyio.to_thread.run_sync
+
+
+async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_lost_doubled_or_reordered(
+    tmp_path: Path,
+) -> None:
+    require("etcd")
+    with small_disk(tmp_path / "disk", DISK_MIB) as disk:
+        async with opened(tmp_path, {**ALONE, "PUSHQ_DATA": str(disk / "a")}, PAIR, names="a") as world:
+            one, other = world.gateways
+            async with patient(one) as http:
+                queue = await world.queue_of(http, "us")
+                load = StubbornLoad([one.url, other.url], one.headers, queue)
+                with Manager("one", tmp_path, _env(world)) as manager:
+                    clusters = Clusters(one)
+                    await run(until, lambda: clusters.of("eu")["state"] == "ok", "the other one has room")
+                    async with load.running():
+                        await load.more(MORE)
+                        await run(fill, disk, HOT)
+                        await world.drained(http)
+                        await load.more(MORE)
+                    assert await load.broken() == []
+                    assert (await call(http, "GET", queue))["cluster"] == "eu"
+                    events = [event for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
+                    assert [(event["cluster"], event["manager"]) for event in events] == [("us", "one")]
+                    assert f"queue '{queue}' moves to 'eu'" in events[0]["text"]
+                    metrics = manager.page("/metrics")
+                    assert "\npushq_manager_moves_total 1.0\n" in metrics
+                    assert "\npushq_manager_move_failures_total 0.0\n" in metrics
+
+
+def _env(world: World) -> dict[str, str]:
+    """Of a manager of both clusters."""
+    entry = {"name": "eu", "backends": [one.service for one in world.eu.all]}
+    return {
+        **world.us.gateway_env("managers"),
+        "PUSHQ_STORE__CLUSTER": "us",
+        "PUSHQ_STORE__CLUSTERS": json.dumps([entry]),
+        "PUSHQ_MANAGER__RELIEF": "move",
+    }
