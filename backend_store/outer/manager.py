@@ -40,7 +40,8 @@ Provide = Callable[[ProvisionCall], Awaitable[str]]
 
 
 def hold_ms(every_s: float) -> int:
-    """How long a manager has the duty from one look on: a look may wait for the duty, a shard and what it writes."""
+    """How long a manager has the duty from one look on: a look may wait for the duty, a shard and what it writes,
+    and moves are begun no longer than that."""
     return round(max(every_s * DUTY_LOOKS, every_s + 3 * HEAR_SECONDS_MAX) * 1000)
 
 

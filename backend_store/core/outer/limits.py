@@ -31,9 +31,9 @@ RELIEF_MS: Final = 60_000
 RELIEF_MOVES_MAX: Final = 2
 """Moves between clusters under way at once, for the manager to begin another one."""
 RELIEF_DRAIN_MS: Final = 3_600_000
-"""For so long a move counts there while the old cluster has messages left: a forgotten backlog blocks nobody."""
+"""For so long a move counts in `relief_moves_max` while the old cluster has messages: no longer."""
 RELIEF_SEEN_MS: Final = 10_000
-"""For so long a move counts there that was just begun, seen or not."""
+"""For so long a move counts in `relief_moves_max` that the manager has just begun, seen or not."""
 RELIEF_REST_MS: Final = 600_000
 """For so long the manager leaves a queue alone that it has had moved: none goes back and forth."""
 RELIEF_REFUSED_MS: Final = 3_600_000
