@@ -236,6 +236,18 @@ async def test_whatever_a_move_ends_with_is_told_also_by_a_manager_that_stops(
     assert told in _moves_told(world)[-1]
 
 
+async def test_a_move_that_was_not_taken_is_told_once(world: OuterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(tenant: str, name: str, to: str) -> None:
+        raise Unavailable("cluster 'us' is away")
+
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    monkeypatch.setattr(world.stores[0].moves, "begin", begin)
+    for _ in range(4):
+        await one.look()
+    assert len(_moves_told(world)) == 2 and one.moves_failed == 1
+
+
 async def test_who_has_lost_the_duty_moves_nothing(world: OuterWorld) -> None:
     one = await world.manager("one", MOVES)
     await _planned(world, one, "orders", QueueConfig())

@@ -337,8 +337,6 @@ def test_a_plan_that_is_over_at_the_second_look_moves_nothing() -> None:
 
 def test_what_a_move_does_shows_before_another_one_is_planned() -> None:
     world = moving()
-    world.looks(RELIEF_MS * 2, eu=0.9, us=0.1)  # nothing is known of loads, so there is nothing to plan
-    world = moving()
     world.look(eu=0.9, us=0.1, loads=[ORDERS, CLICKS])
     begun_ms = world.now_ms
     while len(world.moved) < 2:
