@@ -11,9 +11,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType, TimestampType
 
-from spark.transforms.quality import CORRUPT, REASON, reason, schema_of, with_defaults
+from spark.transforms.quality import CORRUPT, NO_ROW, REASON, reason, schema_of, with_defaults
 from spark.usage_schema import SCHEMAS
 
 _NAME: Final = re.compile(r"(ledger|minutes|audit)-[^/]+\.ndjson\.gz")
@@ -79,16 +79,29 @@ class Rows:
         return int(seen["rows"]), int(seen["bad"])
 
     def bad(self) -> DataFrame:
-        """`kind`, `file`, `reason` and `line` of each bad row. It reads the files again: there are rarely any."""
-        lines = self._session.read.text(self._paths).where("value <> ''")
+        """`kind`, `file`, `reason` and `line` of each bad row, as many as `good` counted. It reads the files again: there
+        are rarely any.
+
+        What is no row the reader of `good` says; of a row that it can read, the line is found by reading lines.
+        """
         schema = schema_of(self._kind, self._columns)
+        told = self._session.read.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).json(self._paths)
+        broken = self._judged(told.withColumn("file", F.input_file_name()))
+        lines = self._session.read.text(self._paths).where(F.is_valid_utf8("value") & (F.trim("value") != ""))
+        lines = lines.select(F.input_file_name().alias("file"), "value")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        rows = lines.select(
-            F.input_file_name().alias("file"), "value", F.from_json("value", schema, options).alias("row")
-        ).select("file", "value", "row.*")
+        is_list = F.ltrim("value").startswith("[")
+        of_lists = F.explode(F.from_json("value", ArrayType(schema)))
+        read = lines.where(~is_list).select("file", "value", F.from_json("value", schema, options).alias("row"))
+        read = read.unionByName(lines.where(is_list).select("file", "value", of_lists.alias("row")))
+        odd = self._judged(read.select("file", "value", "row.*"))
+        named = F.lit(self._kind).alias("kind"), "file", REASON
+        of_broken = broken.where(F.col(REASON) == NO_ROW).select(*named, F.col(CORRUPT).alias("line"))
+        return of_broken.unionByName(odd.where(F.col(REASON) != NO_ROW).select(*named, F.col("value").alias("line")))
+
+    def _judged(self, rows: DataFrame) -> DataFrame:
         told = with_defaults(rows, self._kind) if "version" in self._columns else rows
-        told = told.withColumn(REASON, reason(self._kind, self._columns)).where(F.col(REASON).isNotNull())
-        return told.select(F.lit(self._kind).alias("kind"), "file", REASON, F.col("value").alias("line"))
+        return told.withColumn(REASON, reason(self._kind, self._columns))
 
 
 def _with_text(schema: StructType) -> StructType:

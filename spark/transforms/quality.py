@@ -13,6 +13,7 @@ from spark.usage_schema import LEDGER_FLOWS, SCHEMAS
 
 CORRUPT: Final = "_corrupt"
 REASON: Final = "reason"
+NO_ROW: Final = "not a row of this kind"
 ADDED: Final[Mapping[str, Mapping[str, tuple[int, object]]]] = {"ledger": {}, "minutes": {}, "audit": {}}
 """By kind: fields of later versions, with the version that brought each and what stands for it in older rows."""
 
@@ -37,7 +38,7 @@ def with_defaults(
 def reason(kind: str, columns: list[str]) -> Column:
     """Why a row cannot be counted; null if it can."""
     there = set(columns)
-    why = F.when(F.col(CORRUPT).isNotNull(), F.lit("not a row of this kind"))
+    why = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_ROW))
     for field in SCHEMAS[kind].fields:
         if not field.nullable and field.name in there:
             why = why.when(F.col(field.name).isNull(), F.lit(f"{field.name} is missing"))

@@ -21,6 +21,8 @@ SUMS: Final = ["starts", "ends", "before", "held"]
 FIRSTS: Final = ["at_after", "epoch_after"]
 LASTS: Final = ["at_before", "epoch_before"]
 POINT: Final = ["point", *SUMS, *FIRSTS, *LASTS]
+PLACE: Final = 1 << 32
+"""Each place of a queue that moves between clusters gives out numbers from a multiple of this on."""
 IS_OPEN: Final = "starts <> 1 or ends <> 1"
 """A point where not just one range ends and one begins."""
 
@@ -73,13 +75,17 @@ def _fault(name: str, messages: Column) -> Column:
 
 
 def _uneven(points: DataFrame, log: list[str]) -> DataFrame:
-    """Offsets that no range is about, or several are: between points where not as many begin as end."""
+    """Offsets that no range is about, or several are: between points where not as many begin as end. A queue that left a
+    cluster with nothing, and came back, goes on there at the floor of a place."""
     odd = points.where("starts <> ends or starts > 1")
     order = Window.partitionBy(*log).orderBy("point")
     depth = F.sum(F.col("starts") - F.col("ends")).over(order)
+    to = F.lead("point").over(order)
+    is_new = (to % PLACE == 0) & (F.lead("before").over(order) == 0) & (F.col("held") == 0) & (F.col("starts") == 0)
     between = odd.select(
-        *log, F.col("point").alias("from"), F.lead("point").over(order).alias("to"), depth.alias("depth")
+        *log, F.col("point").alias("from"), to.alias("to"), depth.alias("depth"), is_new.alias("is_new")
     )
-    faults = F.when(F.col("depth") <= 0, F.lit("missing")).when(F.col("depth") > 1, F.lit("doubled"))
+    faults = F.when((F.col("depth") <= 0) & ~F.col("is_new"), F.lit("missing"))
+    faults = faults.when(F.col("depth") > 1, F.lit("doubled"))
     found = between.where(F.col("to").isNotNull()).withColumn("fault", faults).where(F.col("fault").isNotNull())
     return found.withColumn("messages", F.lit(None).cast("long")).select(*log, *FAULT)

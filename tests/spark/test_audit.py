@@ -166,3 +166,22 @@ def test_rows_that_files_repeat_twice_count_once_where_a_queue_was_empty_before_
         file(tmp_path / "files", "ledger", number, rows)
     done = ran(session, delivery_audit, tmp_path / "files", tmp_path / "tables", "--screen", "always")
     assert (done["faults"], done["published"], done["settled"]) == (0, 6 * 5, 6 * 5)
+
+
+def test_a_queue_that_came_back_to_a_cluster_goes_on_at_the_floor_of_a_place(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """It left with nothing. Another stretch that nobody tells of is missing: also before a floor where something was
+    left, and where nothing was, but the next number is none."""
+    rows = []
+    for queue, held, floor in (("back", 0, 2 << 32), ("left", 3, 2 << 32), ("gap", 0, (2 << 32) + 10)):
+        for n, (start, before) in enumerate(((0, 0), (floor, 0))):
+            counts = {"published": 5, "settled": 5 - (held if n == 0 else 0), "held": held if n == 0 else before}
+            rows += [
+                LedgerRow(1, "node-1", "a", queue, 1, 0, 1, kind, start, start + 5, count, None, stamp(n * DAY))
+                for kind, count in counts.items()
+            ]
+    file(tmp_path / "files", "ledger", 1, rows)
+    done = ran(session, delivery_audit, tmp_path / "files", tmp_path / "tables", "--screen", "never")
+    faults = {(fault["queue"], fault["fault"]) for fault in done["first_faults"]}
+    assert faults == {("left", "missing"), ("gap", "missing")}

@@ -115,3 +115,26 @@ def test_bad_rows_are_counted_and_kept_with_their_reason(session: SparkSession, 
     ]
     assert {row[1:] for row in found} == {("minutes", path.name)}
     assert table(session, to, "usage_hours", "messages") == [(9,)]
+
+
+def test_lines_that_are_no_row_are_counted_and_kept_or_neither(session: SparkSession, tmp_path: Path) -> None:
+    """Bytes that are no text are kept with their line, whatever it says else; a line that holds nothing is no row."""
+    source, to = tmp_path / "files", tmp_path / "tables"
+    path = file(source, "minutes", 1, [minute(0)])
+    good = gzip.decompress(path.read_bytes())
+    broken = [
+        good.replace(b'"node-1"', b'"node-\xff\xfe"'),
+        good.replace(b'"node-1"', b'"node-\xff"').replace(b'"messages":3', b'"messages":-3'),
+        b"\xc3(\n",
+        b'{"version":1,\n',
+        b"null\n",
+    ]
+    less = good.replace(b'"messages":3', b'"messages":-3')
+    lists = [b"[" + less.strip() + b"]\n", b"[" + less.strip() + b"," + less.strip() + b"]\n"]
+    nothing = [b"\n", b"   \n", b"[]\n"]
+    path.write_bytes(gzip.compress(b"".join([good, *broken, *lists, *nothing])))
+    done = ran(session, usage_rollup, source, to)
+    found = table(session, to, "quarantine", "reason", "line is not null")
+    assert (done["rows"], done["quarantined"]) == (1 + len(found), len(found)), found
+    assert found == [("messages is negative", True)] * 3 + [("not a row of this kind", True)] * len(broken)
+    assert table(session, to, "usage_hours", "messages") == [(3,)]
