@@ -79,8 +79,8 @@ class Rows:
         return int(seen["rows"]), int(seen["bad"])
 
     def bad(self) -> DataFrame:
-        """`kind`, `file`, `reason` and `line` of each bad row, as many as `good` counted. It reads the files again: there
-        are rarely any.
+        """`kind`, `file`, `reason` and `line` of each bad row, as many as `good` counted. It reads the files again:
+        there are rarely any.
 
         What is no row the reader of `good` says; of a row that it can read, the line is found by reading lines.
         """

@@ -75,8 +75,8 @@ def _fault(name: str, messages: Column) -> Column:
 
 
 def _uneven(points: DataFrame, log: list[str]) -> DataFrame:
-    """Offsets that no range is about, or several are: between points where not as many begin as end. A queue that left a
-    cluster with nothing, and came back, goes on there at the floor of a place."""
+    """Offsets that no range is about, or several are: between points where not as many begin as end. A queue that left
+    a cluster with nothing, and came back, goes on there at the floor of a place."""
     odd = points.where("starts <> ends or starts > 1")
     order = Window.partitionBy(*log).orderBy("point")
     depth = F.sum(F.col("starts") - F.col("ends")).over(order)
