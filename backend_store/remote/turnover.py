@@ -52,7 +52,8 @@ class _Placed(NamedTuple):
     repeats: dict[int, Original]
     stored: dict[int, tuple[int, int]]
 
-    def __len__(self) -> int:
+    @property
+    def messages(self) -> int:
         return len(self.repeats) + len(self.stored)
 
     def among(self, numbers: Sequence[int]) -> _Placed:
@@ -67,9 +68,11 @@ class _Placed(NamedTuple):
         if isinstance(result, PushqError):
             return self
         others, places = result.others or {}, places_of(result, blocks)
-        repeats = {n: _named(one, result) for n, one in others.items() if isinstance(one, Original) and one.offset >= 0}
+        known = {n: _named(one, result) for n, one in others.items() if isinstance(one, Original) and one.offset >= 0}
         stored = {n: place for n, place in enumerate(places) if n not in others and place[1] >= 0}
-        return _Placed({**self.repeats, **repeats}, {**self.stored, **stored})
+        # A place that stored some of this very call knows them when it is asked.
+        repeats = {n: one for n, one in known.items() if n not in self.stored}
+        return _Placed({**self.repeats, **repeats}, {**stored, **self.stored})
 
 
 class _Call:
@@ -180,7 +183,7 @@ class Turnover:
             if is_refused(result):
                 self._refused(_Call(number, blocks, reply, claim, until_ms), result, placed)
             else:
-                reply(_whole(result, placed, blocks) if placed else result)
+                reply(_whole(result, placed, blocks) if placed is not None else result)
             if self._is_turning:
                 self._turned()
 
@@ -216,8 +219,9 @@ class Turnover:
 
     def _bring(self, call: _Call) -> None:
         """Sends a call that waited. Its blocks may be made for another place's partitions. Raises `PushqError`."""
-        if call.messages and len(call.placed) == call.messages:
-            self._answer(call, _all_placed(call))
+        if call.messages and call.placed.messages == call.messages:
+            call.is_over = True
+            call.reply(_all_placed(call))
             return
         queue, placed = self._queue, call.placed
         blocks = _without(call.blocks, placed)
@@ -290,7 +294,7 @@ class Turnover:
 
     def _answer(self, call: _Call, result: Published | PushqError) -> None:
         call.is_over = True
-        call.reply(result)
+        call.reply(_whole(result, call.placed, call.blocks))
 
     # ---------------------------------------------------------------------------------------------------- deadlines
 
@@ -321,9 +325,17 @@ def _named(one: Original, result: Published) -> Original:
 
 
 def _whole(result: Published | PushqError, placed: _Placed, blocks: list[Block]) -> Published | PushqError:
-    """The answer to a call some of whose messages had a place before the rest was sent."""
-    if isinstance(result, PushqError) or result.is_repeat or not placed:
+    """The answer to a call some of whose messages had a place before the rest was sent, or refused."""
+    if not placed.messages or (isinstance(result, Published) and result.is_repeat):
         return result
+    if isinstance(result, PushqError):
+        if not placed.stored:
+            return result
+        count = sum(block.count for block in blocks)
+        partition, _ = next(iter(placed.stored.values()))
+        refused = {n: result for n in range(count) if n not in placed.stored and n not in placed.repeats}
+        places = [placed.stored.get(n, (partition, -1)) for n in range(count)]
+        return Published(partition, Offset(-1), count, places=places, others={**placed.repeats, **refused})
     places = list(places_of(result, blocks))
     for number, place in placed.stored.items():
         places[number] = place
