@@ -101,6 +101,11 @@ class BackendCluster:
         return self.is_home or (self.is_met and self.first.line.is_open and self.first.is_ours)
 
     @property
+    def is_away(self) -> bool:
+        """Nothing of it answers; a shard alone may be without a leader for longer than is waited for a cluster."""
+        return all(home.line.is_away for home in self.homes)
+
+    @property
     def doors(self) -> Doors:
         assert self._doors is not None, "a queue with lanes has doors"
         return self._doors

@@ -166,8 +166,8 @@ class Home:
             try:
                 await self.adopt([definition])
             except PushqError as error:
-                is_known_away = isinstance(error, ClusterAway) or not isinstance(error, Unavailable)
-                if is_known_away or self._loop.time() >= over:
+                may_come = isinstance(error, Unavailable) and not self.cluster.is_away
+                if not may_come or self._loop.time() >= over:
                     return error
                 await asyncio.sleep(ADOPT_RETRY_SECONDS)
             else:
