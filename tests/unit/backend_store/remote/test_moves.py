@@ -369,6 +369,7 @@ async def test_a_queue_on_its_way_is_not_linked_to(world: World) -> None:
     store = await world.ready()
     queue, plain = await in_cluster(store, ""), await in_cluster(store, "eu")
     await moved(store, queue.name, "eu")
+    await eventually(lambda: definition(store, queue.name).former[0].is_settled, "its version stays as it is")
     with pytest.raises(Conflict, match="on its way"):
         await make(store, "new", dead_letter_queue=queue.name)
     for one, other in ((plain, queue), (queue, plain)):
