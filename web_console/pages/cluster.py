@@ -47,6 +47,15 @@ PLAN: Final = (
     Column("from", "From"),
     Column("to", "To"),
 )
+MOVES: Final = (
+    Column("tenant", "Tenant"),
+    Column("queue", "Queue"),
+    Column("from", "From"),
+    Column("to", "To"),
+    Column("state", "State", "state"),
+    Column("since", "Since", "time"),
+    Column("left", "Left in the old one", "number"),
+)
 SHARDS: Final = (
     Column("name", "Shard"),
     Column("leader", "Leader"),
@@ -76,13 +85,15 @@ async def load(visit: Visit) -> dict[str, Any]:
         return {"cluster": [], "unknown": problem.detail}
     if state is None:
         return {"cluster": [], "unknown": None}
+    moves = await visit.maybe("/v1/cluster/moves") if state["clusters"] else None
+    of_all = _of_all(state, moves["items"] if moves is not None else [], visit.path)
     if not state["backends_known"]:
-        return {"cluster": _of_all(state, visit.path), "unknown": _NO_COORDINATOR}
+        return {"cluster": of_all, "unknown": _NO_COORDINATOR}
     nodes = [node_row(node, state["shards"]) for node in state["nodes"]]
     can_ask = visit.may_do("drain")
     return {
         "cluster": [
-            *_of_all(state, visit.path),
+            *of_all,
             Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
             Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
             Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
@@ -91,8 +102,8 @@ async def load(visit: Visit) -> dict[str, Any]:
     }
 
 
-def _of_all(state: dict[str, Any], path: str) -> list[Table]:
-    """None where this server keeps its messages itself."""
+def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -> list[Table]:
+    """None where this server keeps its messages itself. `under_way`: moves of queues between clusters."""
     if not state["clusters"]:
         return []
     nobody = "No manager has decided anything: start pushq manager."
@@ -102,6 +113,7 @@ def _of_all(state: dict[str, Any], path: str) -> list[Table]:
     ]
     return [
         Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
+        *([Table("Queues on their way to another cluster", MOVES, under_way, "", path=path)] if under_way else []),
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
         *([Table("What would cool a cluster", PLAN, moves, "", path=path)] if moves else []),
     ]

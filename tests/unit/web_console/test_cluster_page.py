@@ -39,12 +39,12 @@ async def tables(**of_all: Any) -> dict[str, Table]:
     return {table.caption: table for table in (await loaded(**of_all))["cluster"]}
 
 
-async def loaded(**of_all: Any) -> dict[str, Any]:
+async def loaded(under_way: tuple[Any, ...] = (), **of_all: Any) -> dict[str, Any]:
     empty: dict[str, Any] = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": []}
     state = empty | {"plan": NOTHING, "backends_known": True} | of_all
 
     async def maybe(path: str) -> dict[str, Any]:
-        return state
+        return {"items": list(under_way)} if path == "/v1/cluster/moves" else state
 
     visit = SimpleNamespace(maybe=maybe, may_do=lambda act: False, path="/console/node")
     return await cluster.load(cast(Visit, visit))
@@ -66,6 +66,14 @@ async def test_what_would_cool_a_cluster_has_a_row_for_each_queue() -> None:
         ("default", "orders", "move", "eu", "us"),
         ("shop", "news", "4 partitions", "eu", "us"),
     ]
+
+
+async def test_queues_on_their_way_to_another_cluster_have_a_row_each_while_there_are_any() -> None:
+    caption = "Queues on their way to another cluster"
+    assert caption not in await tables(clusters=[EU])
+    move = {"tenant": "shop", "queue": "orders", "from": "eu", "to": "us", "state": "draining", "since": "x", "left": 3}
+    rows = (await tables(under_way=(move,), clusters=[EU]))[caption].rows
+    assert [tuple(row[column.key] for column in cluster.MOVES) for row in rows] == [tuple(move.values())]
 
 
 async def test_a_server_that_keeps_its_messages_itself_shows_no_clusters() -> None:
