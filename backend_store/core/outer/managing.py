@@ -326,12 +326,14 @@ class _Step:
     # --------------------------------------------------------------------------------------------------------- relief
 
     def propose(self) -> Proposed | None:
-        """None: as it was. Once a minute: what queues need is never twice the same."""
+        """None: as it was. A plan stands for a minute: what queues need is never twice the same. Where nothing was
+        found to do it is looked for again, for nobody may have known then what queues hold."""
         before = self.memory.proposed
         told = {event.kind for event in self.events}
         # What moves have done must show first; a queue that cannot move is planned for anew at once.
         since_ms = max(0 if "moves" in told else before.at_ms, self.attempts.last_ms)
-        if not told & {"hot", "cool"} and 0 <= self.now_ms - since_ms < RELIEF_MS:
+        is_planned = before.plan != NO_PLAN or bool(self.attempts.last_ms)
+        if is_planned and not told & {"hot", "cool"} and 0 <= self.now_ms - since_ms < RELIEF_MS:
             return None
         # What cannot move is not in the way of what can.
         loads = [one for one in self.seen.loads if not self.attempts.is_refused((one.tenant, one.queue))]

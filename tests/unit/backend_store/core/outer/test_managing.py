@@ -302,6 +302,13 @@ def test_what_would_cool_a_cluster_is_kept_as_a_plan_and_told_when_it_changes() 
     assert not world.memory.proposed.plan.moves
 
 
+def test_a_hot_cluster_is_planned_for_as_soon_as_it_is_known_what_queues_need() -> None:
+    world = World(named=("eu", "us"))
+    for loads in ([], [], [Load("default", "orders", "eu", 1.0)]):
+        world.look(eu=0.9, us=0.1, loads=loads)
+    assert [move.queue for move in world.memory.proposed.plan.moves] == ["orders"]
+
+
 ORDERS, CLICKS = Load("default", "orders", "eu", 1.0), Load("acme", "clicks", "eu", 0.9)
 MOVES = Rules(moves_queues=True)
 
