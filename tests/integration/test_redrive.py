@@ -509,17 +509,17 @@ def test_a_redrive_that_is_killed_again_and_again_moves_every_message_once(
         target = made(http) if to_another else queue
         died(http, queue, *({"body": n} for n in range(messages)))
         assert http.get(f"/v1/queues/{queue}").json()["stats"]["dead"] == messages
-        moved = []
+        moved = [0]
         for rate in (400, 1500, 4000):
             start(http, queue, rate_per_s=rate, **({"to": target} if to_another else {}))
-            time.sleep(0.25)
+            until(lambda: http.get(f"/v1/queues/{target}").json()["stats"]["ready"] > moved[-1], "some have moved")
             server.kill()
             server.start()
             left = http.get(f"/v1/queues/{queue}").json()["stats"]["dead"]
             there = http.get(f"/v1/queues/{target}").json()["stats"]["ready"]
             assert left + there == messages
             moved.append(there)
-        assert 0 < moved[0] <= moved[-1]
+        assert moved == sorted(moved)
         job = redriven(http, queue, **({"to": target} if to_another else {}))
         assert job["done"] == messages - moved[-1]
         found: list[int] = []

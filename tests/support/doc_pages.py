@@ -22,11 +22,12 @@ from tests.support.server import free_port
 PAGE_S_MAX = 120.0
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
-# Waiting for the port keeps the next command of the page from coming before the server does.
+# Waiting for the port keeps the next command of the page from coming before the server does; what it says of itself it
+# says when it listens already.
 _PRELUDE = """
 wait_until_listening() {
   for _ in $(seq 300); do
-    (exec 3<>/dev/tcp/127.0.0.1/$DOC_PORT) 2>/dev/null && { cat serve.out; return 0; }
+    (exec 3<>/dev/tcp/127.0.0.1/$DOC_PORT) 2>/dev/null && grep -q "^ready in" serve.out && { cat serve.out; return 0; }
     kill -0 $! 2>/dev/null || break
     sleep 0.05
   done
