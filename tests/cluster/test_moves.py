@@ -75,12 +75,12 @@ class World:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, home: dict[str, str], further: dict[str, str], names: str = "ab"
+    folder: Path, home: dict[str, str], further: dict[str, str], names: str = "ab", *, room: Path | None = None
 ) -> AsyncIterator[World]:
-    """`names`: of the home cluster's backends."""
+    """`names`: of the home cluster's backends. `room`: the folder of the other one, where it is on another disk."""
     us = Backends(folder, ROLE, names=names, env=home)
     await run(us.__enter__)
-    eu = Backends(folder, ROLE, names="cd", env=further, beside=us)
+    eu = Backends(room or folder, ROLE, names="cd", env=further, beside=us)
     gateways: list[PushqServer] = []
     try:
         await run(eu.__enter__)

@@ -22,6 +22,9 @@ from tests.support.stubborn_load import StubbornLoad
 pytestmark = pytest.mark.anyio
 
 MORE = 40
+ROOM_MIB = 1024
+HANDLING_S = 0.2
+"""A disk is full of what queues hold, so that is what the manager looks at: this one always holds something."""
 run = anyio.to_thread.run_sync
 
 
@@ -29,12 +32,14 @@ async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_l
     tmp_path: Path,
 ) -> None:
     require("etcd")
-    with small_disk(tmp_path / "disk", DISK_MIB) as disk:
-        async with opened(tmp_path, {**ALONE, "PUSHQ_DATA": str(disk / "a")}, PAIR, names="a") as world:
+    # Whether the other one takes the queue whole must not hang on how full this machine is.
+    with small_disk(tmp_path / "disk", DISK_MIB) as disk, small_disk(tmp_path / "room", ROOM_MIB) as room:
+        full = {**ALONE, "PUSHQ_DATA": str(disk / "a")}
+        async with opened(tmp_path, full, PAIR, names="a", room=room) as world:
             one, other = world.gateways
             async with patient(one) as http:
                 queue = await world.queue_of(http, "us")
-                load = StubbornLoad([one.url, other.url], one.headers, queue)
+                load = StubbornLoad([one.url, other.url], one.headers, queue, handling_s=HANDLING_S)
                 with Manager("one", tmp_path, _env(world)) as manager:
                     clusters = Clusters(one)
                     await run(until, lambda: clusters.of("eu")["state"] == "ok", "the other one has room")

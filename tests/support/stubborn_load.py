@@ -36,8 +36,10 @@ REQUEST_S_MAX = 90.0
 class StubbornLoad:
     """A producer and a consumer at each gateway. Use `running`."""
 
-    def __init__(self, urls: Sequence[str], headers: dict[str, str], queue: str) -> None:
+    def __init__(self, urls: Sequence[str], headers: dict[str, str], queue: str, *, handling_s: float = 0.0) -> None:
+        """`handling_s`: between a delivery and its ack, so that the queue always holds something."""
         self.queue = queue
+        self._handling_s = handling_s
         self.history = KeyedHistory()
         self.refused = 0
         """Requests that were answered with one of `AGAIN`."""
@@ -118,6 +120,7 @@ class StubbornLoad:
                     self.history.deliver(name)
                 if not came:
                     continue
+                await asyncio.sleep(self._handling_s)
                 self.history.settle(came.values())
                 verdicts = (await self._insist(http, "ack", {"receipts": list(came)}))["results"]
                 self.history.ack([name for name, one in zip(came.values(), verdicts, strict=True) if one["ok"]])
