@@ -107,7 +107,10 @@ class Certificates:
 
     def _reload(self) -> None:
         try:
-            self._loaded = self._load(self._files)
+            loaded = self._load(self._files)
+            if loaded.expires_s <= time.time():
+                raise CertificateError(f"{self._files.certificate} has expired")
+            self._loaded = loaded
         except CertificateError as error:
             self.refusals += 1
             log.error("new certificate refused, the old one stays", error=str(error))
@@ -251,7 +254,7 @@ def expires_s(file: Path) -> float:
     """When the certificate in it ends, Unix time. Raises `CertificateError`."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, x509.InvalidVersion) as error:
         raise CertificateError(f"{file} holds no certificate: {error}") from None
 
 

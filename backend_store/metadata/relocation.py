@@ -104,6 +104,12 @@ def forget(place: Whereabouts) -> Change:
     return lambda known: replace(known, former=tuple(one for one in known.former if one.place != place))
 
 
+def places_of(definition: QueueDefinition) -> list[Whereabouts]:
+    """Where it lies, where it goes, and where it has something left."""
+    goes = [definition.moving_to] if definition.moving_to is not None else []
+    return [definition.place, *goes, *(former.place for former in definition.former)]
+
+
 def lies_in(definition: QueueDefinition, cluster: str, shard: int | None) -> bool:
     """Whether it has something there, or may have. `shard` None: any one of the cluster."""
     places = (definition.place, *(former.place for former in definition.former))

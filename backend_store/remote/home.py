@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -136,6 +136,10 @@ class Home:
             return True
         return definition.uid in self._there and definition.uid not in self._waiting
 
+    def knows(self, definition: QueueDefinition) -> bool:
+        """Whether it has been told of this version."""
+        return self.is_first or self._there.get(definition.uid, 0) >= definition.version
+
     def when_there(self, definition: QueueDefinition, go_on: Waiting) -> None:
         """Has `go_on` called, in the order of the calls, once the shard serves the queue."""
         waiting = self._waiting.get(definition.uid)
@@ -206,12 +210,10 @@ class Home:
             raise ClusterAway(error.detail, retry_after_ms=5_000) from None
         self.cluster.why_not = ""
 
-    async def drop(self, uids: list[int]) -> None:
-        """Of queues that are defined no more, or lie here no more. Raises `PushqError`."""
-        known = {one.uid: one for one in self._store.metadata.queues.values() if one.uid in uids}
-        gone = [uid for uid in uids if uid not in known]
-        moved = [(uid, one.version) for uid, one in known.items() if not self.cluster.lies_in(one, self.shard)]
-        await self.ask(DropQueues(gone, self._definer(), tuple(moved)), may_repeat=True)
+    async def drop(self, uids: Sequence[int], moved: Sequence[tuple[int, int]] = ()) -> None:
+        """Of queues that are defined no more; `moved` are those that lie here no more, with the versions that say so.
+        Raises `PushqError`."""
+        await self.ask(DropQueues(list(uids), self._definer(), tuple(moved)), may_repeat=True)
 
     def _definer(self) -> str:
         """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""
@@ -298,11 +300,23 @@ class Home:
                 asked.update(strangers)
                 gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
                 if gone:
-                    await self.drop(gone)
+                    await self._drop_of(set(gone))
         except PushqError as error:
             log.info("a shard did not drop its queues", shard=self.shard, error=error.detail)
         finally:
             self._is_dropping = False
+
+    async def _drop_of(self, uids: set[int]) -> None:
+        """As they are known now: one may have come back meanwhile."""
+        gone, moved = [], []
+        for name, uid in self._names.items():
+            known = self._store.metadata.queues.get(name) if uid in uids else None
+            if known is not None and known.uid == uid:
+                if not self.cluster.lies_in(known, self.shard):
+                    moved.append((uid, known.version))
+            elif uid in uids:
+                gone.append(uid)
+        await self.drop(gone, moved)
 
     def _gone(self, uids: list[int]) -> GoneQueues:
         return GoneQueues(uids, self.cluster.key, self.cluster.any_or(self.shard))

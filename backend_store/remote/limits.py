@@ -90,7 +90,13 @@ MOVE_STEP_SECONDS: Final = 0.25
 MOVE_LOOK_SECONDS: Final = 2.0
 """How often it asks what is left in the cluster that the queue left."""
 MOVE_RETRY_SECONDS: Final = 0.1
-"""How soon a publish goes again to a place that refused it without being left."""
+"""How soon a publish goes again to a place that refused it without being left; each time twice as long."""
+MOVE_RETRY_SECONDS_MAX: Final = 2.0
+"""The longest pause between two such tries."""
+MOVE_STEPS_MAX: Final = 16
+"""Queues whose moves a gateway looks after at once."""
+MOVE_REMEMBER_SECONDS: Final = 60.0
+"""How often it looks whether a place may be forgotten that has nothing left but ids."""
 MOVE_FORGET_MS: Final = 60_000
 """How long after the window of its ids a place is remembered that a queue left: all gateways heard of it before."""
 MOVE_SETTLE_SECONDS_MAX: Final = 1.0

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -29,7 +30,9 @@ from backend_store.node.node import wall_clock_ms
 from backend_store.remote.limits import (
     MOVE_FORGET_MS,
     MOVE_LOOK_SECONDS,
+    MOVE_REMEMBER_SECONDS,
     MOVE_STEP_SECONDS,
+    MOVE_STEPS_MAX,
     OTHERS_SECONDS_MAX,
     READY_LOOK_SECONDS,
 )
@@ -60,6 +63,9 @@ _left = msgspec.msgpack.Decoder(Left).decode
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 
+NOTHING = Left(0, 0)
+
+
 class QueueMove(NamedTuple):
     """A move that is under way. Clusters are called by their names, the home cluster too."""
 
@@ -85,6 +91,9 @@ class Moves:
         """By uid, the queues with something left to do."""
         self._news: dict[int, asyncio.Event] = {}
         """Wakes who takes the steps of a queue: its definition has changed."""
+        self._waits: dict[int, str] = {}
+        """By uid, what was said last of why it waits."""
+        self._steps = asyncio.Semaphore(MOVE_STEPS_MAX)
 
     def under_way(self) -> list[QueueMove]:
         """All of them, by tenant and queue. A queue that came by several clusters has one for each that it left."""
@@ -182,28 +191,44 @@ class Moves:
         if self._moving.pop(uid, None) is not None:
             self._left = {at: left for at, left in self._left.items() if at[0] != uid}
             self._news.pop(uid).set()
+            self._waits.pop(uid, None)
 
     async def _go_on(self, uid: int, news: asyncio.Event) -> None:
         """One queue's steps, so that a cluster that does not answer holds up no others'."""
         while self._news.get(uid) is news:
             news.clear()
             definition = self._moving[uid]
-            await self._step(definition)
+            async with self._steps:
+                await self._step(definition)
             # Gateways do not step on each other's feet, and what they decide twice counts once.
-            seconds = MOVE_STEP_SECONDS if definition.moving_to is not None else MOVE_LOOK_SECONDS
+            seconds = self._pause(definition) * random.uniform(0.75, 1.25)
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), seconds * random.uniform(0.75, 1.25))
+                await asyncio.wait_for(news.wait(), seconds)
+
+    def _pause(self, definition: QueueDefinition) -> float:
+        if definition.moving_to is not None:
+            return MOVE_STEP_SECONDS
+        left = [self._left.get((definition.uid, former.place)) for former in definition.former]
+        if not all(former.is_settled for former in definition.former) or left != [NOTHING] * len(left):
+            return MOVE_LOOK_SECONDS
+        over_ms = min(_over_ms(definition, former) for former in definition.former)
+        return min(MOVE_REMEMBER_SECONDS, max(MOVE_LOOK_SECONDS, (over_ms - wall_clock_ms()) / 1000))
 
     async def _step(self, definition: QueueDefinition) -> None:
-        try:
-            if definition.moving_to is not None:
-                await self._arrive(definition)
-            for former in definition.former:
-                await self._look_after(definition, former)
-        except Conflict as error:
-            log.debug("another gateway was faster", queue=definition.name, reason=error.detail)
-        except PushqError as error:
-            log.info("a move waits", tenant=definition.tenant, queue=definition.name, reason=error.detail)
+        steps = [partial(self._look_after, definition, former) for former in definition.former]
+        if definition.moving_to is not None:
+            steps.insert(0, partial(self._arrive, definition))
+        waits = ""
+        for step in steps:
+            try:
+                await step()
+            except Conflict as error:
+                log.debug("another gateway was faster", queue=definition.name, reason=error.detail)
+            except PushqError as error:  # what waits for one cluster is no matter of another
+                waits = error.detail
+        if waits and self._waits.get(definition.uid) != waits:
+            log.info("a move waits", tenant=definition.tenant, queue=definition.name, reason=waits)
+        self._waits[definition.uid] = waits
 
     async def _arrive(self, definition: QueueDefinition) -> None:
         """Has the old place take no more publishes, and the new one go on from there."""
@@ -228,7 +253,7 @@ class Moves:
         if not left.unsettled and not former.is_settled:
             await self._store.ask(NoteSettled(*of, former.place))
             return
-        is_over = wall_clock_ms() > former.left_at_ms + definition.config.dedupe_window_ms + MOVE_FORGET_MS
+        is_over = wall_clock_ms() > _over_ms(definition, former)
         if former.is_settled and not (left.unsettled or left.beside) and is_over:
             await self._store.ask(ForgetPlace(*of, former.place))
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
@@ -236,14 +261,19 @@ class Moves:
     async def _left_at(self, home: Home, definition: QueueDefinition) -> Left:
         asked = FindLeft(definition.tenant, definition.name, definition.uid)
         try:
-            if not home.is_first:
+            if not home.knows(definition):
                 await home.adopt([definition])
             return _left(await home.ask(asked, may_repeat=True))
         except QueueNotFound:
-            return Left(0, 0)  # it was let go of here, and nobody came to write that down
+            return NOTHING  # it was let go of here, and nobody came to write that down
 
     def _homes_at(self, definition: QueueDefinition, place: Whereabouts) -> list[Home]:
         """Raises `ClusterAway`."""
         there = msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)
         cluster: BackendCluster = self._store.cluster_of(there)
         return list(cluster.homes_of(there))
+
+
+def _over_ms(definition: QueueDefinition, former: FormerPlace) -> int:
+    """When a place may be forgotten that has nothing left but ids."""
+    return former.left_at_ms + definition.config.dedupe_window_ms + MOVE_FORGET_MS

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -37,15 +37,20 @@ from backend_store.model import (
     Whereabouts,
 )
 from backend_store.remote.laned import LanedQueue, judge
-from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_SETTLE_SECONDS_MAX
+from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_RETRY_SECONDS_MAX, MOVE_SETTLE_SECONDS_MAX
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
 from backend_store.remote.turnover import Turnover
+from backend_store.service.redrives import CancelRedrive, LookAtRedrives
+from backend_store.wire.store_frames import raw
 
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
 
+_rows = msgspec.msgpack.Decoder(list[Any]).decode
+_NOBODY: Final = raw(None)
+"""The answer of a place that knows nothing of a redrive."""
 _PLACE = "~"
 """In a cursor: before and behind the floor of a place."""
 
@@ -63,6 +68,8 @@ class PlacedQueue(RemoteQueue):
         """Where the last redrive was begun."""
         self._turn = 0
         self._is_retrying = False
+        self._refusals = 0
+        """How often publishes were refused without a newer definition."""
         self._turnover = Turnover(self)
         self._place_parts()
 
@@ -91,6 +98,7 @@ class PlacedQueue(RemoteQueue):
     def redefined(self, definition: QueueDefinition) -> None:
         before = self.definition
         super().redefined(definition)
+        self._refusals = 0
         self._place_parts()
         is_elsewhere = before.place != definition.place
         if not self.is_companion and (is_elsewhere or (before.moving_to is not None and definition.moving_to is None)):
@@ -204,10 +212,14 @@ class PlacedQueue(RemoteQueue):
         told of that, and asked again."""
         if not self._is_retrying:
             self._is_retrying = True
+            self._refusals += 1
             self._store.background(self._retry())
 
     async def _retry(self) -> None:
-        await asyncio.sleep(MOVE_RETRY_SECONDS)
+        await asyncio.sleep(min(MOVE_RETRY_SECONDS * 2**self._refusals, MOVE_RETRY_SECONDS_MAX))
+        # What the home cluster has not been heard of may say why it is refused: so long nothing is sent again.
+        while not self._store.first.line.is_open and not self.deleted:  # noqa: ASYNC110 - a line tells nobody
+            await asyncio.sleep(MOVE_RETRY_SECONDS_MAX)
         self._is_retrying = False
         if not self.deleted and self.definition.moving_to is None:
             await self._settle_in()
@@ -389,7 +401,16 @@ class PlacedQueue(RemoteQueue):
         return super().stats()
 
     async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
-        """Of dead letters and redrives: where one runs, else at the oldest place that has any."""
+        """Of dead letters and redrives: where one runs, else at the oldest place that has any. Of redrives that may run
+        anywhere: at all places."""
+        if isinstance(operation, LookAtRedrives):
+            rows = [_rows(await part.ask(operation, may_repeat=may_repeat)) for part in self.parts]
+            return raw([row for some in rows for row in some])
+        if isinstance(operation, CancelRedrive):
+            for part in self.parts:
+                if (found := await part.ask(operation, may_repeat=may_repeat, is_change=is_change)) != _NOBODY:
+                    return found
+            return _NOBODY
         return await self._with_letters.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     @property
@@ -402,6 +423,10 @@ class PlacedQueue(RemoteQueue):
             return self._at.get(self._redriven_at, self.current)
         former = [part for part in self.parts[1:] if self._store.moves.has_letters(self.uid, part.definition.place)]
         return former[-1] if former else self.current
+
+    @property
+    def letters_home(self) -> Home:
+        return self._with_letters.home
 
     @property
     def place_of_redrive(self) -> Whereabouts:

@@ -178,6 +178,11 @@ class RemoteQueue(Redriving, Ranges):
     # -------------------------------------------------------------------------------------------------- its backend
 
     @property
+    def letters_home(self) -> Home:
+        """Where those of its dead letters lie that a redrive takes."""
+        return self.home
+
+    @property
     def homes(self) -> Sequence[Home]:
         """Where its messages lie."""
         return [self.home]

@@ -200,7 +200,8 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
     if to is not None and queue.config.encrypted and to != queue.owner:
         detail = _not_sealed_anew(queue.owner, to)
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
-    if to is not None and (apart := queue.beside(to).home.apart_from(queue.home)) is not None:
+    is_own = to is None or to == queue.owner
+    if to is not None and not is_own and (apart := queue.beside(to).home.apart_from(queue.letters_home)) is not None:
         detail = _lies_elsewhere(queue.owner, to, apart)
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
     return RemoteLetters(Order(queue.place_there, wanted, to, own), queue)
@@ -216,9 +217,9 @@ def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
         if error.retry_after_ms is not None:
             raise  # it is being looked up
         return error.detail
-    if (apart := target.home.apart_from(queue.home)) is not None:
-        return _lies_elsewhere(queue.owner, name, apart)
     is_other = name != queue.owner
+    if is_other and (apart := target.home.apart_from(queue.letters_home)) is not None:
+        return _lies_elsewhere(queue.owner, name, apart)
     return _not_sealed_anew(queue.owner, name) if is_other and target.config.encrypted else None
 
 

@@ -23,6 +23,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
 from backend_store.core.shelves import VIEW_DEAD
 from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.relocation import places_of
 from backend_store.model import (
     COMPANION,
     ClusterAway,
@@ -33,6 +34,7 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
+    Whereabouts,
 )
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
@@ -321,13 +323,17 @@ class RemoteBackends:
         queue = self.here(tenant, name)
         if (away := next((home.line for home in queue.homes if home.line.is_away), None)) is not None:
             raise away.unavailable()  # before anything is done: its numbers go with the answer
-        lanes = queue.home.cluster.lanes
+        lanes = max(self._lanes_at(queue.definition, place) for place in places_of(queue.definition))
         changed = _updated(await self.ask(UpdateQueue(tenant, name, config, version, lanes)))
         if changed is None:
             return None
         await self._told(changed)
         await self._keyring.ready(changed)
         return await self._pinned(tenant, name)
+
+    def _lanes_at(self, definition: QueueDefinition, place: Whereabouts) -> int:
+        """Raises `ClusterAway`: what its model is nobody knows then, and so not what a queue may be there."""
+        return self.cluster_of(msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)).lanes
 
     async def _pinned(self, tenant: str, name: str, *, is_new: bool = False) -> RemoteQueue:
         queue = self.here(tenant, name)

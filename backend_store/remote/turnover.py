@@ -204,9 +204,11 @@ class Turnover:
         if self._under_way:
             return
         self._is_closed = self._is_turning = False
-        for call in list(self._line):
+        waiting = list(self._line)
+        for call in waiting:
             call.is_ready = False  # the place that it came from last may know of it, too
-            if not call.is_asking:
+        for call in waiting:
+            if not call.is_asking and not call.is_over:
                 self._ask(call)
 
     def _go_on(self) -> None:
@@ -228,7 +230,8 @@ class Turnover:
         routing = Routing(is_strict=queue.config.ordering == "strict")
         table = queue.current.slot_table
         parts = shares(blocks, routing, table, call.number, queue.seal) if table is not None else []
-        if len(parts) < 2:
+        is_cut = sum(len(share.blocks) for share in parts) > len(blocks)
+        if not is_cut:  # whoever leads there shares them out
             call.is_over = True
             self._send(call.number, blocks, call.reply, call.claim, call.until_ms, placed)
             return
@@ -306,9 +309,11 @@ class Turnover:
         self._sweep = None
         now_ms = self._queue.steady_ms()
         over = [call for call in self._line if call.until_ms <= now_ms]
+        self._line = [call for call in self._line if call.until_ms > now_ms]  # none of them is sent any more
         for call in over:
             detail = f"queue {self._queue.name!r} moves to another cluster, and was not there in time"
-            self._let_go(call, Unavailable(detail, retry_after_ms=1_000))
+            self._answer(call, Unavailable(detail, retry_after_ms=1_000))
+        self._go_on()
         if self._line:
             self._watch()
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from backend_store.client.embedded import EmbeddedStore, companion_view
 from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.metadata.elsewhere import HERE
 from backend_store.metadata.embedded import Metadata
-from backend_store.metadata.relocation import lies_in
-from backend_store.model import Conflict, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.metadata.relocation import lies_in, places_of
+from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.service.asked import Asked
 from backend_store.service.left_behind import drop_left
 from backend_store.service.limits import DROPPED_KNOWN_MAX
@@ -32,7 +33,8 @@ class CreateQueue(Asked, frozen=True):
 
 
 class UpdateQueue(Asked, frozen=True):
-    """`lanes`: of a queue that lies in a further cluster, how many every queue has there."""
+    """`lanes`: of a queue that lies in a further cluster, goes there or was there, how many every queue has there; the
+    most of them all."""
 
     tenant: str
     name: str
@@ -99,7 +101,7 @@ async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefini
     )
 
 
-def _check_model(metadata: Metadata, asked: CreateQueue | UpdateQueue, *, cluster: str) -> None:
+def _check_model(metadata: Metadata, asked: CreateQueue, *, cluster: str) -> None:
     """Raises `InvalidRequest` for what the cluster cannot have where the queue lies, or shall lie."""
     if asked.lanes if cluster else metadata.lane is not None:
         check_supported(asked.name, asked.config)
@@ -118,7 +120,9 @@ async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition |
     metadata = store.node.metadata
     _check_defines(metadata)
     if (known := metadata.defined(asked.tenant, asked.name)) is not None:
-        _check_model(metadata, asked, cluster=known.cluster)
+        is_laned_here = metadata.lane is not None and any(place.cluster == HERE.cluster for place in places_of(known))
+        if asked.lanes or is_laned_here:
+            check_supported(asked.name, asked.config)
     if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
         updated = await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
         if updated is not None and (own := metadata.queues.get((asked.tenant, asked.name))) is not None:
@@ -147,23 +151,32 @@ async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
 
 
 async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
-    metadata = store.node.metadata
     if asked.definer:
-        await metadata.adopt_from(asked.definer)
+        await store.node.metadata.adopt_from(asked.definer)
+    refused: PushqError | None = None
     for definition in asked.definitions:
-        name = definition.tenant, definition.name
-        while (known := metadata.queues.get(name)) is not None and known.uid < definition.uid:
-            with contextlib.suppress(QueueNotFound):  # another gateway was faster
-                await store.delete_queue(*name)
-        is_old = known is not None and known.uid > definition.uid
-        if is_old or definition.uid in metadata.moved or definition.version <= store.dropped.get(definition.uid, 0):
-            continue
-        if companion_view(definition.name) is not None:
-            continue  # it lies where its queue does
-        if known is not None and known.uid == definition.uid and known.floor < definition.floor:
+        try:
+            await _adopt_one(store, definition)
+        except PushqError as error:  # of one that cannot be here yet; the others are not kept from it
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+async def _adopt_one(store: EmbeddedStore, definition: QueueDefinition) -> None:
+    metadata, name = store.node.metadata, (definition.tenant, definition.name)
+    while (known := metadata.queues.get(name)) is not None and known.uid < definition.uid:
+        with contextlib.suppress(QueueNotFound):  # another gateway was faster
+            await store.delete_queue(*name)
+    is_old = known is not None and known.uid > definition.uid
+    is_dropped = definition.uid in metadata.moved or definition.version <= store.dropped.get(definition.uid, 0)
+    if is_old or is_dropped or companion_view(definition.name) is not None:  # a companion lies where its queue does
+        return
+    if known is not None and known.uid == definition.uid and known.floor < definition.floor:
+        with contextlib.suppress(QueueNotFound):
             await drop_left(store, known)  # it came back before that was done
-        if await metadata.adopt(definition) and known is not None:
-            store.configured(definition)
+    if await metadata.adopt(definition) and known is not None:
+        store.configured(definition)
 
 
 async def _name(store: EmbeddedStore, asked: NameCluster) -> None:
@@ -187,7 +200,8 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
     for uid, version in asked.moved:
         own = next((one for one in queues.values() if one.uid == uid), None)
         if own is not None and own.takes_none and own.version <= version:  # else it has come back meanwhile
-            await drop_left(store, own)
+            with contextlib.suppress(QueueNotFound):
+                await drop_left(store, own)
 
 
 async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:

@@ -85,6 +85,8 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
         return known
     if known.cluster == asked.cluster:
+        if known.former:
+            return known  # it is asked again, and has arrived meanwhile
         raise Conflict(f"queue {asked.name!r} lies there already")
     to = metadata.elsewhere.choose(
         asked.name, (), here=len(metadata.queues), cluster=asked.cluster, shards=asked.shards

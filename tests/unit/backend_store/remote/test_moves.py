@@ -561,3 +561,85 @@ async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_ag
         await asyncio.sleep(0.1)
         assert sorted(taker.bodies) == sorted([key.encode() for key in keys] + stored)
         await store.close()
+
+
+@pytest.mark.parametrize("to", ["hosts", "main"])
+async def test_what_hosts_cannot_have_is_refused_for_all_places_of_a_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """Also while it only goes there, or has something left there: a lane that splits would lose acks."""
+    async with Lanes() as hosts:
+        addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
+        further = ClusterAt("hosts", FixedDirectory(addresses), addresses)
+        store = await world.gateway(others=[further])
+        await eventually(lambda: store.clusters["hosts"].is_ready)
+        queue = await in_cluster(store, "" if to == "hosts" else "hosts")
+        with monkeypatch.context() as patched:
+            if to == "hosts":
+
+                async def never(*_: Any) -> None: ...
+
+                patched.setattr(moving.Moves, "_arrive", never)
+                await store.moves.begin(TENANT, queue.name, to)
+                await eventually(lambda: definition(store, queue.name).moving_to is not None)
+            else:
+                await moved(store, queue.name, to)
+                await eventually(lambda: definition(store, queue.name).former[0].is_settled)
+            known = definition(store, queue.name)
+            config = msgspec.structs.replace(known.config, partitions=4)
+            with pytest.raises(InvalidRequest, match="independent hosts"):
+                await store.update_queue(TENANT, queue.name, config, known.version)
+        await store.close()
+
+
+async def test_a_call_with_a_key_over_several_partitions_is_taken_while_a_former_place_is_remembered(
+    world: World,
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "", partitions=3)
+    await moved(store, queue.name, "eu")
+    bodies = [b"%d" % number for number in range(9)]
+    columns = Columns(
+        KIND_JSON,
+        bodies,
+        {"key": [f"k{number}" for number in range(9)]},
+        hashes=[one.ljust(16, b"i") for one in bodies],
+    )
+    claim = Claim(b"key".ljust(16, b"k"), b"payload".ljust(16, b"p"))
+    for is_repeat in (False, True):
+
+        async def taken(is_repeat: bool = is_repeat) -> bool:
+            done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+            queue.publish(list(queue.blocks(columns, None).blocks), done.set_result, claim)
+            answer = await asyncio.wait_for(done, PATIENCE_S)
+            # Before it is known how the new place divides a queue, a call is to be encoded again.
+            assert isinstance(answer, Published) or answer.code == "overloaded", answer
+            return isinstance(answer, Published) and bool(answer.others or answer.is_repeat) == is_repeat
+
+        await eventually(taken)
+    taker = Taker(queue, 100)  # type: ignore[arg-type]
+    await eventually(lambda: sorted(taker.bodies) == bodies)
+
+
+async def test_what_is_refused_is_not_sent_again_and_again_while_the_home_cluster_is_not_heard(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "eu")
+    late = await world.gateway()
+    await eventually(lambda: late.clusters["eu"].is_ready)
+    there = placed(late, queue.name)
+    monkeypatch.setattr(late, "defined", lambda news, is_first: None)  # its line to the home cluster is silent
+    await moved(store, queue.name, "main")
+    sent = 0
+    publish_there = there.current.publish
+
+    def counted(*given: Any, **named: Any) -> None:
+        nonlocal sent
+        sent += 1
+        publish_there(*given, **named)
+
+    monkeypatch.setattr(there.current, "publish", counted)
+    waiting = [begin(there, b"%d" % number) for number in range(20)]
+    await asyncio.sleep(1.0)
+    assert sent <= 20 * 4 and not any(one.done() for one in waiting)

@@ -1,0 +1,36 @@
+"""Certificates that are read anew: what is taken in the place of a good one, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.certificates import Certificates, Files
+from tests.support.tls import Authority
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_certificate_that_has_expired_does_not_take_the_place_of_one_that_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the backup of the last one. What there is at the start is taken, and told: somebody may be without any
+    other."""
+    authority = Authority(tmp_path)
+    pair, shorter = authority.issue(days=30), authority.issue("shorter", days=1)
+    files = Files(pair.certificate, pair.key, None)
+    certificates = Certificates(files)
+    before_s = certificates.expires_s
+    pair.certificate.write_bytes(shorter.certificate.read_bytes())
+    pair.key.write_bytes(shorter.key.read_bytes())
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr("gateway.certificates.time.time", lambda: before_s - 1)
+        certificates._reload()
+    assert [(one["event"], "has expired" in one["error"]) for one in logs] == [
+        ("new certificate refused, the old one stays", True)
+    ]
+    assert (certificates.expires_s, certificates.reloads, certificates.refusals) == (before_s, 0, 1)
+    certificates._reload()
+    assert (certificates.reloads, certificates.expires_s < before_s) == (1, True)
