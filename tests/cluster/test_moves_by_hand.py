@@ -134,6 +134,11 @@ async def opened(folder: Path, env: dict[str, str]) -> AsyncIterator[World]:
             server = await run(lambda: gateway(home, folder / "g", env=named))
             try:
                 async with patient(server) as http:
+
+                    async def all_are_there() -> bool:
+                        return (await http.get("/v1/usage")).status_code == 200  # a sum over all clusters
+
+                    await eventually(all_are_there, "both clusters are there")
                     yield World(http, Cli(server), folder)
             finally:
                 server.kill()
