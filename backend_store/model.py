@@ -246,9 +246,28 @@ class FormerPlace(msgspec.Struct, frozen=True):
     floor: int
     """The first `seq` that was given out there; that of the next place is above all of them."""
     left_at_ms: int
-    """When publishes began to go to the next place."""
+    """When publishes began to go to the next place; of several times the last."""
     is_settled: bool = False
     """Nothing is left to deliver there but what died. In strict order messages wait for that in the next place."""
+    slots: bytes = b""
+    """Of a queue that is split: those that were given away there, as bits; b"": it lay there whole."""
+    settling: bytes = b""
+    """Those of them that were given away last, which `is_settled` is about."""
+
+    @property
+    def place(self) -> Whereabouts:
+        return Whereabouts(self.cluster, self.shard)
+
+
+class OpenPlace(msgspec.Struct, frozen=True):
+    """One of several places that take publishes of a queue: those of its slots."""
+
+    cluster: str
+    shard: int
+    floor: int
+    """The first `seq` that is given out there. Other places' numbers are 2^44 away."""
+    slots: bytes
+    """As bits."""
 
     @property
     def place(self) -> Whereabouts:
@@ -280,10 +299,30 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     """Where it still has messages, or ids that may be repeated; the latest first."""
     takes_none: bool = False
     """To a shard alone: it takes no publishes of this queue here."""
+    beside: tuple[OpenPlace, ...] = ()
+    """Further places that take publishes, of a queue that is split; what none of them takes goes to the first."""
+    moving_from: Whereabouts | None = None
+    """Which of its places gives something away, while `moving_to` is set; None: the first."""
+    moving_slots: bytes = b""
+    """What is given, as bits; b"": all that the place has."""
+    goal: tuple[Whereabouts, ...] = ()
+    """Over which places it is being spread evenly; (): it stays as it is."""
+    top: int = 0
+    """The highest floor that a place of it ever had beside others; numbers above it are free."""
+    takes: bytes = b""
+    """To a shard alone: the slots that it takes here, as bits; b"": all, or none."""
+    holds: bytes = b""
+    """To a shard alone: slots whose messages are not delivered yet, as older ones are at another place."""
 
     @property
     def place(self) -> Whereabouts:
+        """Where it lies; of several places the first."""
         return Whereabouts(self.cluster, self.shard)
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """It has, or shall have, something in more than one place."""
+        return self.moving_to is not None or bool(self.former or self.beside or self.goal)
 
     @property
     def is_always_sealed(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from backend_store.core.shelves import VIEW_DEAD, VIEW_OUTBOX
-from backend_store.core.slots import SLOTS, SlotTable
+from backend_store.core.slots import ALL_SLOTS, SlotTable, unpacked
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 
@@ -28,6 +28,15 @@ class PartitionInfo:
     dead: int
     bytes: int
 
+    def with_that_of(self, other: PartitionInfo) -> PartitionInfo:
+        """Of a partition of the same number in another cluster, too."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        state: Literal["open", "draining"] = "open" if "open" in (self.state, other.state) else "draining"
+        return replace(self, state=state, **sums)
+
+
+_SUMS = ("slots", "slots_arriving", "ready", "in_flight", "delayed", "dead", "bytes")
+
 
 def layout_of(queue: Partitions) -> list[PartitionInfo] | None:
     """By number. None for a queue that has one partition for good. Of one that moves to another cluster, or has moved,
@@ -36,11 +45,12 @@ def layout_of(queue: Partitions) -> list[PartitionInfo] | None:
         return None
     if queue.definition.takes_none:
         return [_info(partition, "draining", 0, 0) for partition in queue.all]
+    takes = unpacked(queue.definition.takes) or ALL_SLOTS
     if queue.map is None:
-        return [_info(queue.first, "open", SLOTS, 0)]
+        return [_info(queue.first, "open", takes.bit_count(), 0)]
     table = queue.map.table
-    arriving = Counter({move.target: len(move.slots) for move in table.moves})
-    owned = Counter(table.owners)
+    arriving = Counter({move.target: sum(takes >> slot & 1 for slot in move.slots) for move in table.moves})
+    owned = Counter(owner for slot, owner in enumerate(table.owners) if takes >> slot & 1)
     found = []
     for partition in queue.all:
         number = partition.index

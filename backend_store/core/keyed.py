@@ -50,7 +50,7 @@ class KeyedRuns:
         self._crowd = KEYED_CROWD_MIN
         self._unlocked = 0
         self._closed: Mapping[int, int] = {}
-        """Slot → offset from which on its messages wait for older ones in another partition."""
+        """Slot → offset from which on its messages wait for older ones in another partition, or at another place."""
         self._behind: dict[int, dict[Key, None]] = {}
         """By slot: keys whose next messages wait for that."""
         self._held_back: tuple[int, int] | None = None
@@ -311,6 +311,11 @@ class KeyedRuns:
             if self._is_locked(key):
                 self._lines.prepend(key, spot, own)
                 continue
+            if self._closed and self._waits(key, state.base):
+                self._lines.prepend(key, spot, own)
+                if self._at.get(key) is None:
+                    self._go_on((key,))
+                continue
             if self._at.get(key) is not spot:
                 self._withdraw(key)
             ready = spot.bits_of[key] & spot.ready
@@ -372,15 +377,33 @@ class KeyedRuns:
         for slot in [slot for slot in self._behind if slots.get(slot) != before.get(slot)]:
             keys = self._behind.pop(slot)
             self._go_on([key for key in keys if self._at.get(key, _LOCKED) is None])
+        if any(base < before.get(slot, base + 1) for slot, base in slots.items()):
+            self._call_off()
+
+    def _call_off(self) -> None:
+        """Slots were closed: what was ready of them waits, too."""
+        lowest = min(self._closed.values())
+        for spot in [one for one in self._open if one.state.base >= lowest]:
+            keys = [key for key in set(spot.keys_at(spot.ready)) if self._waits(key, spot.state.base)]
+            for key in keys:
+                ready = spot.bits_of[key] & spot.ready
+                spot.ready ^= ready
+                self._lines.prepend(key, spot, ready)
+            if not spot.ready:
+                del self._open[spot]
+            self._go_on(keys)
+
+    def _waits(self, key: Key, base: int) -> bool:
+        """Whether a key's messages of the chunk at `base` wait."""
+        return base >= self._closed.get(slot_of(key or ""), base + 1)
 
     def _keep_behind(self, keys: Collection[Key], base: int) -> set[Key]:
         """Those of new keys whose messages in the chunk at `base` wait: they are known from now on."""
         found = set()
         for key in keys:
-            slot = slot_of(key or "")
-            if base >= self._closed.get(slot, base + 1):
+            if self._waits(key, base):
                 self._at[key] = None
-                self._behind.setdefault(slot, {})[key] = None
+                self._behind.setdefault(slot_of(key or ""), {})[key] = None
                 found.add(key)
         return found
 

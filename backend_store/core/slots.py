@@ -39,7 +39,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from google_crc32c import value as crc32c
 
-from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest
+from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest, QueueConfig, QueueDefinition
 
 SLOTS = 256
 """A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, where 64 slots would make it half
@@ -53,6 +53,10 @@ ANYWHERE = -2
 MOVE_SLOTS_MAX = 8
 """Slots that are sealed together. Their publishes wait until the last dedupe id of them is handed over."""
 
+ALL_SLOTS = (1 << SLOTS) - 1
+"""All slots, as bits."""
+EVERY_SLOT = ALL_SLOTS | 1 << UNKEYED
+"""The same with messages that have none."""
 _SPREAD = 0x9E3779B1
 """2³² divided by the golden ratio: similar keys have similar checksums, and this pulls them apart."""
 
@@ -70,6 +74,22 @@ def slot_of(text: str | bytes) -> int:
 def slots_of_keys(keys: Sequence[str]) -> list[int]:
     """`slot_of` for many: the hot path of a queue with several partitions."""
     return [(crc32c(key.encode()) * _SPREAD & 0xFFFFFFFF) >> 24 for key in keys]
+
+
+def packed(slots: int) -> bytes:
+    """Slots, given as bits, as they are written; b"" for none."""
+    return slots.to_bytes(SLOTS // 8, "little") if slots else b""
+
+
+def unpacked(slots: bytes) -> int:
+    return int.from_bytes(slots, "little")
+
+
+def slots_taken(definition: QueueDefinition) -> int:
+    """What a shard takes of a queue as it was told, as bits; with `UNKEYED` where it takes anything."""
+    if definition.takes_none:
+        return 0
+    return (unpacked(definition.takes) or ALL_SLOTS) | 1 << UNKEYED
 
 
 class Routing(NamedTuple):
@@ -91,6 +111,10 @@ class Routing(NamedTuple):
         if dedupe_id is not None:
             return slot_of(dedupe_id)
         return slot_of(producer) if producer else None
+
+
+def routing_of(config: QueueConfig) -> Routing:
+    return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
 
 
 class Move(NamedTuple):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from backend_store.core.block import (
     BLOCK_HEAD,
     Blocks,
@@ -72,6 +74,26 @@ def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
     return found
 
 
+def slot_bits(blocks: Sequence[Block], routing: Routing) -> int:
+    """The slots of a call's messages, with `UNKEYED` among them."""
+    bits = 0
+    for block in blocks:
+        bits |= block.slots or _slots_in(block, routing)
+    return bits
+
+
+def _slots_in(block: Block, routing: Routing) -> int:
+    traits = block.traits
+    known = Known(None, None, None) if traits is None else Known(traits.keys, traits.ids, traits.stamps)
+    slots = slots_of(known, block.count, routing)
+    if isinstance(slots, int):
+        return 1 << slots
+    bits = 0
+    for slot in set(slots):
+        bits |= 1 << slot
+    return bits
+
+
 def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: SlotTable) -> Blocks:
     """Blocks of a call's messages, each for one partition as the table stands."""
     columns = with_names(columns)
@@ -96,7 +118,7 @@ def shares(
             if share is None:
                 share = found[partition] = Share(partition, [], [], 0)
             whole = len(own) == block.count
-            share.blocks.append(block if whole else cut(block, own, seal))
+            share.blocks.append(block if whole else replace(cut(block, own, seal), slots=slots))
             share.numbers.extend(range(first, first + block.count) if whole else (first + number for number in own))
             found[partition] = share._replace(slots=share.slots | slots)
         first += block.count

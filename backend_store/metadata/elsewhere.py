@@ -70,9 +70,11 @@ def links_of(config: QueueConfig) -> list[str]:
 
 
 def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
-    """Raises `Conflict` where a queue is to name one that is on its way to another cluster, or is so itself: what goes
-    from one to the other would be left behind."""
-    moving = next((one for one in queues if one is not None and (one.moving_to is not None or one.former)), None)
+    """Raises `Conflict` where a queue is to name one that lies in several clusters or is on its way to one, or is so
+    itself: what goes from one to the other would be left behind."""
+    moving = next((one for one in queues if one is not None and one.is_on_its_way), None)
+    if moving is not None and moving.beside:
+        raise Conflict(f"queue {name!r}: {moving.name!r} is split over several clusters; merge it first")
     if moving is not None:
         raise Conflict(
             f"queue {name!r}: {moving.name!r} is on its way to another cluster; name it when it has nothing left in "

@@ -22,11 +22,13 @@ from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
 from backend_store.metadata.relocation import Change as Step
 from backend_store.metadata.relocation import as_known_in
+from backend_store.metadata.sharing import known_places, open_places
 from backend_store.model import (
     TENANT_DEFAULT,
     ApiKey,
     Conflict,
     NotFound,
+    OpenPlace,
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
@@ -308,10 +310,11 @@ class Metadata:
             batch = Batch()
             partitions = None
             own = self.queues.get((tenant, name))
-            if self.is_here(changed.place) and own is not None and own.floor < changed.floor:
+            here = self._open_here(changed)
+            if here is not None and own is not None and own.floor < here.floor:
                 raise Unavailable(f"queue {name!r} was here before, and is not gone yet", retry_after_ms=200)
-            if self.is_here(changed.place) and own is None:
-                self._check_swept(changed)
+            if here is not None and own is None:
+                self._check_swept(self._as_told_here(changed))
                 partitions = self._founded(changed, batch)
                 _stage(batch, NEXT_UID, self._next_uid)
             await self._put_where_it_lies(changed, batch)
@@ -331,23 +334,30 @@ class Metadata:
 
     def lies_here(self, definition: QueueDefinition) -> bool:
         """Whether this shard, which has the definitions, has something of the queue or may have."""
-        return any(self.is_here(place) for place in (definition.place, *(one.place for one in definition.former)))
+        return any(self.is_here(one.place) for one in known_places(definition))
+
+    def _open_here(self, definition: QueueDefinition) -> OpenPlace | None:
+        """What of it takes publishes in this shard, which has the definitions."""
+        return next((one for one in open_places(definition) if self.is_here(one.place)), None)
+
+    def _as_told_here(self, definition: QueueDefinition) -> QueueDefinition:
+        return as_known_in(definition, HERE.cluster, None if self.lane is not None else HERE.shard)
 
     async def _put_where_it_lies(self, definition: QueueDefinition, batch: Batch) -> None:
-        """The definition, and where it is another one what is left here of a queue that moved away."""
+        """The definition, and where it is another one what this shard has of a queue that moved away, or is split."""
         name = definition.tenant, definition.name
-        lanes_or_shard = None if self.lane is not None else HERE.shard
-        own = as_known_in(definition, HERE.cluster, lanes_or_shard)
+        own = self._as_told_here(definition)
         is_here = self.is_here(definition.place)
+        has_part = not is_here and (name in self.queues or self._open_here(definition) is not None)
         if is_here:
             batch.delete(Table.META, _queue_key(*name, PLACED))
-        elif name in self.queues:
+        elif has_part:
             _stage(batch, _queue_key(*name), own)
         await self._put_queue(own if is_here else definition, batch, is_here=is_here)
         if is_here:
             if (before := self.elsewhere.by_name.get(name)) is not None:
                 self.elsewhere.remove(before)
-        elif name in self.queues:
+        elif has_part:
             self.queues[name] = own
 
     def partition_map(self, uid: int) -> PartitionMap:

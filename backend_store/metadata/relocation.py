@@ -8,6 +8,8 @@
 
 Each names the version that it was decided on, so of several who try one makes it, and the others learn what is so. Only
 `arrive` cannot be taken back.
+
+A queue is split, and merged, by the same steps, of some slots at a time: see `sharing`.
 """
 
 from __future__ import annotations
@@ -16,19 +18,26 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from backend_store.core.slots import ALL_SLOTS, packed, unpacked
 from backend_store.metadata.elsewhere import links_of
-from backend_store.model import Conflict, FormerPlace, InvalidRequest, QueueDefinition, Whereabouts
+from backend_store.metadata.sharing import known_places, next_floor, next_give, open_places, slots_at
+from backend_store.model import Conflict, FormerPlace, InvalidRequest, OpenPlace, QueueDefinition, Whereabouts
 
 Change = Callable[[QueueDefinition], QueueDefinition]
-
-FLOOR_BITS = 32
-"""Each place of a queue gives out numbers from a multiple of 2^32 on, so the place of a message is seen by its number,
-and what is still written at the former place, redriven letters among it, has numbers left."""
 
 
 def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition], to: Whereabouts) -> None:
     """Raises `InvalidRequest` for a queue that cannot lie apart from what it has to do with, and `Conflict` where it
     cannot go there now. `others`: the tenant's queues."""
+    check_able(definition, others)
+    name = definition.name
+    if definition.moving_to is not None:
+        raise Conflict(f"queue {name!r} moves to {definition.moving_to} already; wait for it, or give that up")
+    check_free(definition, to)
+
+
+def check_able(definition: QueueDefinition, others: Iterable[QueueDefinition]) -> None:
+    """Raises `InvalidRequest` for a queue that cannot lie apart from what it has to do with."""
     name, config = definition.name, definition.config
     if config.kind == "stream":
         raise InvalidRequest(f"queue {name!r} is a stream, and this version moves none between clusters")
@@ -41,57 +50,103 @@ def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition]
         raise InvalidRequest(f"queue {name!r} names {linked[0]!r}, beside which it has to lie; it cannot move alone")
     if (naming := next((one.name for one in others if name in links_of(one.config)), None)) is not None:
         raise InvalidRequest(f"queue {naming!r} names {name!r}, and has to lie beside it; it cannot move alone")
-    if definition.moving_to is not None:
-        raise Conflict(f"queue {name!r} moves to {definition.moving_to} already; wait for it, or give that up")
-    if any(to.cluster == former.cluster for former in definition.former):
+
+
+def check_free(definition: QueueDefinition, to: Whereabouts) -> None:
+    """Raises `Conflict` where something of a former life of the queue is left in a cluster where it is to lie."""
+    clusters = {one.cluster for one in open_places(definition)}
+    if to.cluster not in clusters and any(to.cluster == former.cluster for former in definition.former):
         raise Conflict(
-            f"queue {name!r} came from there, and has something there yet; it may go back when that is delivered and "
-            "the window of its ids is over"
+            f"queue {definition.name!r} came from there, and has something there yet; it may go back when that is "
+            "delivered and the window of its ids is over"
         )
 
 
 def begin(to: Whereabouts, now_ms: int) -> Change:
-    return lambda known: replace(known, moving_to=to, moving_since_ms=now_ms)
+    """All that lies in the only place, or in the first."""
+    return lambda known: replace(known, moving_to=to, moving_since_ms=now_ms, moving_from=None, moving_slots=b"")
 
 
 def give_up(known: QueueDefinition) -> QueueDefinition:
     """Raises `Conflict` where nothing is left to give up, and for strict order: of calls that are on the way one may
     have been refused, and the next one would be taken."""
-    if known.moving_to is None:
+    if known.moving_to is None and not known.goal:
         why = "has arrived; plan a move back" if known.former else "does not move"
         raise Conflict(f"queue {known.name!r} {why}")
-    if known.config.ordering == "strict":
+    if known.moving_to is not None and known.config.ordering == "strict":
         raise Conflict(
             f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it goes on as "
             "soon as all of the old cluster's shards answer"
         )
-    return replace(known, moving_to=None, moving_since_ms=0)
+    return _stays(known)
 
 
 def arrive(end: int, now_ms: int) -> Change:
-    """`end`: above every number that the old place has given out, and it gives out none to publishes any more."""
+    """`end`: above every number that the old place has given out to what moves, and it takes none of that any more."""
 
     def change(known: QueueDefinition) -> QueueDefinition:
         to = known.moving_to
         if to is None:
             raise Conflict(f"queue {known.name!r} does not move")
-        left = FormerPlace(known.cluster, known.shard, known.floor, now_ms)
-        return replace(
-            known,
-            cluster=to.cluster,
-            shard=to.shard,
-            floor=floor_above(max(end, known.floor)),
-            moving_to=None,
-            moving_since_ms=0,
-            former=(left, *known.former),
+        places = {one.place: one for one in open_places(known)}
+        source = places[known.moving_from or known.place]
+        given = unpacked(known.moving_slots) or unpacked(source.slots)
+        rest = unpacked(source.slots) & ~given
+        is_whole = given == ALL_SLOTS
+        floor = next_floor(known, end, is_alone=is_whole and len(places) == 1)
+        is_new = to not in places
+        target = OpenPlace(to.cluster, to.shard, floor, b"") if is_new else places[to]
+        places[to] = replace(target, slots=packed(unpacked(target.slots) | given))
+        if rest:
+            places[source.place] = replace(source, slots=packed(rest))
+        else:
+            del places[source.place]
+        first = places.pop(known.place if known.place in places else to)
+        left = _left(known, source, given, now_ms, is_whole=is_whole)
+        arrived = replace(
+            _stays(known, keeps_goal=True),
+            cluster=first.cluster,
+            shard=first.shard,
+            floor=first.floor,
+            top=max(known.top, floor) if is_new else known.top,
+            former=(left, *_without(known.former, to, given, left.place)),
+            beside=tuple(places.values()),
         )
+        return arrived if next_give(arrived) is not None else replace(arrived, goal=())
 
     return change
 
 
-def floor_above(end: int) -> int:
-    """Where the numbers of the next place begin. What is left below it is more than any queue holds."""
-    return ((end >> FLOOR_BITS) + 2) << FLOOR_BITS
+def _left(known: QueueDefinition, source: OpenPlace, given: int, now_ms: int, *, is_whole: bool) -> FormerPlace:
+    place = FormerPlace(source.cluster, source.shard, source.floor, now_ms)
+    if is_whole:
+        return place
+    before = next((one for one in known.former if one.place == source.place), None)
+    slots = given | (unpacked(before.slots) if before is not None else 0)
+    return replace(place, slots=packed(slots), settling=packed(given))
+
+
+def _without(former: Iterable[FormerPlace], to: Whereabouts, given: int, source: Whereabouts) -> Iterable[FormerPlace]:
+    """The former places but the `source`. What comes back to one of them it knows itself."""
+    for one in former:
+        if one.place == source:
+            continue
+        if one.place == to:
+            if slots := unpacked(one.slots) & ~given:
+                yield replace(one, slots=packed(slots), settling=packed(unpacked(one.settling) & ~given))
+            continue
+        yield one
+
+
+def _stays(known: QueueDefinition, *, keeps_goal: bool = False) -> QueueDefinition:
+    return replace(
+        known,
+        moving_to=None,
+        moving_since_ms=0,
+        moving_from=None,
+        moving_slots=b"",
+        goal=known.goal if keeps_goal else (),
+    )
 
 
 def settle(place: Whereabouts) -> Change:
@@ -105,23 +160,38 @@ def forget(place: Whereabouts) -> Change:
 
 
 def places_of(definition: QueueDefinition) -> list[Whereabouts]:
-    """Where it lies, where it goes, and where it has something left."""
+    """Where it lies, where it goes, and where it has something left; each once."""
     goes = [definition.moving_to] if definition.moving_to is not None else []
-    return [definition.place, *goes, *(former.place for former in definition.former)]
+    return list(dict.fromkeys([*(one.place for one in known_places(definition)), *goes]))
 
 
 def lies_in(definition: QueueDefinition, cluster: str, shard: int | None) -> bool:
     """Whether it has something there, or may have. `shard` None: any one of the cluster."""
-    places = (definition.place, *(former.place for former in definition.former))
-    return any(place.cluster == cluster and shard in (None, place.shard) for place in places)
+    if definition.cluster == cluster and shard in (None, definition.shard):
+        return True
+    if not definition.former and not definition.beside:
+        return False
+    return any(one.cluster == cluster and shard in (None, one.shard) for one in known_places(definition))
 
 
 def as_known_in(definition: QueueDefinition, cluster: str, shard: int | None) -> QueueDefinition:
     """What a shard there is told of the queue."""
-    is_current = definition.cluster == cluster and shard in (None, definition.shard)
-    takes_none = not is_current or definition.moving_to is not None
-    floor = definition.floor
-    if not is_current:
+    here = next((one for one in open_places(definition) if one.cluster == cluster and shard in (None, one.shard)), None)
+    slots = unpacked(here.slots) & ~slots_at(definition, here.place, is_leaving=True) if here is not None else 0
+    floor = here.floor if here is not None else definition.floor
+    if here is None:
         former = [one for one in definition.former if one.cluster == cluster and shard in (None, one.shard)]
         floor = former[0].floor if former else floor
-    return replace(definition, takes_none=takes_none, floor=floor)
+    takes = packed(slots) if slots != ALL_SLOTS else b""
+    return replace(definition, takes_none=not slots, takes=takes, holds=packed(_held(definition, here)), floor=floor)
+
+
+def _held(definition: QueueDefinition, here: OpenPlace | None) -> int:
+    """In strict order, the slots whose older messages are elsewhere yet."""
+    if here is None or definition.config.ordering != "strict":
+        return 0
+    held = 0
+    for former in definition.former:
+        if not former.is_settled and former.place != here.place:
+            held |= unpacked(former.settling)
+    return held & unpacked(here.slots)

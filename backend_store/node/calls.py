@@ -19,7 +19,8 @@ class Call(msgspec.Struct, frozen=True):
     messages were in a queue before. `stays`: in this very queue, so that its limits say nothing about them. `slots` are
     those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
     `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
-    nothing. After `until_ms`, by the same clock, it is not begun any more; 0 for one that waits as long as it takes.
+    nothing. Where it comes by itself, `follows` are the slots of the messages that come behind it. After `until_ms`, by
+    the same clock, the call is not begun any more; 0 for one that waits as long as it takes.
     """
 
     blocks: list[Block]
@@ -36,6 +37,7 @@ class Call(msgspec.Struct, frozen=True):
     moves: bool = False
     stays: bool = False
     until_ms: int = 0
+    follows: int = 0
 
 
 def is_plain(blocks: Sequence[Block]) -> bool:

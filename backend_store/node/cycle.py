@@ -18,6 +18,7 @@ from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.records import ChunkDone, PartitionState, Purged, Record, Scheduled, Unscheduled
 from backend_store.core.shelves import SORTING, VIEW_GROUPS, VIEW_MAIN, is_scheduled
+from backend_store.core.slots import EVERY_SLOT
 from backend_store.model import Offset, Published
 from backend_store.node import turned_away
 from backend_store.node.burying import bury
@@ -84,7 +85,7 @@ class Cycle:
         slotting = partition.slotting
         if slotting is not None:
             calls = slotting.admitted(calls, self._answers)
-        if partition.takes_none and calls:
+        if calls and partition.takes != EVERY_SLOT:
             calls = turned_away.kept(partition, calls, self._answers)
         if calls or partition.owes_room:
             self._decide_publishes(calls)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backend_store.core.records import Record
+from backend_store.core.slots import EVERY_SLOT
 from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.calls import Call, PublishReply
 from backend_store.node.joint import Joint
@@ -24,8 +25,10 @@ class Inbox:
     """Bounded in messages and bytes: what does not fit is refused before anything happened."""
 
     def __init__(self) -> None:
-        self.takes_none = False
-        """Its queue lies elsewhere now, or goes there."""
+        self.takes = EVERY_SLOT
+        """The slots that are published here, as bits; others of its queue lie elsewhere now, or go there."""
+        self.strays = 0
+        """Calls with messages of other slots that were taken all the same: letters that came back, for one."""
         self.messages = 0
         self.added = 0
         """Calls that ever came, and, in `taken`, that left for a commit. Those that were promised room do not wait in

@@ -49,6 +49,7 @@ from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
 from backend_store.node.cycle import Answers, Cycle, Decided
 from backend_store.node.groups import Groups
+from backend_store.node.holding import close_lanes
 from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
 from backend_store.node.ledger import stage_cut, stage_day
@@ -110,6 +111,9 @@ Siblings = Callable[[], Sequence["Partition"]]
 class Partition(LogReads):
     owes_room = False
     """It ended as many messages for the queue's limits as one commit may, and there are more. Of the class, too."""
+    held_slots = 0
+    """In strict order, as bits: nothing of these is delivered, for older messages lie at another place of the queue. Of
+    the class, too."""
     has_losses = False
     """Some of what was stored here is damaged: when nothing is left, nothing may be counted either. Of the class, as
     hardly one has it set: an object with 30 attributes of its own takes five times the memory of one with 29."""
@@ -271,13 +275,14 @@ class Partition(LogReads):
         moves: bool = False,
         stays: bool = False,
         until_ms: int = 0,
+        follows: int = 0,
     ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out.
 
         `slots` and `version`: how the routing of a queue with several partitions came to send them here. `claim` is
-        bound in the same commit, also where no message comes with it. `moves`: they were in a queue before; `stays`: in
-        this one, of which they leave as many with the same commit. After `until_ms` nobody waits for them: what is not
-        begun by then is not.
+        bound in the same commit, also where no message comes with it; then `follows` are the slots of those that come
+        behind. `moves`: they were in a queue before; `stays`: in this one, of which they leave as many with the same
+        commit. After `until_ms` nobody waits for them: what is not begun by then is not.
         """
         count = size = 0
         for block in blocks:
@@ -307,6 +312,7 @@ class Partition(LogReads):
                 moves,
                 stays,
                 until_ms,
+                follows,
             )
         )
         if until_ms and self.inbox.first_until_ms == until_ms:
@@ -350,7 +356,14 @@ class Partition(LogReads):
     def split(self, book: SlotBook) -> Slotting:
         """From now on the partition is one of several: some slots are its own."""
         self.slotting = Slotting(self, book)
+        self.slotting.gate()
         return self.slotting
+
+    def hold(self, slots: int) -> None:
+        """From now on nothing of these slots is delivered, and what waited of others is."""
+        if slots != self.held_slots:
+            self.held_slots = slots
+            close_lanes(self)
 
     def elders(self) -> Sequence[Partition]:
         """Partitions that had some of this one's slots before."""
@@ -404,13 +417,14 @@ class Partition(LogReads):
         return 0 if came_ms is None else max(0, self.node.steady_ms() - came_ms)
 
     @property
-    def takes_none(self) -> bool:
-        """The queue moves to another cluster, or has moved: what is published is known here or refused."""
-        return self.inbox.takes_none
+    def takes(self) -> int:
+        """The slots that are published here, as bits with `UNKEYED`. What has others is known here or refused: they
+        went to another place of the queue, or go there."""
+        return self.inbox.takes
 
-    @takes_none.setter
-    def takes_none(self, is_so: bool) -> None:
-        self.inbox.takes_none = is_so
+    @takes.setter
+    def takes(self, slots: int) -> None:
+        self.inbox.takes = slots
 
     @property
     def is_gone(self) -> bool:

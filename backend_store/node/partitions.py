@@ -15,12 +15,22 @@ import msgspec
 from backend_store.core.block import Blocks, Columns, column_blocks
 from backend_store.core.records import PartitionState
 from backend_store.core.sealing import Seal
-from backend_store.core.slots import WAITS, PartitionMap, Routing, SlotTable, slot_of
-from backend_store.core.split import Share, routed_blocks, shares
+from backend_store.core.slots import (
+    EVERY_SLOT,
+    WAITS,
+    PartitionMap,
+    Routing,
+    SlotTable,
+    routing_of,
+    slot_of,
+    slots_taken,
+)
+from backend_store.core.split import Share, routed_blocks, shares, slot_bits
 from backend_store.model import (
     Block,
     Claim,
     Offset,
+    OnTheMove,
     Original,
     Overloaded,
     Published,
@@ -31,6 +41,7 @@ from backend_store.model import (
 from backend_store.node.calls import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
+from backend_store.node.remains import Remains
 from backend_store.node.room import NOTHING, Amount
 from backend_store.node.turned_away import on_the_move
 from backend_store.words import counted
@@ -54,6 +65,8 @@ class Partitions:
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._is_flushing = False
+        self.remains: Remains | None = None
+        """What is left here of slots that lie elsewhere, where somebody asks for that."""
         self._late: list[tuple[list[Block], PublishReply, bool, int]] = []
         """Calls by those who were just told that an earlier one of theirs is refused: behind all that wait."""
         self._listeners: list[Callable[[], None]] = []
@@ -135,8 +148,7 @@ class Partitions:
 
     @property
     def routing(self) -> Routing:
-        config = self.config
-        return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+        return routing_of(self.config)
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages as blocks; of several partitions, each for one of them."""
@@ -154,15 +166,18 @@ class Partitions:
 
     def publish_once(self, blocks: list[Block], claim: Claim, reply: PublishReply, *, until_ms: int = 0) -> None:
         """Stores messages under an idempotency key. With one partition the key is bound in the same commit. With
-        several the key is bound first, in the partition of its own slot, since each repeat must ask in the same place.
+        several the key is bound first, in the partition of its own slot, since each repeat must ask in the same place;
+        then each message is known by its own id. So it is where the queue lies in several places, too, or did when the
+        call was encoded: these may be some of its messages.
         """
-        if self.map is None:
+        is_apart = self.map is not None or bool(self.definition.takes) or any(block.slots for block in blocks)
+        if not is_apart:
             self.first.publish(blocks, reply, claim=claim, until_ms=until_ms)
             return
-        slot, table = slot_of(claim.key), self._table_now()
-        owner = table.places[slot]
+        slot = slot_of(claim.key)
+        owner, version = self._owner_of(slot)
         if owner == WAITS or any(block.traits is None or block.traits.ids is None for block in blocks):
-            # The key's slot moves; or the queue was of one partition when the call was encoded.
+            # The key's slot moves; or the queue was of one partition, in one place, when the call was encoded.
             reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
             return
 
@@ -175,8 +190,20 @@ class Partitions:
                 self.publish(blocks, reply, dedupes=True, until_ms=until_ms)
 
         self._by_number[owner].publish(
-            [], bound, slots=1 << slot, version=table.version, claim=claim, until_ms=until_ms
+            [],
+            bound,
+            slots=1 << slot,
+            version=version,
+            claim=claim,
+            follows=slot_bits(blocks, self.routing),
+            until_ms=until_ms,
         )
+
+    def _owner_of(self, slot: int) -> tuple[int, int]:
+        """The partition that has a slot, and the version of the table that says so; 0 where there is none."""
+        if self.map is None:
+            return self.first.index, 0
+        return self.map.table.places[slot], self.map.table.version
 
     def publish(
         self,
@@ -234,8 +261,10 @@ class Partitions:
         the very cycle it is in. `freed`: what it settles of this queue; None where that is what it publishes. `is_own`:
         the messages are the queue's already, dead letters that come back among them.
         """
-        if self.definition.takes_none and not is_own:
-            return on_the_move(self.label)
+        if not is_own and (taken := slots_taken(self.definition)) != EVERY_SLOT:
+            blocks = [block for call in calls for block in call]
+            if not taken or slot_bits(blocks, self.routing) & ~taken:
+                return on_the_move(self.label)
         if self.map is None:
             blocks = [block for call in calls for block in call]
             return self.first.why_not(blocks) or self.first.why_refused(blocks, freed=freed)
@@ -332,15 +361,23 @@ class Gathered:
 
 
 def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published | PushqError:
-    """One answer from those of several partitions: an error where none took anything, else each message by itself."""
+    """One answer from those of several partitions: an error where none took anything, else each message by itself. So
+    it is where only some of them refuse it for another place's: what failed at the others is not sent there."""
     placed = [result for _, result in parts if isinstance(result, Published)]
     if not placed:
-        return next(result for _, result in parts if isinstance(result, PushqError))
+        errors = [result for _, result in parts if isinstance(result, PushqError)]
+        if len({isinstance(error, OnTheMove) for error in errors}) < 2:
+            return errors[0]
+        placed = [Published(max(0, parts[0][0].partition), Offset(-1), 0)]
     places: dict[int, tuple[int, int]] = {}
     others: dict[int, Original | PushqError] = {}
     for share, result in parts:
         if isinstance(result, PushqError):
             others.update(dict.fromkeys(share.numbers, result))
+            continue
+        if result.is_repeat:
+            known = [Original(Offset(offset), number) for number, offset in places_of(result, share.blocks)]
+            others.update(zip(share.numbers, known, strict=True))
             continue
         places.update(zip(share.numbers, places_of(result, share.blocks), strict=True))
         for message, other in (result.others or {}).items():

@@ -13,7 +13,7 @@ from backend_store.core.ledger import Title, begin, is_owed
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX
-from backend_store.core.slots import PartitionMap
+from backend_store.core.slots import EVERY_SLOT, PartitionMap, slots_taken, unpacked
 from backend_store.metadata.embedded import Metadata, MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
@@ -167,7 +167,7 @@ class Queues:
             seal=self._node.sealer.of(definition) if self._node.sealer is not None else None,
         )
         partition.on_deadline = self._node.arm
-        partition.takes_none = definition.takes_none
+        _tell(partition, definition)
         self.partitions[replica] = partition
         self._tenants[replica] = definition.tenant
         return partition
@@ -189,16 +189,18 @@ class Queues:
         """Takes over changed settings of a queue: they hold from the next decision on."""
         queue = self.of(definition)
         queue.definition = definition
+        if queue.remains is not None and queue.remains.slots & slots_taken(definition):
+            queue.remains = None  # they have come back
         for partition in queue.all:
-            partition.takes_none = definition.takes_none
             partition.configure(definition.config)
+            _tell(partition, definition)
         if queue.may_change:
             self._watch_slots(queue).wake()
 
     async def ended(self, definition: QueueDefinition) -> int:
-        """Above every number that the queue has given out to publishes, once it takes none: what was decided before is
-        on the disk when this returns."""
-        assert definition.takes_none, f"queue {definition.name!r} takes publishes"
+        """Above every number that the queue has given out to publishes of the slots that it takes no more: what was
+        decided before is on the disk when this returns."""
+        assert slots_taken(definition) != EVERY_SLOT, f"queue {definition.name!r} takes publishes"
         await self._node.committer.write(Batch())
         queue = self.of(definition)
         return max(state.end for state in (*(one.decided for one in queue.all), *queue.past.values()))
@@ -220,6 +222,7 @@ class Queues:
         for partition in queue.all:
             if partition.slotting is None:
                 self._split(partition)
+        definition = queue.definition  # it may have changed meanwhile
         for number, replica in after.replicas.items():
             if queue.get(number) is None and after.table.members[number].role != "retired":
                 state = self._state(definition, replica, self._epoch(after), None, restored=False)
@@ -309,6 +312,7 @@ class Queues:
 
         queue.close()
         for partition in queue.all:
+            partition.hold(0)
             if partition.slotting is not None:
                 partition.slotting.let_go()
             Leaving(partition, target, self._node, partial(empty, partition)).begin()
@@ -341,3 +345,9 @@ class Queues:
 
         outbox = partition.view(VIEW_OUTBOX)
         Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
+
+
+def _tell(partition: Partition, definition: QueueDefinition) -> None:
+    """Which slots of its queue are published and delivered here."""
+    partition.takes = slots_taken(definition)
+    partition.hold(unpacked(definition.holds))

@@ -6,26 +6,23 @@ Only partitions of queues that have or had several of them have one of these; fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import clear_column, holes
-from backend_store.core.keyed import KeyedRuns
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.shelves import MAIN, SCHEDULED
 from backend_store.core.slot_book import BORN_HERE, Barrier, SlotBook, Tenure
 from backend_store.core.slot_moves import Fetch, Page, SlotKeeper
-from backend_store.core.slots import UNKEYED, Move, slot_of
+from backend_store.core.slots import UNKEYED, Move
 from backend_store.metadata.partition_maps import stage_book
 from backend_store.model import Overloaded
+from backend_store.node.holding import close_lanes
 from backend_store.node.limits import DRAIN_CHUNKS_KEPT, DRAIN_CHUNKS_PER_LOOK
+from backend_store.node.remains import Left, by_slot, left_in
 from backend_store.storage.engine import Batch, StorageCorrupt
 
 if TYPE_CHECKING:
-    from backend_store.core.bykey import Key
-    from backend_store.core.chunk import Chunk
     from backend_store.node.calls import Call
     from backend_store.node.cycle import Answers
     from backend_store.node.partition import Partition
@@ -39,13 +36,6 @@ class Witness(NamedTuple):
 
     shelf: int
     base: int
-
-
-class Left(NamedTuple):
-    """A chunk, and by slot its messages that are not settled."""
-
-    chunk: Chunk
-    by_slot: dict[int, int]
 
 
 _AT_THE_END = Witness(SCHEDULED + 1, 0)
@@ -70,7 +60,6 @@ class Slotting:
         self._seen: dict[Witness, Left | None] = {}
         """What looks have read since the last commit: the slots of a move ask about the same chunks."""
         self._asked: set[Move] = set()
-        self._gate()
 
     @property
     def has_heirlooms(self) -> bool:
@@ -131,7 +120,7 @@ class Slotting:
         if keeper.book is not keeper.ahead:
             keeper.committed()
             self._looks = {at: look for at, look in self._looks.items() if keeper.book.sealed_by(at[1], at[0])}
-            self._gate()
+            self.gate()
             self._partition.tell(self.on_changed)
 
     # ----------------------------------------------------------------------------------------------- the source
@@ -225,36 +214,32 @@ class Slotting:
     def let_go(self) -> None:
         """The queue is deleted and what it holds moves elsewhere: nothing waits for anything any more."""
         self.waits = False
-        main = self._partition.main
-        for lane in main.core.lanes.all if main is not None else ():
-            if isinstance(lane.runs, KeyedRuns):
-                lane.runs.close({})
+        close_lanes(self._partition)
 
     # ------------------------------------------------------------------------------------------ strict order only
 
-    def _gate(self) -> None:
-        """Tells the lanes which messages wait for older ones in another partition."""
+    def gate(self) -> None:
+        """Tells readers which messages wait for older ones in another partition."""
         if self._partition.groups is not None:
             self._partition.groups.look_at_fences()
-        main = self._partition.main
-        if not self.waits or main is None:
-            return
-        held = {
+        close_lanes(self._partition)
+
+    def waiting(self) -> dict[int, int]:
+        """By slot the offset from which on its messages wait for older ones in another partition."""
+        if not self.waits:
+            return {}
+        return {
             slot: next(t.opened_at for t in tenures if not t.is_released)
             for slot, tenures in self.keeper.ahead.tenures.items()
             if not all(t.is_released for t in tenures)
         }
-        for lane in main.core.lanes.all:
-            assert isinstance(lane.runs, KeyedRuns)
-            lane.runs.close(held)
-        self._partition.look_again(main)
 
     def forwards(self, state: ChunkState, bits: int, due_ms: int) -> int:
         """Those of the scheduled messages that follow their slot to where it is now."""
         if not self.waits:
             return 0
         out = 0
-        for slot, own in _by_slot(state.keys, bits).items():
+        for slot, own in by_slot(state.keys, bits).items():
             if self.keeper.handling(slot, state.base, due_ms) == "forward":
                 out |= own
         return out
@@ -309,12 +294,8 @@ class Slotting:
             chunk = self._partition.read(base, shelf)
             if len(self._seen) >= DRAIN_CHUNKS_KEPT:
                 self._seen.clear()
-            self._seen[place] = self._left_of(chunk) if chunk is not None else None
+            self._seen[place] = left_in(self._partition, chunk) if chunk is not None else None
         return self._seen[place]
-
-    def _left_of(self, chunk: Chunk) -> Left:
-        gone = self._partition.progress(chunk.base).settled | holes(chunk)
-        return Left(chunk, _by_slot(clear_column(chunk, "key"), (1 << chunk.count) - 1 & ~gone))
 
     def _has_left(self, left: Left, slot: int, tenure: Tenure) -> bool:
         own, chunk = left.by_slot.get(slot, 0), left.chunk
@@ -326,17 +307,6 @@ class Slotting:
                     later |= reader.due_bits(chunk.base, due_ms)
             own &= ~later
         return bool(own)
-
-
-def _by_slot(keys: Sequence[Key] | None, bits: int) -> dict[int, int]:
-    """Bits by slot, of some of a strict queue's messages."""
-    if keys is None:
-        return {slot_of(""): bits}
-    out: dict[int, int] = {}
-    for index in indexes(bits):
-        slot = slot_of(keys[index] or "")
-        out[slot] = out.get(slot, 0) | 1 << index
-    return out
 
 
 def _nothing() -> None:

@@ -1,7 +1,8 @@
-"""Answers publishes to a queue that moves to another cluster: what is known here is a repeat, and nothing is taken.
+"""Answers publishes to a queue that moves to another cluster, or has some of its slots there: what is known here is a
+repeat, and what has none of the slots that are taken here is not taken.
 
 The ids of what came before lie here until their window is over, and nobody else has them. So a gateway asks here first,
-and brings what is not known to where the queue lies now.
+and brings what is not known to where its slots lie now.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backend_store.core.names import name_in_call
-from backend_store.model import Offset, OnTheMove, Original, Published, PushqError
+from backend_store.core.slots import routing_of, slot_of
+from backend_store.core.split import slot_bits
+from backend_store.model import Offset, OnTheMove, Original, Published, PushqError, QueueConfig
 from backend_store.node.calls import Call, ids_of
 from backend_store.node.claims import Claims, Known
 from backend_store.node.refusals import unreadable_ids
@@ -28,54 +31,65 @@ def on_the_move(label: str) -> OnTheMove:
 
 
 def kept(partition: Partition, calls: Sequence[Call], answers: Answers) -> list[Call]:
-    """The calls that may go on: messages that were in the queue before, redriven ones among them, find room here. All
-    others have their answer."""
+    """The calls that may go on: those all of whose slots are taken here; and messages that were in the queue before,
+    redriven ones among them, find room whatever their slots are. All others have their answer."""
     goes_on = []
     for call in calls:
+        is_stray = not partition.takes or bool(_slots_of(call, partition.config) & ~partition.takes)
         if call.must_fit or call.moves:
-            goes_on.append(call)
-        else:
-            answers.append((call.reply, _answer(partition, call)))
+            partition.inbox.strays += is_stray
+        elif is_stray:
+            answers.append((call.reply, recalled([partition, *partition.elders()], call, partition.config)))
+            continue
+        goes_on.append(call)
     return goes_on
 
 
-def _answer(partition: Partition, call: Call) -> Published | PushqError:
+def _slots_of(call: Call, config: QueueConfig) -> int:
+    """As bits. A key is bound where its own slot lies, and wherever messages of its call lie."""
+    if call.claim is not None and not call.messages:
+        return call.follows or 1 << slot_of(call.claim.key)
+    return call.slots or slot_bits(call.blocks, routing_of(config))
+
+
+def recalled(places: Sequence[Partition], call: Call, config: QueueConfig) -> Published | PushqError:
+    """What these partitions know of a call's messages; `OnTheMove` where that is nothing. What they do not know is
+    refused as that. A known place may not be durable yet."""
     try:
-        return _repeat(partition, call)
+        return _recalled(places, call, config)
     except StorageCorrupt as corrupt:
         return unreadable_ids(corrupt)
 
 
-def _repeat(partition: Partition, call: Call) -> Published | PushqError:
+def _recalled(places: Sequence[Partition], call: Call, config: QueueConfig) -> Published | PushqError:
     """Raises `StorageCorrupt`."""
-    config, refusal = partition.config, on_the_move(partition.label)
+    first = places[0]
+    refusal = on_the_move(first.label)
     ids = ids_of(call)
     if call.claim is not None:
-        claims = Claims(
-            partition.ids, partition.elders(), partition=partition.index, now_ms=partition.log_ms(), config=config
-        )
+        now_ms = first.log_ms()
+        claims = Claims(first.ids, places[1:], partition=first.index, now_ms=now_ms, config=config)
         said = claims.find(call.claim)
-        if said is None:
-            return refusal
         if isinstance(said, PushqError):
             return said
         if isinstance(said, Original):
             return claims.repeat(call, said)
-        assert said is Known.ONE_BY_ONE
-        if not call.messages:  # of several partitions each is asked about its own next
-            return Published(partition.index, Offset(-1), 0, fsynced=config.durability == "fsync")
+        if said is Known.ONE_BY_ONE and not call.messages:  # of several partitions each is asked about its own next
+            return Published(first.index, Offset(-1), 0, fsynced=config.durability == "fsync")
+        # Where nothing is known of the key, it may have been bound at another place of the queue.
         ids = [name_in_call(call.claim, n) if one is None else one for n, one in enumerate(ids)]
     elif config.dedupe == "none" and not call.dedupes:
         return refusal
     known: dict[int, Original | PushqError] = {}
-    for place in (partition, *partition.elders()):
-        found = place.ids.lookup(ids, now_ms=place.log_ms(), window_ms=config.dedupe_window_ms)
-        known |= {n: Original(offset, place.index) for n, offset in found.items() if n not in known}
+    for place in places:
+        left = [None if n in known else one for n, one in enumerate(ids)]
+        found = place.ids.lookup(left, now_ms=place.log_ms(), window_ms=config.dedupe_window_ms)
+        known |= {n: Original(offset, place.index) for n, offset in found.items()}
     if not known:
         return refusal
     others = known | {n: refusal for n in range(call.messages) if n not in known}
     return Published(
-        partition.index,
+        first.index,
         Offset(-1),
         call.messages,
         fsynced=config.durability == "fsync",

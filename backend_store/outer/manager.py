@@ -301,7 +301,7 @@ class Manager:
         try:
             if self.is_acting:
                 async with asyncio.timeout_at(until):
-                    await self._store.moves.begin(attempt.tenant, attempt.queue, attempt.to)
+                    await self._have_moved(attempt)
                 self.moves_begun += 1
                 return
         except (Conflict, InvalidRequest, NotFound, QueueNotFound) as error:
@@ -315,6 +315,15 @@ class Manager:
             text = f"a fault of ours: {type(error).__name__}"
         self.moves_failed += 1
         self._not_begun.append(NotBegun(attempt, text, is_refused))
+
+    async def _have_moved(self, attempt: Attempt) -> None:
+        tenant, queue = attempt.of
+        if self._store.metadata.find(tenant, queue).is_on_its_way:
+            raise Conflict(f"queue {queue!r} is on its way, or lies in several clusters, since it was planned")
+        if attempt.is_split:
+            await self._store.moves.spread(tenant, queue, [attempt.source, attempt.to])
+        else:
+            await self._store.moves.begin(tenant, queue, attempt.to)
 
 
 async def _said_by(homes: Sequence[Home]) -> list[ShardSaid | None]:

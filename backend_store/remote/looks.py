@@ -11,8 +11,8 @@ import msgspec
 from backend_store.client.since import ASKED
 from backend_store.model import PushqError, QueueStats
 from backend_store.remote.known import Background, Flight, LookingUp
-from backend_store.remote.laned import whole_look
 from backend_store.remote.limits import LOOK_FRESH_MS
+from backend_store.remote.parted import whole_look
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.service.operations import Look as LookAt
 from backend_store.wire.store_frames import Place

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import structlog
 
+from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
+from backend_store.metadata.sharing import open_places, slots_at, why_waits
 from backend_store.model import (
     Conflict,
     FormerPlace,
@@ -40,11 +42,14 @@ from backend_store.service.left_behind import Left
 from backend_store.service.relocating import (
     Arrive,
     BeginRelocation,
+    ClusterSize,
     FindEnd,
     FindLeft,
     ForgetPlace,
     GiveUpRelocation,
+    GoOnSpreading,
     NoteSettled,
+    SpreadQueue,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +82,17 @@ class QueueMove(NamedTuple):
     since_ms: int
     """When the queue began to be in this state."""
     left: int | None
-    """Messages that the old cluster still has, dead letters among them; None: that is not known."""
+    """Messages that the old cluster still has, dead letters among them; None: that is not known. Where the cluster has
+    other parts of the queue: those that the new one waits for, in strict order."""
+    share: float = 1.0
+    """Which part of the queue goes."""
+
+
+class QueueShare(NamedTuple):
+    """Which part of a queue's publishes goes to a cluster, which is called by its name."""
+
+    cluster: str
+    share: float
 
 
 class Moves:
@@ -104,16 +119,31 @@ class Moves:
         found = []
         of = definition.tenant, definition.name
         if definition.moving_to is not None:
-            source, to = self._name(definition.cluster), self._name(definition.moving_to.cluster)
-            found.append(QueueMove(*of, source, to, "sealing", definition.moving_since_ms, None))
+            source = definition.moving_from or definition.place
+            names = self._name(source.cluster), self._name(definition.moving_to.cluster)
+            share = _share(slots_at(definition, source, is_leaving=True))
+            found.append(QueueMove(*of, *names, "sealing", definition.moving_since_ms, None, share))
         to = definition.cluster
         for former in definition.former:
             left = self._left.get((definition.uid, former.place))
             number = left.unsettled + left.beside if left is not None else None
             state: MoveState = "remembering" if number == 0 else "draining"
-            found.append(QueueMove(*of, self._name(former.cluster), self._name(to), state, former.left_at_ms, number))
+            if former.slots:
+                to = _owner(definition, unpacked(former.settling) or unpacked(former.slots)).cluster
+            share = _share(unpacked(former.slots) or ALL_SLOTS)
+            names = self._name(former.cluster), self._name(to)
+            found.append(QueueMove(*of, *names, state, former.left_at_ms, number, share))
             to = former.cluster
         return found
+
+    def shares(self, definition: QueueDefinition) -> list[QueueShare]:
+        """Where publishes of a queue go now."""
+        places = open_places(definition)
+        return [QueueShare(self._name(one.cluster), _share(unpacked(one.slots))) for one in places]
+
+    def goal(self, definition: QueueDefinition) -> list[str]:
+        """Over which clusters a queue is being spread; []: nothing more is to come."""
+        return [self._name(place.cluster) for place in definition.goal]
 
     def _name(self, cluster: str) -> str:
         known = self._store.clusters.get(cluster)
@@ -125,9 +155,34 @@ class Moves:
         return left is not None and left.beside > 0
 
     async def begin(self, tenant: str, name: str, to: str) -> QueueMove:
-        """Has a queue move. The answer comes when that is durable, not when it is done. A queue that is on its way to
-        that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that there is not, `Conflict`
-        for a queue that cannot move now, `InvalidRequest` for one that never can, and `Unavailable`."""
+        """Has a queue move, all of it where it is split. The answer comes when that is durable, not when it is done. A
+        queue that is on its way to that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that
+        there is not, `Conflict` for a queue that cannot move now, `InvalidRequest` for one that never can, and
+        `Unavailable`."""
+        target = (await self._targets(tenant, name, [to]))[0]
+        asked = BeginRelocation(tenant, name, target.key, len(target.homes), target.lanes)
+        changed = _definition(await self._store.ask(asked, may_repeat=True))
+        log.info("a queue moves to another cluster", tenant=tenant, queue=name, to=to)
+        move = next((move for move in self._moves_of(changed) if move.to == to), None)
+        return move if move is not None else self._next_of(changed, to)
+
+    def _next_of(self, definition: QueueDefinition, to: str) -> QueueMove:
+        """The step with which a queue begins to be merged, when the one before is over."""
+        source = next((one for one in self.shares(definition) if one.cluster != to), QueueShare(to, 1.0))
+        of = definition.tenant, definition.name
+        return QueueMove(*of, source.cluster, to, "sealing", wall_clock_ms(), None, source.share)
+
+    async def spread(self, tenant: str, name: str, over: Sequence[str]) -> None:
+        """Has a queue lie in all of these clusters, evenly, and nowhere else. Errors and answer are as with `begin`."""
+        sizes = [
+            ClusterSize(target.key, len(target.homes), target.lanes)
+            for target in await self._targets(tenant, name, over)
+        ]
+        await self._store.ask(SpreadQueue(tenant, name, tuple(sizes)), may_repeat=True)
+        log.info("a queue is spread over clusters", tenant=tenant, queue=name, over=list(over))
+
+    async def _targets(self, tenant: str, name: str, clusters: Sequence[str]) -> list[BackendCluster]:
+        """The clusters of these names, which are there. Raises what `begin` does."""
         store = self._store
         if (tenant, name) not in store.metadata.queues:
             raise QueueNotFound(f"tenant {tenant!r} has no queue {name!r}")
@@ -139,17 +194,13 @@ class Moves:
                 f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a "
                 "week after that, and would not find it in another cluster"
             )
-        target = next((one for one in store.clusters.values() if one.name == to), None)
-        if target is None:
-            there = ", ".join(sorted(one.name for one in store.clusters.values()))
-            raise NotFound(f"there is no cluster {to!r}; there are {there}")
-        await self._ready(target)
-        asked = BeginRelocation(tenant, name, target.key, len(target.homes), target.lanes)
-        changed = _definition(await store.ask(asked, may_repeat=True))
-        log.info("a queue moves to another cluster", tenant=tenant, queue=name, to=to)
-        move = next((move for move in self._moves_of(changed) if move.to == to), None)
-        assert move is not None, "a queue that moves has a move"
-        return move
+        by_name = {one.name: one for one in store.clusters.values()}
+        if (unknown := next((cluster for cluster in clusters if cluster not in by_name), None)) is not None:
+            raise NotFound(f"there is no cluster {unknown!r}; there are {', '.join(sorted(by_name))}")
+        targets = [by_name[cluster] for cluster in clusters]
+        for target in targets:
+            await self._ready(target)
+        return targets
 
     async def _ready(self, target: BackendCluster) -> None:
         """Raises `Unavailable` where a cluster is not there, or does not take this home cluster's queues."""
@@ -178,7 +229,7 @@ class Moves:
             self._over(uid)
         for definition in definitions:
             uid = definition.uid
-            if definition.moving_to is None and not definition.former:
+            if definition.moving_to is None and not definition.former and not definition.goal:
                 self._over(uid)
                 continue
             self._moving[uid] = definition
@@ -218,6 +269,8 @@ class Moves:
         steps = [partial(self._look_after, definition, former) for former in definition.former]
         if definition.moving_to is not None:
             steps.insert(0, partial(self._arrive, definition))
+        elif definition.goal and why_waits(definition) is None:
+            steps.insert(0, partial(self._spread_on, definition))
         waits = ""
         for step in steps:
             try:
@@ -233,7 +286,7 @@ class Moves:
     async def _arrive(self, definition: QueueDefinition) -> None:
         """Has the old place take no more publishes, and the new one go on from there."""
         ends = []
-        for home in self._homes_at(definition, definition.place):
+        for home in self._homes_at(definition, definition.moving_from or definition.place):
             if not home.is_first:
                 await home.adopt([definition])
             asked = FindEnd(definition.tenant, definition.name, definition.uid, definition.version)
@@ -244,10 +297,18 @@ class Moves:
             "a queue arrived in another cluster", tenant=definition.tenant, queue=definition.name, seq=changed.floor
         )
 
+    async def _spread_on(self, definition: QueueDefinition) -> None:
+        await self._store.ask(GoOnSpreading(definition.tenant, definition.name, definition.version))
+
     async def _look_after(self, definition: QueueDefinition, former: FormerPlace) -> None:
         """What is left at a former place, and what follows from that."""
-        found = [await self._left_at(home, definition) for home in self._homes_at(definition, former.place)]
-        left = Left(sum(one.unsettled for one in found), sum(one.beside for one in found))
+        is_open = any(one.place == former.place for one in open_places(definition))
+        slots = former.settling if is_open else b""  # what else it has is no part of the move
+        if is_open and (former.is_settled or not slots or definition.config.ordering != "strict"):
+            left = NOTHING
+        else:
+            found = [await self._left_at(home, definition, slots) for home in self._homes_at(definition, former.place)]
+            left = Left(sum(one.unsettled for one in found), sum(one.beside for one in found))
         self._left[definition.uid, former.place] = left
         of = definition.tenant, definition.name, definition.version
         if not left.unsettled and not former.is_settled:
@@ -258,8 +319,8 @@ class Moves:
             await self._store.ask(ForgetPlace(*of, former.place))
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
 
-    async def _left_at(self, home: Home, definition: QueueDefinition) -> Left:
-        asked = FindLeft(definition.tenant, definition.name, definition.uid)
+    async def _left_at(self, home: Home, definition: QueueDefinition, slots: bytes) -> Left:
+        asked = FindLeft(definition.tenant, definition.name, definition.uid, slots)
         try:
             if not home.knows(definition):
                 await home.adopt([definition])
@@ -272,6 +333,16 @@ class Moves:
         there = msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)
         cluster: BackendCluster = self._store.cluster_of(there)
         return list(cluster.homes_of(there))
+
+
+def _share(slots: int) -> float:
+    return slots.bit_count() / SLOTS
+
+
+def _owner(definition: QueueDefinition, slots: int) -> Whereabouts:
+    """Who has the first of some slots now."""
+    first = slots & -slots
+    return next((one.place for one in open_places(definition) if unpacked(one.slots) & first), definition.place)
 
 
 def _over_ms(definition: QueueDefinition, former: FormerPlace) -> int:

@@ -1,16 +1,18 @@
 """A work queue behind a gateway of several clusters: where it lies now, and where it lay before.
 
 There is a part for each such place, and one queue to whoever publishes and consumes. A publish goes to the present
-place; see `turnover` for when that changes. Messages come from all places. Each place gives out numbers of its own
-range, so what is done with a receipt goes to where its message lies.
+place, and of a queue that is split each message to that of its slot (`routes`); see `turnover` for when that changes.
+Messages come from all places. Each place gives out numbers of its own range, so what is done with a receipt goes to
+where its message lies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,30 +20,33 @@ import msgspec
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.queue import PublishReply, Purge, SettledAndPublished, VerdictsReply
-from backend_store.core.chunk import Blocks, Columns
-from backend_store.core.leases import Holder, Lease
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.sealing import Seal
-from backend_store.core.slots import SlotTable
+from backend_store.core.slots import SlotTable, slot_of
 from backend_store.metadata.relocation import as_known_in
+from backend_store.metadata.sharing import known_places, open_places
 from backend_store.model import (
     Block,
     Claim,
     ClusterAway,
     InvalidRequest,
     PeekPage,
+    Published,
     PushqError,
     QueueDefinition,
     QueueStats,
     Unavailable,
     Whereabouts,
 )
-from backend_store.remote.laned import LanedQueue, judge
+from backend_store.node.partitions import Gathered
+from backend_store.remote.laned import LanedQueue
 from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_RETRY_SECONDS_MAX, MOVE_SETTLE_SECONDS_MAX
+from backend_store.remote.parted import Ask, PartedQueue
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
+from backend_store.remote.routes import Bound, Routes
 from backend_store.remote.turnover import Turnover
-from backend_store.service.redrives import CancelRedrive, LookAtRedrives
+from backend_store.service.redrives import CancelRedrive, Counted, CountLetters, LookAtRedrives
 from backend_store.wire.store_frames import raw
 
 if TYPE_CHECKING:
@@ -49,14 +54,15 @@ if TYPE_CHECKING:
     from backend_store.remote.store import RemoteBackends
 
 _rows = msgspec.msgpack.Decoder(list[Any]).decode
+_counted = msgspec.msgpack.Decoder(Counted).decode
 _NOBODY: Final = raw(None)
 """The answer of a place that knows nothing of a redrive."""
 _PLACE = "~"
 """In a cursor: before and behind the floor of a place."""
 
 
-class PlacedQueue(RemoteQueue):
-    """See the file's first sentence. `parts` has a queue for each place, the present one first."""
+class PlacedQueue(PartedQueue):
+    """See the file's first sentence. `parts` has a queue for each place, those first that take publishes."""
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
         super().__init__(store, definition, owner=owner, is_companion=is_companion)
@@ -64,9 +70,12 @@ class PlacedQueue(RemoteQueue):
         self._at: dict[Whereabouts, RemoteQueue] = {}
         self._missing: dict[Whereabouts, ClusterAway] = {}
         """Places that nobody here can reach, as their clusters have not been met or are not those of their name."""
+        self._routes: Routes | None = None
+        """Where messages go, of a queue that is split."""
         self._redriven_at: Whereabouts | None = None
         """Where the last redrive was begun."""
-        self._turn = 0
+        self._letters_at: Whereabouts | None = None
+        """Where dead letters were found last, of a queue that is split."""
         self._is_retrying = False
         self._refusals = 0
         """How often publishes were refused without a newer definition."""
@@ -75,7 +84,7 @@ class PlacedQueue(RemoteQueue):
 
     @property
     def current(self) -> RemoteQueue:
-        """What of it lies where publishes go."""
+        """What of it lies where publishes go; of several places the first."""
         return self.parts[0]
 
     @property
@@ -100,7 +109,7 @@ class PlacedQueue(RemoteQueue):
         super().redefined(definition)
         self._refusals = 0
         self._place_parts()
-        is_elsewhere = before.place != definition.place
+        is_elsewhere = _layout(before) != _layout(definition)
         if not self.is_companion and (is_elsewhere or (before.moving_to is not None and definition.moving_to is None)):
             self._turnover.hold()
             self._store.background(self._settle_in())
@@ -115,7 +124,8 @@ class PlacedQueue(RemoteQueue):
 
     def _place_parts(self) -> None:
         definition = self.definition
-        places = [definition.place, *(former.place for former in definition.former)]
+        open_now = open_places(definition)
+        places = list(dict.fromkeys(one.place for one in known_places(definition)))
         self._missing.clear()
         for place in places:
             if (part := self._at.get(place)) is not None:
@@ -130,6 +140,11 @@ class PlacedQueue(RemoteQueue):
             self._at.pop(place).end()
         self.parts = parts or self.parts
         self.home = self.current.home
+        if len(open_now) > 1:
+            takers = [self._at.get(one.place) or self._missing[one.place] for one in open_now]
+            self._routes = Routes(open_now, takers, self.routing)
+        else:
+            self._routes = None
 
     def check_there(self) -> None:
         if (away := self._missing.get(self.definition.place)) is not None:
@@ -154,7 +169,7 @@ class PlacedQueue(RemoteQueue):
         part.whole = self
         for one in part.lanes if isinstance(part, LanedQueue) else ():
             one.whole = self
-        part.on_ready(self._woken, lambda: self._share_of(part))
+        self._joined(part)
         return part
 
     def end(self) -> None:
@@ -164,24 +179,33 @@ class PlacedQueue(RemoteQueue):
             part.end()
 
     def _part_of(self, token: str) -> RemoteQueue:
-        """The part whose message a token names; what is no token is refused by any. Raises `ClusterAway`."""
-        former = self.definition.former
-        if not former or (fields := claimed_fields(token)) is None or fields.base >= self.definition.floor:
+        definition = self.definition
+        is_whole = not definition.former and not definition.beside
+        if is_whole or (fields := claimed_fields(token)) is None:
             return self.current
-        place = next((one.place for one in former if fields.base >= one.floor), former[-1].place)
+        floors = {one.floor: one.place for one in known_places(definition)}
+        place = floors[max((floor for floor in floors if floor <= fields.base), default=min(floors))]
         if (away := self._missing.get(place)) is not None:
             raise away
         return self._at[place]
+
+    @property
+    def _anyone(self) -> RemoteQueue:
+        return self.current
 
     # ------------------------------------------------------------------------------------------------------ publish
 
     @property
     def is_split(self) -> bool:
-        return self.current.is_split
+        return self._routes is not None or self.current.is_split
 
     @property
     def slot_table(self) -> SlotTable | None:
-        return self.current.slot_table
+        return self._routes.encoding if self._routes is not None else self.current.slot_table
+
+    @property
+    def encoding_table(self) -> SlotTable | None:
+        return self._routes.encoding if self._routes is not None else self.current.encoding_table
 
     @property
     def seal(self) -> Seal | None:
@@ -191,16 +215,49 @@ class PlacedQueue(RemoteQueue):
     def steady_ms(self) -> int:
         return self._store.steady_ms()
 
-    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        return self.current.blocks(columns, trace)
-
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
-        if (away := self._missing.get(self.definition.place)) is not None:
+        if self._routes is None and (away := self._missing.get(self.definition.place)) is not None:
             reply(away)
             return
         self._turnover.publish(blocks, reply, claim, until_ms)
+
+    def bring(
+        self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, *, number: int
+    ) -> None:
+        """Sends a call to where its messages lie. `number`: of the call, by which those go round that may lie anywhere.
+        Raises `Unavailable` where a block has to be cut that nobody here has the key for."""
+        if self._routes is None:
+            self.current.publish(blocks, reply, claim, until_ms=until_ms)
+        elif claim is None:
+            _bring(self._routes.bound(blocks, number, self._seal), reply, None, until_ms)
+        else:
+            self._bring_claimed(self._routes, blocks, reply, claim, until_ms, number)
+
+    def _bring_claimed(
+        self, routes: Routes, blocks: list[Block], reply: PublishReply, claim: Claim, until_ms: int, number: int
+    ) -> None:
+        """Its key is bound where the key's own slot lies, since each repeat must ask in the same place; and with that
+        in each place that gets some of its messages."""
+        owner = routes.part_of(slot_of(claim.key))
+        bound = routes.bound(blocks, number, self._seal)
+        if isinstance(owner, ClusterAway):
+            reply(owner)
+            return
+        if all(one.part is owner for one in bound):
+            _bring(bound, reply, claim, until_ms)
+            return
+
+        def told(result: Published | PushqError) -> None:
+            if isinstance(result, PushqError):
+                reply(result)
+            elif result.is_repeat:
+                reply(msgspec.structs.replace(result, count=sum(block.count for block in blocks)))
+            else:
+                _bring(bound, reply, claim, until_ms)
+
+        owner.publish([], told, claim, until_ms=until_ms)
 
     @property
     def publishes_waiting(self) -> int:
@@ -226,9 +283,9 @@ class PlacedQueue(RemoteQueue):
 
     async def _settle_in(self) -> None:
         """Publishes go to the present place once its shards know of the queue, or do not say so in time."""
-        told = [
-            asyncio.ensure_future(_adopted(home, self.definition)) for home in self.current.homes if not home.is_first
-        ]
+        takers = [self._at.get(one.place) for one in open_places(self.definition)]
+        homes = {home for part in takers if part is not None for home in part.homes if not home.is_first}
+        told = [asyncio.ensure_future(_adopted(home, self.definition)) for home in homes]
         if told:
             await asyncio.wait(told, timeout=MOVE_SETTLE_SECONDS_MAX)
         self._turnover.turn()
@@ -236,7 +293,7 @@ class PlacedQueue(RemoteQueue):
             await one
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
-        return self.current.is_colocated_with(other)
+        return self._routes is None and self.current.is_colocated_with(other)
 
     def settle_and_publish(
         self,
@@ -244,6 +301,12 @@ class PlacedQueue(RemoteQueue):
         publishes: Sequence[tuple[RemoteQueue, list[Block]]],
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
+        if self._routes is not None:
+            detail = (
+                f"queue {self.name!r} is split over several clusters and has no acks that publish; publish, then ack"
+            )
+            reply(InvalidRequest(detail))
+            return
         try:
             is_current = all(self._part_of(receipt[:-2]) is self.current for receipt in receipts)
         except ClusterAway as away:
@@ -260,138 +323,24 @@ class PlacedQueue(RemoteQueue):
 
     # ------------------------------------------------------------------------------------------------------- settle
 
-    def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
-        self._judge(receipts, reply, lambda part, some, told: part.settle(some, told))
-
-    def settle_quietly(self, receipts: list[str]) -> None:
-        self._judge(receipts, _unheard, lambda part, some, told: part.settle_quietly(some))
-
-    def give_back(
-        self,
-        receipts: list[str],
-        delay_ms: int | None,
-        reply: VerdictsReply,
-        reason: str | None = None,
-        *,
-        tried: bool = True,
-    ) -> None:
-        def ask(part: RemoteQueue, some: list[str], told: VerdictsReply) -> None:
-            part.give_back(some, delay_ms, told, reason, tried=tried)
-
-        self._judge(receipts, reply, ask)
-
-    def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
-        self._judge(receipts, reply, lambda part, some, told: part.extend(some, visibility_ms, told))
-
-    def _judge(
-        self, receipts: list[str], reply: VerdictsReply, ask: Callable[[RemoteQueue, list[str], VerdictsReply], None]
-    ) -> None:
-        if not self.definition.former:
+    def _judge(self, receipts: list[str], reply: VerdictsReply, ask: Ask) -> None:
+        if self.definition.former or self.definition.beside:
+            super()._judge(receipts, reply, ask)
+        else:
             ask(self.current, receipts, reply)
-            return
-        away: dict[Whereabouts, ClusterAway] = {}
-
-        def of(token: str) -> RemoteQueue | ClusterAway:
-            try:
-                return self._part_of(token)
-            except ClusterAway as error:
-                return away.setdefault(self.definition.place, error)
-
-        def asked(part: RemoteQueue | ClusterAway, some: list[str], told: VerdictsReply) -> None:
-            if isinstance(part, ClusterAway):
-                told(part)
-            else:
-                ask(part, some, told)
-
-        anyone: RemoteQueue | ClusterAway = self.current
-        judge(receipts, of, anyone, asked, reply)
-
-    def settle_lease(self, lease: Lease) -> None:
-        self._part_of(lease.token).settle_lease(lease)
-
-    def give_back_lease(self, lease: Lease) -> None:
-        self._part_of(lease.token).give_back_lease(lease)
-
-    def unsent(self, lease: Lease) -> None:
-        self._part_of(lease.token).unsent(lease)
-
-    def undeliverable(self, lease: Lease) -> None:
-        self._part_of(lease.token).undeliverable(lease)
-
-    def end_unreadable(self, lease: Lease) -> None:
-        self._part_of(lease.token).end_unreadable(lease)
 
     # ----------------------------------------------------------------------------------------------------- delivery
 
     @property
     def _delivering(self) -> list[RemoteQueue]:
         """The parts that consumers are given messages of; in strict order those that nothing older comes before."""
-        former = self.definition.former
+        former = [one for one in self.definition.former if not one.slots]  # of slots it is their place that waits
         if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
             return self.parts
         # The first place that is not settled holds back all that came after it.
         oldest = next(one.place for one in reversed(former) if not one.is_settled)
         at = next((at for at, part in enumerate(self.parts) if part.definition.place == oldest), len(self.parts))
         return self.parts[at:]
-
-    def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        """From one part after the other."""
-        parts = self._delivering
-        for _ in parts:
-            self._turn += 1
-            part = parts[self._turn % len(parts)]
-            if (lease := part.take(limit, holder, visibility_ms)) is not None:
-                return lease
-        return None
-
-    @property
-    def has_ready(self) -> bool:
-        return any(part.has_ready for part in self._delivering)
-
-    @property
-    def ready(self) -> int:
-        return sum(part.ready for part in self._delivering)
-
-    @property
-    def is_looking(self) -> bool:
-        return any(part.is_looking for part in self._delivering)
-
-    async def next_look(self) -> None:
-        """Of whoever is asked; a place that is away keeps nobody waiting."""
-        looking = [asyncio.ensure_future(part.next_look()) for part in self._delivering if part.is_looking]
-        if not looking:
-            return
-        try:
-            await asyncio.wait(looking, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for look in looking:
-                look.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
-
-    def wanted_changed(self) -> None:
-        for part in self.parts:
-            part.wanted_changed()
-
-    def waiting_for(self, visibility_ms: int) -> int:
-        return sum(part.waiting_for(visibility_ms) for part in self.parts)
-
-    def _woken(self) -> None:
-        self._wake()
-
-    def _share_of(self, part: RemoteQueue) -> Mapping[int, int]:
-        """What a place is granted of what consumers here would take beyond what has come from others: a share, and at
-        least one message, for all that is ready may lie there."""
-        delivering = self._delivering
-        if len(self.parts) == 1:
-            return self._wanted()
-        if part not in delivering:
-            return {}
-        found = {}
-        for visibility_ms, wanted in self._wanted().items():
-            here = sum(other.waiting_for(visibility_ms) for other in delivering if other is not part)
-            if (rest := wanted - here) > 0:
-                found[visibility_ms] = -(-rest // len(delivering))
-        return found
 
     # ------------------------------------------------------------------------------------------------ administration
 
@@ -411,7 +360,22 @@ class PlacedQueue(RemoteQueue):
                 if (found := await part.ask(operation, may_repeat=may_repeat, is_change=is_change)) != _NOBODY:
                     return found
             return _NOBODY
+        if isinstance(operation, CountLetters) and self._routes is not None and operation.after is None:
+            return await self._count_letters(operation)
         return await self._with_letters.ask(operation, may_repeat=may_repeat, is_change=is_change)
+
+    async def _count_letters(self, operation: CountLetters) -> msgspec.Raw:
+        """At the first place that has any: a redrive takes those of one place."""
+        owner = self.redrives.queue
+        assert isinstance(owner, PlacedQueue), "a queue and its companion are of one kind"
+        found = _NOBODY
+        for part in self.parts:
+            found = await part.ask(operation, may_repeat=True)
+            counted = _counted(found)
+            if counted.counts or counted.rest is not None:
+                owner._letters_at = part.definition.place
+                break
+        return found
 
     @property
     def _with_letters(self) -> RemoteQueue:
@@ -421,6 +385,9 @@ class PlacedQueue(RemoteQueue):
             )
         if self.redrives.is_running and self._redriven_at is not None:
             return self._at.get(self._redriven_at, self.current)
+        owner = self.redrives.queue
+        if self._routes is not None and isinstance(owner, PlacedQueue) and owner._letters_at is not None:
+            return self._at.get(owner._letters_at, self.current)
         former = [part for part in self.parts[1:] if self._store.moves.has_letters(self.uid, part.definition.place)]
         return former[-1] if former else self.current
 
@@ -451,7 +418,7 @@ class PlacedQueue(RemoteQueue):
         """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by
         the floor of that: one without is from before the queue moved."""
         self._check_all_there()
-        parts = self.parts[::-1]
+        parts = sorted(self.parts, key=lambda part: part.definition.floor)
         floor, cursor = _read(wanted.cursor)
         if len(parts) == 1:
             is_of_it = floor is None or floor == parts[0].definition.floor
@@ -472,26 +439,36 @@ class PlacedQueue(RemoteQueue):
                 return dataclasses.replace(found, next=_written(parts[number + 1].definition.floor, ""))
         return found
 
-    def held_by(self, partition: int, offset: int) -> Lease | None:
-        found = (part.held_by(partition, offset) for part in self.parts)
-        return next((lease for lease in found if lease is not None), None)
-
     async def purge(self, purge_id: str) -> Purge:
-        """Of all places; an error says that some may be purged and some not."""
         self._check_all_there()
-        done = await asyncio.gather(*(part.purge(purge_id) for part in self.parts))
-        purge = self.purges[purge_id] = Purge(purge_id, sum(one.total for one in done))
-        return purge
+        return await super().purge(purge_id)
 
     async def cancel(self, message_id: str) -> str:
-        """By the place that has it, which its id does not always say."""
-        outcome = "unknown"
-        for part in self.parts:
-            outcome = await part.cancel(message_id)
-            if outcome != "unknown":
-                return outcome
-        self._check_all_there()
+        outcome = await super().cancel(message_id)
+        if outcome == "unknown":
+            self._check_all_there()
         return outcome
+
+
+def _layout(definition: QueueDefinition) -> set[tuple[Whereabouts, bytes]]:
+    """Where which slots lie."""
+    return {(one.place, one.slots) for one in open_places(definition)}
+
+
+def _bring(bound: Sequence[Bound], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
+    if len(bound) == 1:
+        _publish(bound[0], reply, claim, until_ms)
+        return
+    answer = Gathered([one.share for one in bound], reply)
+    for number, one in enumerate(bound):
+        _publish(one, partial(answer.told, number), claim, until_ms)
+
+
+def _publish(one: Bound, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
+    if isinstance(one.part, ClusterAway):
+        reply(one.part)
+    else:
+        one.part.publish(one.share.blocks, reply, claim, until_ms=until_ms)
 
 
 def _written(floor: int, cursor: str) -> str:
@@ -513,7 +490,3 @@ def _read(cursor: str | None) -> tuple[int | None, str | None]:
 async def _adopted(home: Home, definition: QueueDefinition) -> None:
     with suppress(PushqError):
         await home.adopt([definition])
-
-
-def _unheard(result: Any) -> None:
-    """Nobody waits for this."""

@@ -28,6 +28,7 @@ from backend_store.model import (
     Block,
     Claim,
     PeekPage,
+    Published,
     PushqError,
     QueueConfig,
     QueueDefinition,
@@ -46,6 +47,7 @@ from backend_store.remote.ranges import Ranges
 from backend_store.remote.redrives import Redriving, RemoteRedrives
 from backend_store.service.operations import Cancel, SettleAndPublish
 from backend_store.service.operations import Purge as PurgeQueue
+from backend_store.service.recalling import FindKnown
 from backend_store.wire.store_frames import (
     Grouped,
     Place,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _total = msgspec.msgpack.Decoder(int).decode
 _outcome = msgspec.msgpack.Decoder(str).decode
+_placed = msgspec.msgpack.Decoder(Placed).decode
 _joint = msgspec.msgpack.Decoder(tuple[list[bool], list[Placed]]).decode
 _OK = Verdict(True)
 _STALE = Verdict(False, STALE)
@@ -253,13 +256,19 @@ class RemoteQueue(Redriving, Ranges):
         known = self.home.maps.get(self.uid)
         return known.table if known is not None else None
 
-    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        known = self.home.maps.get(self.uid)
-        if known is None:
-            return column_blocks(columns, trace)
+    @property
+    def encoding_table(self) -> SlotTable | None:
+        """By which calls are encoded, so that nobody has to cut a block. None: any will do."""
+        return self.slot_table
+
+    @property
+    def routing(self) -> Routing:
         config = self.config
-        routing = Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
-        return routed_blocks(columns, trace, routing, known.table)
+        return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        table = self.encoding_table
+        return column_blocks(columns, trace) if table is None else routed_blocks(columns, trace, self.routing, table)
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
         """Raises `Unavailable`."""
@@ -322,6 +331,25 @@ class RemoteQueue(Redriving, Ranges):
                 self.publish(blocks, reply, claim, until_ms=until_ms)
 
         self.home.when_there(self.definition, go_on)
+
+    def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
+        """What is known here of a call's messages; nothing is stored. See `service.recalling`."""
+
+        async def ask() -> None:
+            reply(await self._recalled(self.home, blocks, claim))
+
+        self._store.background(ask())
+
+    async def _recalled(self, home: Home, blocks: list[Block], claim: Claim | None) -> Published | PushqError:
+        definition = self.definition
+        of = self.tenant, self.name, self.uid, definition.version
+        try:
+            if not home.knows(definition):
+                await home.adopt([definition])
+            asked = FindKnown(*of, sent_blocks(blocks), claim)
+            return published(_placed(await home.ask(asked, may_repeat=True)))
+        except PushqError as error:
+            return error
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
         return None

@@ -22,15 +22,20 @@ class Spread:
     def put(self, before: QueueDefinition | None, now: QueueDefinition) -> None:
         """`before`: what was known under that name."""
         if before is not None:
-            self.queues[before.cluster] -= 1
-        self.queues[now.cluster] += 1
+            self.queues.subtract(_clusters_of(before))
+        self.queues.update(_clusters_of(now))
         is_new = before is None or before.uid != now.uid
         if is_new and now.created_at_ms > self._clock_ms() - REPORT_MS_MAX:
             self._recent.append((now.created_at_ms, now.cluster))
 
     def remove(self, definition: QueueDefinition) -> None:
-        self.queues[definition.cluster] -= 1
+        self.queues.subtract(_clusters_of(definition))
 
     def since(self, cluster: str, at_ms: int) -> int:
         """How many were made there after that time."""
         return sum(made_ms > at_ms and where == cluster for made_ms, where in self._recent)
+
+
+def _clusters_of(definition: QueueDefinition) -> list[str]:
+    """Where publishes of it go."""
+    return [definition.cluster, *(one.cluster for one in definition.beside)]

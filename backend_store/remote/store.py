@@ -356,10 +356,7 @@ class RemoteBackends:
 
     async def move_queue(self, tenant: str, name: str, target: str) -> RemoteQueue:
         queue = self.here(tenant, name)
-        if queue.definition.moving_to is not None or queue.definition.former:
-            raise Conflict(
-                f"queue {name!r} is on its way to another cluster; wait until it has nothing left in the old one"
-            )
+        _check_at_rest(queue)
         if queue.home.cluster.lanes:
             raise Conflict(
                 f"queue {name!r} lies at independent hosts, and this version does not move messages from there; "
@@ -371,10 +368,7 @@ class RemoteBackends:
                 "consume its messages, or discard them"
             )
         found = self.here(tenant, target)
-        if found.definition.moving_to is not None or found.definition.former:
-            raise Conflict(
-                f"queue {target!r} is on its way to another cluster; wait until it has nothing left in the old one"
-            )
+        _check_at_rest(found)
         if (apart := found.home.apart_from(queue.home)) is not None:
             raise Conflict(
                 f"queue {target!r} lies in another {apart} than {name!r}, and this version moves messages only within "
@@ -486,6 +480,16 @@ class RemoteBackends:
         self._looks.deleted(queue.place_there)
         for one in (queue, *queue.companions):
             self._on_deleted(one)
+
+
+def _check_at_rest(queue: RemoteQueue) -> None:
+    """Raises `Conflict`."""
+    if queue.definition.beside:
+        raise Conflict(f"queue {queue.name!r} is split over several clusters; merge it first")
+    if queue.definition.is_on_its_way:
+        raise Conflict(
+            f"queue {queue.name!r} is on its way to another cluster; wait until it has nothing left in the old one"
+        )
 
 
 def _unnamed(cluster: str) -> str:

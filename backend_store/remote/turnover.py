@@ -22,14 +22,16 @@ import msgspec
 
 from backend_store.client.queue import PublishReply
 from backend_store.core.block import punch
-from backend_store.core.slots import Routing
-from backend_store.core.split import shares
+from backend_store.core.slots import unpacked
+from backend_store.core.split import shares, slot_bits
 from backend_store.model import (
     Block,
     Claim,
+    FormerPlace,
     Offset,
     OnTheMove,
     Original,
+    OutcomeUnknown,
     Overloaded,
     Published,
     PushqError,
@@ -46,33 +48,44 @@ if TYPE_CHECKING:
 
 
 class _Placed(NamedTuple):
-    """Messages of a call that have a place, by their numbers: repeats, and those that were stored before the rest was
-    refused."""
+    """Messages of a call that have their answer, by their numbers: repeats, and those that were stored before the rest
+    was refused; and those that failed in another place, which nobody may send again."""
 
-    repeats: dict[int, Original]
+    others: dict[int, Original | PushqError]
     stored: dict[int, tuple[int, int]]
 
     @property
     def messages(self) -> int:
-        return len(self.repeats) + len(self.stored)
+        return len(self.others) + len(self.stored)
+
+    @property
+    def unknown(self) -> OutcomeUnknown | None:
+        """Of a message that may have been stored, or not."""
+        return next((one for one in self.others.values() if isinstance(one, OutcomeUnknown)), None)
 
     def among(self, numbers: Sequence[int]) -> _Placed:
         """Of the messages with these numbers, by their places among them."""
         return _Placed(
-            {at: self.repeats[n] for at, n in enumerate(numbers) if n in self.repeats},
+            {at: self.others[n] for at, n in enumerate(numbers) if n in self.others},
             {at: self.stored[n] for at, n in enumerate(numbers) if n in self.stored},
         )
 
     def with_those_of(self, result: Published | PushqError, blocks: list[Block]) -> _Placed:
-        """With what a place that refuses the rest of the call knows or stored of it."""
+        """With what a place that refuses the rest of the call knows or stored of it, and what failed."""
         if isinstance(result, PushqError):
             return self
         others, places = result.others or {}, places_of(result, blocks)
-        known = {n: _named(one, result) for n, one in others.items() if isinstance(one, Original) and one.offset >= 0}
+        known: dict[int, Original | PushqError] = {}
+        for n, one in others.items():
+            if isinstance(one, PushqError):
+                if not isinstance(one, OnTheMove):
+                    known[n] = one
+            elif one.offset >= 0:
+                known[n] = _named(one, result)
         stored = {n: place for n, place in enumerate(places) if n not in others and place[1] >= 0}
         # A place that stored some of this very call knows them when it is asked.
-        repeats = {n: one for n, one in known.items() if n not in self.stored}
-        return _Placed({**self.repeats, **repeats}, {**stored, **self.stored})
+        answered = {n: one for n, one in known.items() if n not in self.stored}
+        return _Placed({**self.others, **answered}, {**stored, **self.stored})
 
 
 class _Call:
@@ -138,7 +151,7 @@ class Turnover:
 
     def publish(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
         self._number += 1
-        if not self._line and not self._is_closed and not self._may_repeat(blocks, claim):
+        if not self._line and not self._is_closed and not self._knowing(blocks, claim):
             self._send(self._number, blocks, reply, claim, until_ms)
             return
         if len(self._line) >= LINE_CALLS_MAX:
@@ -187,7 +200,7 @@ class Turnover:
             if self._is_turning:
                 self._turned()
 
-        self._queue.current.publish(blocks, done, claim, until_ms=until_ms)
+        self._queue.bring(blocks, done, claim, until_ms, number=number)
 
     def _refused(self, call: _Call, result: Published | PushqError, placed: _Placed | None) -> None:
         call.placed = (placed or call.placed).with_those_of(result, call.blocks)
@@ -227,9 +240,8 @@ class Turnover:
             return
         queue, placed = self._queue, call.placed
         blocks = _without(call.blocks, placed)
-        routing = Routing(is_strict=queue.config.ordering == "strict")
-        table = queue.current.slot_table
-        parts = shares(blocks, routing, table, call.number, queue.seal) if table is not None else []
+        table = queue.slot_table
+        parts = shares(blocks, queue.routing, table, call.number, queue.seal) if table is not None else []
         is_cut = sum(len(share.blocks) for share in parts) > len(blocks)
         if not is_cut:  # whoever leads there shares them out
             call.is_over = True
@@ -247,14 +259,18 @@ class Turnover:
 
     # ------------------------------------------------------------------------------------------------- where it lay
 
-    def _may_repeat(self, blocks: list[Block], claim: Claim | None) -> bool:
-        """Whether a former place may know of some of the messages."""
-        if not self._queue.definition.former:
-            return False
+    def _knowing(self, blocks: list[Block], claim: Claim | None) -> list[FormerPlace]:
+        """The former places that may know of some of the messages."""
+        former = self._queue.definition.former
+        if not former:
+            return []
         if claim is not None:
-            return True
+            return list(former)
         has_ids = any(block.traits is not None and block.traits.ids is not None for block in blocks)
-        return has_ids and self._queue.config.dedupe != "none"
+        if not has_ids or self._queue.config.dedupe == "none":
+            return []
+        slots = slot_bits(blocks, self._queue.routing) if any(one.slots for one in former) else 0
+        return [one for one in former if not one.slots or unpacked(one.slots) & slots]
 
     def _ask(self, call: _Call) -> None:
         """Asks the next former place that has not said what it knows of a call."""
@@ -262,12 +278,12 @@ class Turnover:
         call.is_asking = False
         if self._is_closed:
             return  # it is asked about when it is known where the queue lies
-        places = [one.place for one in queue.definition.former] if self._may_repeat(call.blocks, call.claim) else []
-        place = next((place for place in places if place not in call.asked), None)
-        if place is None:
+        former = next((one for one in self._knowing(call.blocks, call.claim) if one.place not in call.asked), None)
+        if former is None:
             call.is_ready = True
             self._go_on()
             return
+        place = former.place
         part = queue.part_at(place)
         if isinstance(part, PushqError):
             self._let_go(call, part)
@@ -286,7 +302,10 @@ class Turnover:
             call.asked.add(place)
             self._ask(call)
 
-        part.publish(call.blocks, told, call.claim, until_ms=call.until_ms)
+        if former.slots:  # it may take publishes of other slots, and must take none of this call
+            part.recall(call.blocks, call.claim, told)
+        else:
+            part.publish(call.blocks, told, call.claim, until_ms=call.until_ms)
 
     def _let_go(self, call: _Call, result: Published | PushqError) -> None:
         """It has its answer before anything went to where the queue lies now."""
@@ -335,29 +354,36 @@ def _whole(result: Published | PushqError, placed: _Placed, blocks: list[Block])
         return result
     if isinstance(result, PushqError):
         if not placed.stored:
-            return result
+            return placed.unknown or result
         count = sum(block.count for block in blocks)
         partition, _ = next(iter(placed.stored.values()))
-        refused = {n: result for n in range(count) if n not in placed.stored and n not in placed.repeats}
+        refused = {n: result for n in range(count) if n not in placed.stored and n not in placed.others}
         places = [placed.stored.get(n, (partition, -1)) for n in range(count)]
-        return Published(partition, Offset(-1), count, places=places, others={**placed.repeats, **refused})
+        return Published(partition, Offset(-1), count, places=places, others={**placed.others, **refused})
     places = list(places_of(result, blocks))
     for number, place in placed.stored.items():
         places[number] = place
-    others = {n: one for n, one in (result.others or {}).items() if n not in placed.stored} | placed.repeats
+    others = {n: one for n, one in (result.others or {}).items() if n not in placed.stored} | placed.others
     others = {n: _named(one, result) if isinstance(one, Original) else one for n, one in others.items()}
     return msgspec.structs.replace(result, bases=None, counts=None, places=places, others=others or None)
 
 
-def _all_placed(call: _Call) -> Published:
-    repeats, stored = call.placed
-    places = [stored.get(n) or (repeats[n].partition or 0, -1) for n in range(call.messages)]
-    return Published(places[0][0], Offset(-1), call.messages, places=places, others=repeats or None)
+def _all_placed(call: _Call) -> Published | PushqError:
+    others, stored = call.placed
+    errors = [one for one in others.values() if isinstance(one, PushqError)]
+    if len(errors) == call.messages:
+        return call.placed.unknown or errors[0]
+    places = [stored.get(n) or (_partition_of(others[n]), -1) for n in range(call.messages)]
+    return Published(places[0][0], Offset(-1), call.messages, places=places, others=others or None)
+
+
+def _partition_of(other: Original | PushqError) -> int:
+    return 0 if isinstance(other, PushqError) else other.partition or 0
 
 
 def _without(blocks: list[Block], placed: _Placed) -> list[Block]:
     """The blocks with the messages that have a place marked as none."""
-    numbers = {*placed.repeats, *placed.stored}
+    numbers = {*placed.others, *placed.stored}
     if not numbers:
         return blocks
     out, first = [], 0

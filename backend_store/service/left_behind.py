@@ -1,11 +1,17 @@
-"""What a queue that moved to another cluster left in a shard, and what it finds there when it comes back."""
+"""What a queue that moved to another cluster, or some of its slots, left in a shard, and what it finds there when it
+comes back."""
 
 from __future__ import annotations
 
 import msgspec
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.model import Conflict, QueueDefinition
+from backend_store.core.slots import slots_taken
+from backend_store.model import Conflict, QueueDefinition, Unavailable
+from backend_store.node.remains import Remains
+from backend_store.node.turned_away import RETRY_MS
+from backend_store.service.limits import LEFT_CHUNKS_PER_ASK_MAX, LEFT_SECONDS_MAX
+from backend_store.storage.engine import Batch
 from backend_store.words import counted
 
 
@@ -24,6 +30,30 @@ def left_of(store: EmbeddedStore, own: QueueDefinition) -> Left:
         unsettled += max(state.live for state in states)
         beside += max(sum(tally.live for tally in state.views.values()) for state in states)
     return Left(unsettled, beside)
+
+
+async def left_of_slots(store: EmbeddedStore, own: QueueDefinition, slots: int) -> Left:
+    """What is left of slots that lie elsewhere. Raises `Unavailable` where they are taken here."""
+    queue = store.node.queues.of(own)
+    remains, partitions = queue.remains, queue.all
+    if remains is None or remains.slots != slots:
+        remains = Remains(slots)
+    if slots & slots_taken(queue.definition):
+        raise _taken(own)
+    queue.remains = remains
+    look = remains.look(partitions, chunks_max=LEFT_CHUNKS_PER_ASK_MAX)
+    unsettled = await store.node.turnstile.through(look, seconds_max=LEFT_SECONDS_MAX)
+    if slots & slots_taken(queue.definition):
+        raise _taken(own)
+    if queue.all is not partitions:
+        unsettled = max(unsettled, 1)  # messages may have gone from one that was still to be looked at to a new one
+    if not unsettled:
+        await store.node.committer.write(Batch())  # what was settled just now is durable with that
+    return Left(unsettled, 0)
+
+
+def _taken(own: QueueDefinition) -> Unavailable:
+    return Unavailable(f"queue {own.name!r} takes publishes here", retry_after_ms=RETRY_MS)
 
 
 async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:

@@ -39,5 +39,9 @@ RANGE_SECONDS_MAX: Final = 2.0
 """How long one request reads a range before it answers with what it has."""
 PEEK_BYTES_PER_ASK_MAX: Final = 8 * 1024 * 1024
 """A page of a peek that a gateway asks for ends with the chunk that passes this; it asks for the next one."""
+LEFT_CHUNKS_PER_ASK_MAX: Final = 128
+"""Chunks that are looked at when a gateway asks what is left of some slots of a queue that is split."""
+LEFT_SECONDS_MAX: Final = 1.0
+"""How long that may take; the next time goes on where nothing more is left."""
 DROPPED_KNOWN_MAX: Final = 10_000
 """Deleted queues whose numbers a shard keeps in memory, so that no late word brings one back."""

@@ -21,6 +21,7 @@ from backend_store.service import (
     groups,
     peeks,
     ranges,
+    recalling,
     redrives,
     relocating,
     reports,
@@ -134,12 +135,15 @@ Operation = (
     | defining.GoneQueues
     | defining.NameCluster
     | relocating.BeginRelocation
+    | relocating.SpreadQueue
+    | relocating.GoOnSpreading
     | relocating.GiveUpRelocation
     | relocating.Arrive
     | relocating.NoteSettled
     | relocating.ForgetPlace
     | relocating.FindEnd
     | relocating.FindLeft
+    | recalling.FindKnown
     | PutKey
     | DeleteKey
     | NoteKeysUsed
@@ -320,6 +324,7 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     Totals: _totals,
     **defining.HANDLERS,
     **relocating.HANDLERS,
+    **recalling.HANDLERS,
     **peeks.HANDLERS,
     **redrives.HANDLERS,
     **groups.HANDLERS,

@@ -7,15 +7,19 @@ change, and are asked how far they are. Whoever asks may be gone the next moment
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.core.slots import unpacked
 from backend_store.metadata import relocation
+from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread
 from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
 from backend_store.node.turned_away import RETRY_MS
 from backend_store.service.asked import Asked
-from backend_store.service.left_behind import Left, drop_left, left_of
+from backend_store.service.left_behind import Left, drop_left, left_of, left_of_slots
 
 
 class BeginRelocation(Asked, frozen=True):
@@ -26,6 +30,30 @@ class BeginRelocation(Asked, frozen=True):
     cluster: str
     shards: int = 1
     lanes: int = 0
+
+
+class ClusterSize(NamedTuple):
+    """A cluster where a queue is to lie, with so many shards or lanes; "": the home cluster."""
+
+    cluster: str
+    shards: int = 1
+    lanes: int = 0
+
+
+class SpreadQueue(Asked, frozen=True):
+    """To the shard of the definitions: the queue is to lie in all of these, evenly, and nowhere else."""
+
+    tenant: str
+    name: str
+    clusters: tuple[ClusterSize, ...]
+
+
+class GoOnSpreading(Asked, frozen=True):
+    """To the shard of the definitions: the last step of a spread is done, so the next one begins."""
+
+    tenant: str
+    name: str
+    version: int
 
 
 class GiveUpRelocation(Asked, frozen=True):
@@ -71,17 +99,22 @@ class FindEnd(Asked, frozen=True):
 
 
 class FindLeft(Asked, frozen=True):
-    """To a shard of a former place: what is left there."""
+    """To a shard of a former place: what is left there. `slots`: of these alone, as bits, where it still has others;
+    then what is to go elsewhere, and dead letters, are not counted."""
 
     tenant: str
     name: str
     uid: int
+    slots: bytes = b""
 
 
 async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinition:
     metadata = store.node.metadata
     _check_defines(store)
     known = _known(store, asked.tenant, asked.name)
+    if known.beside or known.goal:
+        size = ClusterSize(asked.cluster, asked.shards, asked.lanes)
+        return await _spread(store, SpreadQueue(asked.tenant, asked.name, (size,)))
     if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
         return known
     if known.cluster == asked.cluster:
@@ -91,11 +124,51 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     to = metadata.elsewhere.choose(
         asked.name, (), here=len(metadata.queues), cluster=asked.cluster, shards=asked.shards
     )
-    mine = [one for (tenant, name), one in _all(store).items() if tenant == asked.tenant and name != asked.name]
-    relocation.check_movable(known, mine, to)
+    relocation.check_movable(known, _others(store, known), to)
     if asked.lanes if asked.cluster else metadata.lane is not None:
         check_supported(asked.name, known.config)
     return await _relocate(store, known, relocation.begin(to, store.node.clock_ms()))
+
+
+async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
+    _check_defines(store)
+    known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
+    goal = tuple(_place_in(store, known, one) for one in asked.clusters)
+    if set(goal) == set(known.goal):
+        return known
+    wanted = replace(known, goal=goal)
+    if not known.is_on_its_way and goal == (known.place,):
+        raise Conflict(f"queue {asked.name!r} lies there already")
+    if known.moving_to is not None:
+        raise Conflict(f"queue {asked.name!r} moves to {known.moving_to} already; wait for it, or give that up")
+    if next_give(wanted) is None:
+        return known if not known.goal else await _relocate(store, known, spread(goal, store.node.clock_ms()))
+    relocation.check_able(known, _others(store, known))
+    open_now = {one.place for one in open_places(known)}
+    for place, size in zip(goal, asked.clusters, strict=True):
+        relocation.check_free(known, place)
+        if place not in open_now:
+            check_numbers(known)
+        if size.lanes if size.cluster else metadata.lane is not None:
+            check_supported(asked.name, known.config)
+    return await _relocate(store, known, spread(goal, store.node.clock_ms()))
+
+
+def _place_in(store: EmbeddedStore, known: QueueDefinition, size: ClusterSize) -> Whereabouts:
+    """Where in a cluster a queue lies, or shall lie."""
+    metadata = store.node.metadata
+    there = next((one.place for one in open_places(known) if one.cluster == size.cluster), None)
+    there = there or next((place for place in known.goal if place.cluster == size.cluster), None)
+    if there is not None:
+        return there
+    return metadata.elsewhere.choose(
+        known.name, (), here=len(metadata.queues), cluster=size.cluster, shards=size.shards
+    )
+
+
+async def _go_on(store: EmbeddedStore, asked: GoOnSpreading) -> QueueDefinition:
+    known = _known(store, asked.tenant, asked.name)
+    return await _relocate(store, known, go_on(store.node.clock_ms()), version=asked.version)
 
 
 async def _give_up(store: EmbeddedStore, asked: GiveUpRelocation) -> QueueDefinition:
@@ -117,7 +190,8 @@ async def _settled(store: EmbeddedStore, asked: NoteSettled) -> QueueDefinition:
 
 async def _forget(store: EmbeddedStore, asked: ForgetPlace) -> QueueDefinition:
     known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
-    if known.version == asked.version and metadata.is_here(asked.place) and not metadata.is_here(known.place):
+    is_open = any(metadata.is_here(one.place) for one in open_places(known))
+    if known.version == asked.version and metadata.is_here(asked.place) and not is_open:
         await _clear(store, known)  # first of all: whoever finds that nothing is here any more goes on from there
     return await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
 
@@ -141,13 +215,15 @@ async def _relocate(
 
 async def _end(store: EmbeddedStore, asked: FindEnd) -> int:
     own = _here(store, asked.tenant, asked.name, asked.uid)
-    if own.version < asked.version or not own.takes_none:
+    if own.version < asked.version or not (own.takes_none or own.takes):
         raise Unavailable(f"queue {asked.name!r} takes publishes here yet", retry_after_ms=RETRY_MS)
     return await store.node.queues.ended(own)
 
 
 async def _find_left(store: EmbeddedStore, asked: FindLeft) -> Left:
     own = _here(store, asked.tenant, asked.name, asked.uid)
+    if asked.slots:
+        return await left_of_slots(store, own, unpacked(asked.slots))
     if not own.takes_none:
         raise Unavailable(f"queue {asked.name!r} takes publishes here", retry_after_ms=RETRY_MS)
     return left_of(store, own)
@@ -167,9 +243,11 @@ def _known(store: EmbeddedStore, tenant: str, name: str) -> QueueDefinition:
     return known
 
 
-def _all(store: EmbeddedStore) -> dict[tuple[str, str], QueueDefinition]:
+def _others(store: EmbeddedStore, known: QueueDefinition) -> list[QueueDefinition]:
+    """The tenant's other queues."""
     metadata = store.node.metadata
-    return {**metadata.queues, **metadata.elsewhere.by_name}
+    every = {**metadata.queues, **metadata.elsewhere.by_name}.values()
+    return [one for one in every if one.tenant == known.tenant and one.name != known.name]
 
 
 def _check_defines(store: EmbeddedStore) -> None:
@@ -179,6 +257,8 @@ def _check_defines(store: EmbeddedStore) -> None:
 
 HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
     BeginRelocation: _begin,
+    SpreadQueue: _spread,
+    GoOnSpreading: _go_on,
     GiveUpRelocation: _give_up,
     Arrive: _arrive,
     NoteSettled: _settled,

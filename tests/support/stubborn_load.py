@@ -36,9 +36,13 @@ REQUEST_S_MAX = 90.0
 class StubbornLoad:
     """A producer and a consumer at each gateway. Use `running`."""
 
-    def __init__(self, urls: Sequence[str], headers: dict[str, str], queue: str, *, handling_s: float = 0.0) -> None:
-        """`handling_s`: between a delivery and its ack, so that the queue always holds something."""
+    def __init__(
+        self, urls: Sequence[str], headers: dict[str, str], queue: str, *, handling_s: float = 0.0, keys: int = KEYS
+    ) -> None:
+        """`handling_s`: between a delivery and its ack, so that the queue always holds something. `keys`: of each
+        producer; a request has a message of each."""
         self.queue = queue
+        self._keys = keys
         self._handling_s = handling_s
         self.history = KeyedHistory()
         self.refused = 0
@@ -101,15 +105,28 @@ class StubbornLoad:
         """A key at a time has one message on its way, so its messages are sent in order."""
         async with self._client(url) as http:
             while not self._stopped:
-                frame = [self.history.next(f"{name}-{key}") for key in range(KEYS)]
+                frame = [self.history.next(f"{name}-{key}") for key in range(self._keys)]
                 messages = [{"body": list(one), "key": one.key, "id": str(one)} for one in frame]
                 answer = await self._insist(http, "messages", {"messages": messages})
-                for one, row in zip(frame, answer["messages"], strict=True):
-                    assert row["id"] == str(one) and "error" not in row, row
-                    self.history.confirm(one, (row.get("partition", 0), row["seq"]))
+                while refused := self._confirmed(frame, messages, answer):
+                    answer = await self._insist(http, "messages", {"messages": [messages[n] for n in refused]})
+                    frame, messages = [frame[n] for n in refused], [messages[n] for n in refused]
                 await asyncio.sleep(PAUSE_S)
                 while len(self.history.places) - len(self.history.settling) > AHEAD_MAX:  # noqa: ASYNC110 - consumers move it
                     await asyncio.sleep(PAUSE_S)
+
+    def _confirmed(self, frame: list[Name], messages: list[dict[str, Any]], answer: Any) -> list[int]:
+        """Which are to be sent again: of a queue in several clusters one may refuse its messages alone."""
+        refused = []
+        for number, (one, row) in enumerate(zip(frame, answer["messages"], strict=True)):
+            assert row["id"] == str(one), row
+            if "error" in row:
+                assert row["error"]["code"] in AGAIN, row
+                self.refused += 1
+                refused.append(number)
+            else:
+                self.history.confirm(one, (row.get("partition", 0), row["seq"]))
+        return refused
 
     async def _consume(self, url: str) -> None:
         async with self._client(url) as http:

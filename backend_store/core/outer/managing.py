@@ -24,9 +24,9 @@ from backend_store.core.outer.limits import (
     TURNS_MAX,
     TURNS_MS,
 )
-from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, UnderWay
+from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, Planned, UnderWay
 from backend_store.core.outer.plans import NO_PLAN, Plan, proposed
-from backend_store.core.outer.relief import Load, Relief, relieve
+from backend_store.core.outer.relief import Load, QueueSplit, Relief, relieve
 from backend_store.core.outer.sizing import called_off, grown, resized, size
 
 EventKind = Literal[
@@ -105,7 +105,7 @@ class Rules:
     call_ms_max: int = CALL_MS_MAX
     has_provisioner: bool = False
     moves_queues: bool = False
-    """Whether the moves of the plan are carried out, and not only shown."""
+    """Whether the moves and splits of the plan are carried out, and not only shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Memory:
     """By cluster."""
     proposed: Proposed = field(default_factory=lambda: Proposed(0))
     attempts: tuple[Attempt, ...] = ()
-    """Queues that are left alone, because they were had moved or cannot move; some are over."""
+    """Queues that are left alone, because they were had moved or split, or cannot be; some are over."""
     next_event: int = 1
 
 
@@ -347,20 +347,26 @@ class _Step:
 
     def move(self, now: Proposed | None) -> tuple[Attempt, ...]:
         """What begins of a plan that has stood for a look."""
-        stood = self.memory.proposed.plan.moves
-        planned = now.plan.moves if now is not None else stood
+        stood = _entries(self.memory.proposed.plan)
+        planned = _entries(now.plan) if now is not None else stood
         begun = self.attempts.begin(stood, planned, self.clusters, self.seen.moving)
         for one in begun:
             used = f"{self.clusters[one.source].report.utilisation:.0%} used"
-            self.tell("moves", one.source, f"{used}: {_queue(one)} moves to {one.to!r}")
+            what = f"{'half of ' if one.is_split else ''}{_queue(one)} moves to {one.to!r}"
+            self.tell("moves", one.source, f"{used}: {what}")
         return begun
 
     def end_move(self, ended: NotBegun) -> None:
         """Of one that was refused, or not answered."""
         if self.attempts.end(ended):
             move, rest_ms = ended.attempt, RELIEF_REFUSED_MS if ended.is_refused else RELIEF_REST_MS
-            text = f"{_queue(move)} is not moved to {move.to!r}, and is left alone for {rest_ms // 60_000} minutes"
-            self.tell("moves", move.source, f"{text}: {ended.text}")
+            what = f"{'half of ' if move.is_split else ''}{_queue(move)} is not moved to {move.to!r}"
+            text = f"{what}, and is left alone for {rest_ms // 60_000} minutes: {ended.text}"
+            self.tell("moves", move.source, text)
+
+
+def _entries(plan: Plan) -> tuple[Planned, ...]:
+    return (*plan.moves, *plan.partitions)
 
 
 def _backends(count: int) -> str:
@@ -372,6 +378,8 @@ def _queue(move: Attempt) -> str:
 
 
 def _sentence(reliefs: Sequence[Relief]) -> str:
-    names = ", ".join(f"{one.queue!r} to {one.to}" for one in reliefs[:NAMED_MAX])
+    halves = ["half of " if isinstance(one, QueueSplit) else "" for one in reliefs]
+    named = [f"{half}{one.queue!r} to {one.to}" for half, one in zip(halves, reliefs, strict=True)]
+    names = ", ".join(named[:NAMED_MAX])
     more = f" and {len(reliefs) - NAMED_MAX} more" if len(reliefs) > NAMED_MAX else ""
     return f"it would be cool without {names}{more}; pushq cluster plan has it as a plan"

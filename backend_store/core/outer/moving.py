@@ -1,4 +1,4 @@
-"""Which moves of its plan the manager begins now: few at once, and no queue goes back and forth. No I/O.
+"""Which moves and splits of its plan the manager begins now: few at once, and no queue goes back and forth. No I/O.
 
 An attempt is written down before it is made. One whose manager did not live to make it is no loss: the queue is planned
 and tried again when it has rested.
@@ -18,10 +18,11 @@ from backend_store.core.outer.limits import (
     RELIEF_REST_MS,
     RELIEF_SEEN_MS,
 )
-from backend_store.core.outer.plans import PlannedMove
+from backend_store.core.outer.plans import PlannedMove, PlannedPartitions
 
 QueueAt = tuple[str, str]
 """Tenant and name."""
+Planned = PlannedMove | PlannedPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The manager had a queue moved, or tried to."""
+    """The manager had a queue moved, or split, or tried to."""
 
     tenant: str
     queue: str
@@ -47,6 +48,8 @@ class Attempt:
     at_ms: int
     is_refused: bool = False
     """The queue cannot move, at least not now."""
+    is_split: bool = False
+    """Both clusters share it then; else all of it goes."""
 
     @property
     def of(self) -> QueueAt:
@@ -101,23 +104,24 @@ class Attempts:
 
     def begin(
         self,
-        stood: Collection[PlannedMove],
-        planned: Sequence[PlannedMove],
+        stood: Collection[Planned],
+        planned: Sequence[Planned],
         clusters: Mapping[str, Cluster],
         under_way: Sequence[UnderWay],
     ) -> tuple[Attempt, ...]:
-        """Of the `planned` whole moves those that begin. `stood`: what was planned at the look before."""
+        """Of what is `planned` for whole queues that which begins. `stood`: what was planned at the look before."""
         now_ms = self._now_ms
         busy = {(one.tenant, one.queue) for one in under_way}
         counted = {(one.tenant, one.queue) for one in under_way if _counts(one, now_ms)}
         counted |= {one.of for one in self._resting.values() if abs(now_ms - one.at_ms) < RELIEF_SEEN_MS}
         begun: list[Attempt] = []
-        for move in planned:
-            attempt = Attempt(move.tenant, move.queue, move.source, move.to, now_ms)
+        for entry in planned:
             if len(counted) >= RELIEF_MOVES_MAX or len(self._resting) >= ATTEMPTS_MAX:
                 break
-            is_free = attempt.of not in busy and attempt.of not in self._resting
-            if move.partition is None and move in stood and is_free and _may(move, clusters, now_ms):
+            attempt = _attempt(entry, now_ms)
+            if attempt is None or entry not in stood or not _may(attempt, clusters, now_ms):
+                continue
+            if attempt.of not in busy and attempt.of not in self._resting:
                 counted.add(attempt.of)
                 self._resting[attempt.of] = attempt
                 begun.append(attempt)
@@ -128,7 +132,18 @@ def _counts(move: UnderWay, now_ms: int) -> bool:
     return not move.is_drained and abs(now_ms - move.since_ms) < RELIEF_DRAIN_MS
 
 
-def _may(move: PlannedMove, clusters: Mapping[str, Cluster], now_ms: int) -> bool:
+def _attempt(entry: Planned, now_ms: int) -> Attempt | None:
+    """None for what the manager leaves to people."""
+    match entry:
+        case PlannedMove(partition=None):
+            return Attempt(entry.tenant, entry.queue, entry.source, entry.to, now_ms)
+        case PlannedPartitions(clusters=(source, to)):
+            return Attempt(entry.tenant, entry.queue, source, to, now_ms, is_split=True)
+        case _:
+            return None
+
+
+def _may(move: Attempt, clusters: Mapping[str, Cluster], now_ms: int) -> bool:
     """A plan may be a minute old: its clusters may have turned since."""
     source, to = clusters.get(move.source), clusters.get(move.to)
     if source is None or to is None:

@@ -4,7 +4,8 @@
      "moves": [{"tenant": "default", "queue": "orders", "from": "eu", "to": "us", "partition": 3}],
      "partitions": [{"tenant": "default", "queue": "clicks", "partitions": 8, "clusters": ["eu", "us"]}]}
 
-A move without `partition` is of the whole queue. Partitions are spread evenly over the clusters, in their order.
+A move without `partition` is of the whole queue. A queue that several clusters share lies evenly in them, and so do its
+`partitions`, which are those of all of them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def check_queues(plan: Plan, tenant: str, partitions: Mapping[str, int]) -> None
     for at, entry in enumerate(plan.partitions):
         if entry.tenant == tenant:
             has = _has(f"partitions[{at}]", entry.queue, partitions)
-            if entry.partitions < has:
+            if entry.partitions < has and len(entry.clusters) == 1:  # of several each has as many as the queue had
                 raise InvalidRequest(
                     f"partitions[{at}].partitions is {entry.partitions}; queue {entry.queue!r} has {has} already, and "
                     "a plan takes none away"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backend_store.core.outer.clusters import Cluster
-from backend_store.core.outer.limits import COOL_AT, HOT_AT, MOVES_PER_ROUND_MAX
+from backend_store.core.outer.limits import COOL_AT, HOT_AT, MOVES_PER_ROUND_MAX, PARTITIONS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,14 @@ class QueueMoved:
 
 @dataclass(frozen=True, slots=True)
 class QueueSplit:
-    """No cluster can take it whole: it gets more partitions, half of them in `to`."""
+    """No cluster can take it whole: half of it goes to `to`, which has as many partitions of it as `source` then."""
 
     tenant: str
     queue: str
     source: str
     to: str
     partitions: int
+    """Of both clusters together."""
 
 
 Relief = QueueMoved | QueueSplit
@@ -64,7 +65,8 @@ def relieve(clusters: Iterable[Cluster], loads: Sequence[Load], now_ms: int) -> 
                 used[to] += load.needs
                 used[name] -= load.needs
             elif load.needs / nodes >= HOT_AT - COOL_AT and (to := _taker(takers, used, load.needs / 2)) is not None:
-                done.append(QueueSplit(load.tenant, load.queue, name, to, max(2, load.partitions * 2)))
+                partitions = min(max(2, load.partitions * 2), PARTITIONS_MAX)
+                done.append(QueueSplit(load.tenant, load.queue, name, to, partitions))
                 used[to] += load.needs / 2
                 used[name] -= load.needs / 2
     return done

@@ -176,3 +176,62 @@ def test_what_is_on_the_disk_is_seen_to_wait_when_it_is_back(monkeypatch: pytest
     assert lane.take() == []
     lane.runs.close({})
     assert lane.take() == [1]
+
+
+def test_what_is_ready_when_its_slot_is_closed_waits_in_its_order() -> None:
+    lane = StrictLane("abab")
+    lane.push("ab")
+    assert lane.take(1) == [0]
+    lane.runs.close(closed(b=0))
+    lane.settle(0)
+    assert drawn(lane) == [2, 4]
+    lane.runs.close({})
+    assert drawn(lane) == [1, 3, 5]
+
+
+def test_of_what_is_ready_only_that_from_the_offset_on_waits() -> None:
+    lane = StrictLane("ab")
+    lane.push("cd")
+    assert lane.runs  # both chunks are looked at
+    lane.runs.close(closed(a=2, c=2, b=0))
+    assert drawn(lane) == [0, 3]
+    lane.runs.close({})
+    assert sorted(drawn(lane)) == [1, 2]
+
+
+@pytest.mark.parametrize("is_closed_first", [True, False])
+def test_what_comes_back_waits_before_the_others_of_its_key(is_closed_first: bool) -> None:
+    lane = StrictLane("aab")
+    assert lane.take(1) == [0]
+    lane.push("a")
+    if is_closed_first:
+        lane.runs.close(closed(a=0))
+        lane.give_back(0)
+    else:
+        lane.give_back(0)
+        lane.runs.close(closed(a=0))
+    assert drawn(lane) == [2]
+    lane.runs.close({})
+    assert drawn(lane) == [0, 1, 3]
+
+
+def test_a_key_that_has_nothing_else_waits_when_it_comes_back() -> None:
+    lane = StrictLane("a")
+    assert lane.take() == [0]
+    lane.runs.close(closed(a=0))
+    lane.give_back(0)
+    assert drawn(lane) == []
+    lane.push("a")
+    assert drawn(lane) == []
+    lane.runs.close({})
+    assert drawn(lane) == [0, 1]
+
+
+def test_several_that_come_back_wait_in_their_order() -> None:
+    lane = StrictLane("aaa")
+    assert lane.take(2) == [0, 1]
+    lane.runs.close(closed(a=0))
+    lane.give_back(0, 1)
+    assert drawn(lane) == []
+    lane.runs.close({})
+    assert drawn(lane) == [0, 1, 2]

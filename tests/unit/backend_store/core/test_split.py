@@ -26,7 +26,7 @@ from backend_store.core.slots import (
     slots_of_keys,
     with_opened,
 )
-from backend_store.core.split import Share, cut, routed_blocks, shares
+from backend_store.core.split import Share, cut, routed_blocks, shares, slot_bits
 from backend_store.model import Block, Epoch, Offset, Stamp, Traits
 
 PLAIN = Routing()
@@ -167,6 +167,26 @@ def test_a_block_whose_slots_part_ways_is_cut(routed: bool) -> None:
     assert told(parts) == wanted
     for part in parts:
         assert part.slots == sum(1 << slot for slot in {slot_of(keys[number]) for number in part.numbers})
+
+
+def test_blocks_say_their_slots_whether_they_were_cut_or_not() -> None:
+    keys = [*KEYS, *KEYS]
+    blocks = routed_blocks(columns([*keys]), None, PLAIN, first_table()).blocks
+    assert slot_bits(blocks, PLAIN) == slot_bits(column_blocks(columns([*keys])).blocks, PLAIN)
+    parts = shares(blocks, PLAIN, first_table(3), turn=0)
+    assert len(parts) == 3
+    for part in parts:
+        assert all(block.slots for block in part.blocks)
+        assert slot_bits(part.blocks, PLAIN) == part.slots
+
+
+def test_slots_of_blocks_that_say_nothing_are_those_of_their_messages() -> None:
+    bare = plain_blocks(KIND_JSON, [b"1"])
+    assert slot_bits(bare, PLAIN) == 1 << UNKEYED
+    assert slot_bits(bare, STRICT) == 1 << slot_of("")
+    named = column_blocks(columns([None, None], hashes=[b"i" * 16, None])).blocks
+    assert slot_bits(named, PLAIN) == 1 << UNKEYED | 1 << slot_of(b"i" * 16)
+    assert slot_bits([], PLAIN) == 0
 
 
 def test_what_a_cut_block_keeps_of_each_message_is_all_there_is() -> None:

@@ -12,13 +12,16 @@ import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.outer import records
+from backend_store.core.outer.clusters import Cluster, Report
 from backend_store.core.outer.documents import DUTY, KIND
 from backend_store.core.outer.gathered import ShardSaid
 from backend_store.core.outer.managing import Decided, Proposed, Rules
-from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove
+from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove, PlannedPartitions
+from backend_store.core.slots import SLOTS, packed
 from backend_store.metadata.documents import Document, Duty
-from backend_store.model import Conflict, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
+from backend_store.model import Conflict, OpenPlace, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
 from backend_store.node.meter import Load
+from backend_store.outer.loads import Loads
 from backend_store.outer.manager import Manager, said_of
 from backend_store.remote.store import RemoteBackends
 from tests.support.outer_world import OuterWorld
@@ -174,14 +177,18 @@ async def test_what_would_cool_a_cluster_is_proposed_and_not_done(world: OuterWo
     assert {one.cluster for one in store.all_definitions()} == {""}
 
 
-async def _planned(world: OuterWorld, manager: Manager, name: str, config: QueueConfig) -> None:
-    """The cluster of a queue is hot, and the last look planned to move it."""
+async def _planned(
+    world: OuterWorld, manager: Manager, name: str, config: QueueConfig, *, is_split: bool = False
+) -> None:
+    """The cluster of a queue is hot, and the last look planned to move it, or to split it."""
     store = world.stores[0]
     await world.backends[0].create_queue(TENANT, name, config)
     await eventually(lambda: (TENANT, name) in store.metadata.queues, "it is known")
     world.loads["main"] = Load("a", cpu=0.9)
     await manager.look()
     plan = Plan(PLAN_VERSION, (PlannedMove(name, "main", "us", TENANT),))
+    if is_split:
+        plan = Plan(PLAN_VERSION, (), (PlannedPartitions(name, 2, ("main", "us"), TENANT),))
     decided = Decided(proposed=Proposed(time.time_ns() // 1_000_000, plan))
     await store.documents.write([Document(*row) for row in records.rows_of(decided)])
 
@@ -200,6 +207,62 @@ async def test_a_queue_of_the_plan_is_had_moved(world: OuterWorld) -> None:
     for _ in range(3):
         await one.look()
     assert (one.moves_begun, one.moves_failed, len(_moves_told(world))) == (1, 0, 1)
+
+
+async def test_a_queue_of_the_plan_is_had_split(world: OuterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, Sequence[str]]] = []
+
+    async def spread(tenant: str, name: str, over: Sequence[str]) -> None:
+        asked.append((tenant, name, over))
+
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig(), is_split=True)
+    monkeypatch.setattr(world.stores[0].moves, "spread", spread)
+    for _ in range(3):
+        await one.look()
+    assert asked == [(TENANT, "orders", ["main", "us"])]
+    assert _moves_told(world) == ["90% used: half of queue 'orders' moves to 'us'"]
+    assert (one.moves_begun, one.moves_failed) == (1, 0)
+
+
+async def test_a_queue_that_somebody_split_since_it_was_planned_is_not_merged(world: OuterWorld) -> None:
+    one = await world.manager("one", MOVES)
+    await _planned(world, one, "orders", QueueConfig())
+    _split_by_hand(world.stores[0], "orders")
+    await one.look()
+    assert "left alone for 60 minutes: queue 'orders' is on its way, or lies in several" in await _last_told(world, one)
+    assert one.moves_begun == 0 and not world.stores[0].moves.under_way()
+
+
+async def test_a_queue_of_several_clusters_is_counted_in_each_and_not_planned_for(world: OuterWorld) -> None:
+    await world.manager("one", Rules())
+    store = world.stores[0]
+    for name in "ab":
+        await world.backends[0].create_queue(TENANT, name, QueueConfig())
+        await eventually(lambda name=name: (TENANT, name) in store.metadata.queues, "it is known")  # type: ignore[misc]
+    _split_by_hand(store, "b")
+    hot = {name: Cluster(Report(name, 0, 1, 0.9), is_hot=True) for name in ("main", "us")}
+    loads = Loads(store)
+    await eventually(lambda: len(_published(store)) == 2 and None not in _published(store), "it is counted")
+    assert loads.of(hot) == []
+    for name in "ab":
+        await _publish(store, name)
+    await eventually(lambda: _published(store) == [1, 1], "it is counted")
+    [load] = loads.of(hot)
+    assert (load.queue, load.cluster) == ("a", "main")
+    assert load.needs == pytest.approx(0.9 / 1.25), "a quarter of the other one is done there"
+
+
+def _split_by_hand(store: RemoteBackends, name: str) -> None:
+    """As if somebody had: a quarter of it is in the home cluster."""
+    known = store.metadata.queues[TENANT, name]
+    us = OpenPlace("us", 0, 1 << 44, packed((1 << SLOTS * 3 // 4) - 1))
+    store.metadata.queues[TENANT, name] = msgspec.structs.replace(known, beside=(us,))
+
+
+async def _last_told(world: OuterWorld, manager: Manager) -> str:
+    await manager.look()
+    return _moves_told(world)[-1]
 
 
 async def test_a_queue_that_cannot_move_is_told_and_the_looks_go_on(world: OuterWorld) -> None:

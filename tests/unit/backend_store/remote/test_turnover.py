@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.slots import Routing
 from backend_store.model import Block, FormerPlace, Offset, OnTheMove, Published, PushqError, Whereabouts
 from backend_store.remote.turnover import Turnover
 
@@ -33,6 +34,7 @@ class Part:
 class Queue:
     name, deleted, seal = "q", False, None
     config = SimpleNamespace(dedupe="id", ordering="best_effort")
+    slot_table, routing = None, Routing()
 
     def __init__(self, *former: FormerPlace) -> None:
         self.now_ms = 1_000
@@ -45,6 +47,9 @@ class Queue:
 
     def part_at(self, place: Whereabouts) -> Part:
         return self.former[place]
+
+    def bring(self, blocks: list[Block], reply: Any, claim: Any, until_ms: int, *, number: int) -> None:
+        self.current.publish(blocks, reply, claim, until_ms=until_ms)
 
     def refused_here(self) -> None: ...
 

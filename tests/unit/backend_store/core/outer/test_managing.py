@@ -336,6 +336,27 @@ def test_what_is_only_shown_does_not_move() -> None:
     assert world.memory.proposed.plan.moves and not world.moved and not world.memory.attempts
 
 
+WIDE = Load("default", "wide", "eu", 3.0, partitions=2)
+"""No other cluster can take it whole."""
+
+
+def test_a_queue_that_no_cluster_can_take_whole_is_split_and_that_is_told() -> None:
+    world = World(named=("eu", "us"), rules=MOVES)
+    world.look(eu=0.9, us=0.1, loads=[WIDE])
+    [planned] = world.memory.proposed.plan.partitions
+    assert (planned.queue, planned.partitions, planned.clusters) == ("wide", 4, ("eu", "us"))
+    world.look(eu=0.9, us=0.1, loads=[WIDE])
+    assert [(one.queue, one.to, one.is_split) for one in world.moved] == [("wide", "us", True)]
+    told = {event.kind: event.text for event in records.events_of(world.all)}
+    assert told["relief"].startswith("it would be cool without half of 'wide' to us;")
+    assert told["moves"] == "90% used: half of queue 'wide' moves to 'us'"
+    ended = NotBegun(world.moved[0], "queue 'wide' is a stream", is_refused=True)
+    world.look(eu=0.9, us=0.1, loads=[WIDE], not_begun=[ended])
+    text = "half of queue 'wide' is not moved to 'us', and is left alone for 60 minutes: queue 'wide' is a stream"
+    assert [event.text for event in records.events_of(world.all) if event.kind == "moves"][-1] == text
+    assert [(one.queue, one.is_split) for one in world.memory.attempts] == [("wide", True)], "the next manager knows"
+
+
 def test_a_plan_that_is_over_at_the_second_look_moves_nothing() -> None:
     world = moving()
     world.look(eu=COOL_AT, us=0.1, loads=[ORDERS, CLICKS])

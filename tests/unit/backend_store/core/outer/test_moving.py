@@ -17,8 +17,8 @@ from backend_store.core.outer.limits import (
     RELIEF_SEEN_MS,
     REPORT_MS_MAX,
 )
-from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, UnderWay
-from backend_store.core.outer.plans import PlannedMove
+from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, Planned, UnderWay
+from backend_store.core.outer.plans import PlannedMove, PlannedPartitions
 
 NOW_MS = 100_000_000
 PLAN = [PlannedMove(f"q{number}", "eu", "us") for number in range(RELIEF_MOVES_MAX + 2)]
@@ -35,8 +35,8 @@ def begun(
     eu: Cluster = HOT,
     us: Cluster = COOL,
     under_way: Sequence[UnderWay] = (),
-    stood: Sequence[PlannedMove] = PLAN,
-    plan: Sequence[PlannedMove] = PLAN,
+    stood: Sequence[Planned] = PLAN,
+    plan: Sequence[Planned] = PLAN,
 ) -> list[str]:
     attempts = Attempts(known, NOW_MS)
     return [one.queue for one in attempts.begin(stood, plan, {"eu": eu, "us": us}, under_way)]
@@ -104,6 +104,32 @@ def test_only_what_was_planned_at_the_look_before_begins() -> None:
 def test_a_part_of_a_queue_does_not_move() -> None:
     part = [PlannedMove("q0", "eu", "us", partition=1)]
     assert begun(stood=part, plan=part) == []
+
+
+SPLIT = PlannedPartitions("wide", 4, ("eu", "us"))
+
+
+def test_a_split_begins_by_the_same_rules_as_a_move() -> None:
+    split: list[Planned] = [SPLIT]
+    [attempt] = Attempts([], NOW_MS).begin(split, split, {"eu": HOT, "us": COOL}, [])
+    assert (attempt.of, attempt.source, attempt.to, attempt.is_split) == (("default", "wide"), "eu", "us", True)
+    assert begun(stood=[], plan=split) == []
+    assert begun(stood=split, plan=split, under_way=[under_way("a"), under_way("b")]) == []
+    assert begun(stood=split, plan=split, under_way=[under_way("wide", is_drained=True)]) == []
+    assert begun(tried("wide", RELIEF_REST_MS - 1), stood=split, plan=split) == []
+    assert begun(stood=split, plan=split, us=replace(COOL, is_hot=True)) == []
+    assert begun(stood=split, plan=split, eu=replace(HOT, is_hot=False)) == []
+
+
+def test_moves_and_splits_count_together() -> None:
+    plan: list[Planned] = [PLAN[0], SPLIT, PLAN[1]]
+    assert begun(stood=plan, plan=plan) == ["q0", "wide"]
+
+
+@pytest.mark.parametrize("clusters", [("eu",), ("eu", "us", "asia")])
+def test_what_is_no_half_of_a_queue_is_left_to_people(clusters: tuple[str, ...]) -> None:
+    plan = [PlannedPartitions("wide", 4, clusters)]
+    assert begun(stood=plan, plan=plan) == []
 
 
 def test_with_too_many_queues_to_leave_alone_none_begins() -> None:

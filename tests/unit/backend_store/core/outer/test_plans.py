@@ -88,10 +88,11 @@ def test_what_the_queues_cannot_do_is_named_and_other_tenants_are_left_alone() -
         check_queues(moved, "default", {"orders": 3})
     with pytest.raises(InvalidRequest, match=r"moves\[1\]\.queue: there is no queue 'theirs'"):
         check_queues(moved, "acme", {})
-    wider = parse(plan_of(partitions=[SPLIT]))
+    wider = parse(plan_of(partitions=[{**SPLIT, "clusters": ["eu"]}]))
     check_queues(wider, "default", {"clicks": 4})
     with pytest.raises(InvalidRequest, match=r"partitions\[0\]\.partitions is 4; queue 'clicks' has 5 already"):
         check_queues(wider, "default", {"clicks": 5})
+    check_queues(parse(plan_of(partitions=[SPLIT])), "default", {"clicks": 5})
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(

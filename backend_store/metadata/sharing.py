@@ -1,0 +1,144 @@
+"""How the slots of a queue lie in several places at once: which has which, and what goes where next.
+
+A queue that is split has several places that take publishes, each those of its slots (see `core.slots`). It is spread
+evenly over its `goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the
+next step begins when that has arrived. Merging is spreading over fewer places.
+
+Places give out numbers of their own ranges, 2^44 apart where several are open at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from backend_store.core.slots import ALL_SLOTS, SLOTS, packed, unpacked
+from backend_store.model import Conflict, FormerPlace, OpenPlace, QueueDefinition, Whereabouts
+
+FLOOR_BITS = 32
+"""Each place of a queue gives out numbers from a multiple of 2^32 on, so the place of a message is seen by its number,
+and what is still written at the former place, redriven letters among it, has numbers left."""
+OPEN_BITS = 44
+"""Where several places give out numbers at once, each has 2^44 of them before the next."""
+NUMBER_BITS = 53
+"""Numbers are below that everywhere: those of JavaScript are exact so far."""
+
+
+_ALL = packed(ALL_SLOTS)
+
+
+class Give(NamedTuple):
+    """One place gives slots, as bits, to another one."""
+
+    source: Whereabouts
+    to: Whereabouts
+    slots: int
+
+
+def open_places(definition: QueueDefinition) -> list[OpenPlace]:
+    """Those that take publishes, the first one first."""
+    if not definition.beside:
+        return [OpenPlace(definition.cluster, definition.shard, definition.floor, _ALL)]
+    rest = ALL_SLOTS
+    for one in definition.beside:
+        rest &= ~unpacked(one.slots)
+    first = OpenPlace(definition.cluster, definition.shard, definition.floor, packed(rest))
+    return [first, *definition.beside]
+
+
+def known_places(definition: QueueDefinition) -> list[OpenPlace | FormerPlace]:
+    """Where it has something, or may: those first that take publishes. A place may be there twice."""
+    return [*open_places(definition), *definition.former]
+
+
+def slots_at(definition: QueueDefinition, place: Whereabouts, *, is_leaving: bool = False) -> int:
+    """The slots that a place has, as bits; or those of them that are on their way from there."""
+    here = next((unpacked(one.slots) for one in open_places(definition) if one.place == place), 0)
+    if not is_leaving:
+        return here
+    is_source = definition.moving_to is not None and place == (definition.moving_from or definition.place)
+    return here & (unpacked(definition.moving_slots) or ALL_SLOTS) if is_source else 0
+
+
+def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:
+    """Where the numbers of a place begin that is opened now. `end`: above those of the place that it has its slots
+    from. `is_alone`: no other place gives out any meanwhile."""
+    top = max(end, definition.floor, definition.top)
+    if is_alone and definition.top <= definition.floor:
+        return ((top >> FLOOR_BITS) + 2) << FLOOR_BITS
+    return ((top >> OPEN_BITS) + 1) << OPEN_BITS
+
+
+def check_numbers(definition: QueueDefinition) -> None:
+    """Raises `Conflict` where a further place would have no numbers that all clients can hold."""
+    if next_floor(definition, definition.floor, is_alone=False) + (1 << OPEN_BITS) > 1 << NUMBER_BITS:
+        raise Conflict(
+            f"queue {definition.name!r} was split so often that no numbers are left for a further place; make it anew"
+        )
+
+
+def spread(goal: Sequence[Whereabouts], now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
+    """Has a queue spread evenly over these places, and begins with that where it need not wait."""
+
+    def change(known: QueueDefinition) -> QueueDefinition:
+        wanted = replace(known, goal=tuple(goal))
+        return wanted if why_waits(wanted) is not None and next_give(wanted) is not None else go_on(now_ms)(wanted)
+
+    return change
+
+
+def go_on(now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
+    """Begins the next step of what a queue is to be; where there is none, it is that. Raises `Conflict` where the next
+    step has to wait."""
+
+    def change(known: QueueDefinition) -> QueueDefinition:
+        if known.moving_to is not None:
+            raise Conflict(f"queue {known.name!r} moves to {known.moving_to} already")
+        if (give := next_give(known)) is None:
+            return replace(known, goal=())
+        if (why := why_waits(known)) is not None:
+            raise Conflict(why)
+        return replace(
+            known,
+            moving_to=give.to,
+            moving_since_ms=now_ms,
+            moving_from=give.source,
+            moving_slots=packed(give.slots),
+        )
+
+    return change
+
+
+def why_waits(definition: QueueDefinition) -> str | None:
+    """Why the next step cannot begin yet: in strict order a slot moves on when what it left behind is delivered."""
+    if definition.config.ordering != "strict":
+        return None
+    left = next((one for one in definition.former if not one.is_settled), None)
+    return None if left is None else f"queue {definition.name!r} has messages to deliver in {left.place}"
+
+
+def next_give(definition: QueueDefinition) -> Give | None:
+    """None: nothing is missing to the goal."""
+    if not definition.goal:
+        return None
+    places = open_places(definition)
+    has = {one.place: unpacked(one.slots) for one in places}
+    share, extra = divmod(SLOTS, len(definition.goal))
+    # Who has most now may keep one more, so that it need not move.
+    held = {place: has.get(place, 0).bit_count() for place in definition.goal}
+    ranked = sorted(definition.goal, key=lambda place: (held[place] != share + 1, -held[place]))
+    room = {place: share + (rank < extra) for rank, place in enumerate(ranked)}
+    spare: dict[Whereabouts, list[int]] = {}
+    for one in places:
+        mine = [slot for slot in range(SLOTS) if has[one.place] >> slot & 1]
+        kept = min(len(mine), room.get(one.place, 0))
+        spare[one.place] = mine[kept:]
+        if one.place in room:
+            room[one.place] -= kept
+    source = next((place for place, slots in spare.items() if slots), None)
+    to = next((place for place in definition.goal if room[place] > 0), None)
+    if source is None or to is None:
+        return None
+    return Give(source, to, sum(1 << slot for slot in spare[source][: room[to]]))
