@@ -28,7 +28,7 @@ _CLUSTER_CHARS_MAX: Final = 100
 _REFUSED: Final = (403, 409, 412)
 _UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
 _MAKING: Final = ("/v1/keys", "/v1/cluster/moves")
-_PASSING: Final = frozenset({"state", "since", "left"})
+_PASSING: Final = frozenset({"state", "since", "left", "share", "cluster", "moves"})
 
 
 class Performed(Protocol):

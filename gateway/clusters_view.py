@@ -12,12 +12,15 @@ from backend_store.remote.moving import Moves, QueueMove
 from backend_store.remote.store import RemoteBackends
 from gateway.api.cluster_shapes import (
     ClusterManagers,
+    ClusterShare,
     ClustersState,
     ClusterSummary,
     ManagerEvent,
     MoveView,
     QueuePlace,
 )
+
+SHARE_DIGITS = 4
 
 
 class ClustersView:
@@ -43,7 +46,8 @@ class ClustersView:
         """Raises `QueueNotFound`."""
         definition = self._store.metadata.find(tenant, name)
         moves = [move_view(move) for move in self.moves.under_way() if (move.tenant, move.queue) == (tenant, name)]
-        return QueuePlace(tenant, name, self.cluster_of(definition), moves)
+        shares = [ClusterShare(one.cluster, round(one.share, SHARE_DIGITS)) for one in self.moves.shares(definition)]
+        return QueuePlace(tenant, name, self.cluster_of(definition), moves, shares, self.moves.goal(definition))
 
     def state(self) -> ClustersState:
         rows = self._store.documents.all
@@ -77,7 +81,10 @@ class ClustersView:
 
 
 def move_view(move: QueueMove) -> MoveView:
-    return MoveView(move.tenant, move.queue, move.source, move.to, move.state, timestamp(move.since_ms), move.left)
+    share = round(move.share, SHARE_DIGITS)
+    return MoveView(
+        move.tenant, move.queue, move.source, move.to, move.state, timestamp(move.since_ms), move.left, share
+    )
 
 
 def _summary(cluster: BackendCluster, known: outer.Cluster | None, queues: int, now_ms: int) -> ClusterSummary:

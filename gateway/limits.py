@@ -8,6 +8,8 @@ IDENTITIES_MAX: Final = 10_000
 """Tokens whose principal is remembered; an unknown one costs a hash and a look-up more."""
 ACCESS_DECISIONS_MAX: Final = 1_000
 """Remembered answers to "may this key do that to this queue", per key."""
+SPLIT_CLUSTERS_MAX: Final = 16
+"""Clusters that one queue is split over."""
 TICKETS_MAX: Final = 100_000
 TICKET_SECONDS: Final = 30
 TEMPORARY_KEY_SECONDS: Final = 3_600

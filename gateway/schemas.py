@@ -17,6 +17,7 @@ from backend_store.model import (
     Replication,
 )
 from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
+from gateway.api.cluster_shapes import MoveWanted
 from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
 from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, QUOTA_MAX, TAGS_MAX
 from gateway.queue_config import DEFAULTS
@@ -53,6 +54,8 @@ def bounded(schemas: dict[str, Schema]) -> None:
                 _bound(schema, *ranges[name])
             if name in settings:
                 schema["description"] = settings[name].means
+    if (wanted := schemas.get(MoveWanted.__name__)) is not None:
+        wanted["oneOf"] = [_only("to", "over", "string"), _only("over", "to", "array")]
     for schema in schemas.get(Quotas.__name__, {}).get("properties", {}).values():
         _bound(schema, 1, QUOTA_MAX)
     if (config := schemas.get(QueueConfig.__name__)) is not None:
@@ -64,6 +67,11 @@ def bounded(schemas: dict[str, Schema]) -> None:
             schema = config["properties"][name]
             del schema["default"]
             schema["description"] += f" Default: {SETTINGS[name].default}."
+
+
+def _only(given: str, other: str, kind: str) -> Schema:
+    """One of two fields, which may be null where it is not given."""
+    return {"required": [given], "properties": {given: {"type": kind}, other: {"type": "null"}}}
 
 
 def _bound(schema: Schema, low: int, high: int) -> None:

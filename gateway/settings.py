@@ -316,7 +316,7 @@ class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pause_s: int = 300
     """Between two changes of a cluster's size."""
     relief: Literal["plan", "move"] = "plan"
-    """What becomes of its plan: shown, or its moves of queues are carried out."""
+    """What becomes of its plan: shown, or its queues are moved and split."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,6 +28,11 @@ def decimal(value: float) -> str:
     return f"{Decimal(f'{value:.15g}'):f}"
 
 
+def percent(part: float) -> str:
+    """Of a part of a whole: `50%`."""
+    return f"{part:.0%}" if part >= 0.01 or not part else f"{part:.1%}"
+
+
 def size(value: float | None) -> str:
     if value is None:
         return "–"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from backend_store.client.plans import NO_PLAN, Plan
 from backend_store.model import TENANT_DEFAULT
+from gateway.limits import SPLIT_CLUSTERS_MAX
+
+_OVER: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": SPLIT_CLUSTERS_MAX, "uniqueItems": True})
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -185,6 +188,8 @@ class MoveView(msgspec.Struct, frozen=True, rename={"source": "from"}):
     """When it began to be in this state."""
     left: int | None
     """Messages that the old cluster still has, dead letters among them; null while that is not known."""
+    share: float
+    """Which part of the queue goes there: 1 is all of it."""
 
 
 class MovePage(msgspec.Struct, frozen=True):
@@ -193,12 +198,22 @@ class MovePage(msgspec.Struct, frozen=True):
 
 
 class MoveWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Has a queue move to another cluster."""
+    """Has a queue move to another cluster, or lie in several: `to` or `over`, one of the two."""
 
     queue: str
-    to: str
-    """The cluster's name in the settings."""
+    to: str | None = None
+    """The cluster's name in the settings. All of the queue goes there, also of one that lies in several."""
+    over: Annotated[list[str] | None, _OVER] = None
+    """The names of the clusters that share it evenly."""
     tenant: str = TENANT_DEFAULT
+
+
+class ClusterShare(msgspec.Struct, frozen=True):
+    """Which part of a queue's publishes a cluster takes."""
+
+    cluster: str
+    share: float
+    """Those of all clusters make 1."""
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
@@ -207,6 +222,10 @@ class QueuePlace(msgspec.Struct, frozen=True):
     tenant: str
     queue: str
     cluster: str
-    """Where publishes go, or shall go next; see `moves`."""
+    """Where publishes go, or shall go next; see `moves`. Of several the first."""
     moves: list[MoveView]
     """Those of this queue that are under way."""
+    clusters: list[ClusterShare]
+    """Where publishes go now."""
+    goal: list[str]
+    """The clusters that it is being spread over; empty when nothing more is to come."""

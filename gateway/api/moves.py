@@ -1,15 +1,17 @@
-"""Queues that move from one cluster to another: begun, listed and given up. For operators."""
+"""Queues that move to other clusters, or are split over several: begun, listed and given up. For operators."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
-from backend_store.model import NotFound
+from backend_store.model import FieldError, InvalidRequest, NotFound
 from gateway.api.cluster import check_operator
-from gateway.api.cluster_shapes import MovePage, MoveWanted
+from gateway.api.cluster_shapes import MovePage, MoveView, MoveWanted, QueuePlace
 from gateway.clusters_view import ClustersView, move_view
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
+from gateway.limits import SPLIT_CLUSTERS_MAX
+from push.checks import field as invalid_field
 
 
 async def list_moves(gateway: Gateway, call: Call) -> Answer:
@@ -21,9 +23,35 @@ async def list_moves(gateway: Gateway, call: Call) -> Answer:
 async def begin(gateway: Gateway, call: Call) -> Answer:
     clusters = _clusters(gateway, call)
     wanted: MoveWanted = await call.fields(MoveWanted)
-    move = await clusters.moves.begin(wanted.tenant, wanted.queue, wanted.to)
-    location = f"/v1/cluster/queues/{quote(move.tenant, safe='')}/{quote(move.queue, safe='')}".encode()
-    return json_answer(move_view(move), 202, ((b"location", location),))
+    tenant, queue = wanted.tenant, wanted.queue
+    location = f"/v1/cluster/queues/{quote(tenant, safe='')}/{quote(queue, safe='')}".encode()
+    _check(wanted)
+    if wanted.to is not None:
+        answer: MoveView | QueuePlace = move_view(await clusters.moves.begin(tenant, queue, wanted.to))
+    else:
+        assert wanted.over is not None
+        await clusters.moves.spread(tenant, queue, wanted.over)
+        answer = clusters.place(tenant, queue)
+    return json_answer(answer, 202, ((b"location", location),))
+
+
+def _check(wanted: MoveWanted) -> None:
+    """Raises `InvalidRequest`."""
+    over = wanted.over
+    if (wanted.to is None) == (over is None):
+        detail = "name to, the cluster where the queue goes, or over, those that share it: one of the two"
+        raise InvalidRequest(detail, errors=(FieldError("/to", detail), FieldError("/over", detail)))
+    if over is None:
+        return
+    wrong = ""
+    if not 1 <= len(over) <= SPLIT_CLUSTERS_MAX:
+        wrong = f"over has {len(over)} clusters; it may have 1 to {SPLIT_CLUSTERS_MAX}"
+    elif not all(over):
+        wrong = "over has an empty name; name clusters as the settings do"
+    elif len(set(over)) < len(over):
+        wrong = "over names a cluster twice; name each once"
+    if wrong:
+        raise invalid_field("/over", wrong)
 
 
 async def give_up(gateway: Gateway, call: Call) -> Answer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final, cast
+from types import UnionType
+from typing import Any, Final, cast, get_args
 
 import msgspec
 
@@ -47,7 +48,8 @@ def page() -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
 
 def document() -> dict[str, Any]:
     """The whole document."""
-    types = {kind for o in OPERATIONS for kind in (o.request, *o.answers.values()) if _is_struct(kind)}
+    found = {kind for o in OPERATIONS for given in (o.request, *o.answers.values()) for kind in _parts(given)}
+    types = {kind for kind in found if _is_struct(kind)}
     types -= {s.PublishBody}
     schemas, refs = components([*sorted(types, key=lambda kind: kind.__name__), s.ProblemView])
     schemas |= {
@@ -85,6 +87,11 @@ def document() -> dict[str, Any]:
             },
         },
     }
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; of anything else itself."""
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _is_struct(kind: Any) -> bool:
@@ -147,7 +154,9 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
             # A document in YAML is read as what it says; other text is text.
             response["content"] = {kind: {"schema": {"type": "object" if kind == "application/yaml" else "string"}}}
         elif kind is not None:
-            response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
+            parts = [refs[cast(type, part)] for part in _parts(kind)]
+            schema = parts[0] if len(parts) == 1 else {"anyOf": parts}
+            response["content"] = {"application/json": {"schema": schema}}
         responses[str(status)] = response
     unknown = {504} if operation.takes_timeout else set()
     for status in sorted({*operation.refusals, 405, 429, 500, 503, *unknown}):

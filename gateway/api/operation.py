@@ -23,7 +23,7 @@ class Operation:
     scope: str
     """What the caller's key must have, in words."""
     answers: dict[int, Any]
-    """Status → type of the body; None for an answer without one."""
+    """Status → type of the body, or a union of such; None for an answer without one."""
     request: Any = None
     query: tuple[str, ...] = ()
     required: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ import click
 
 from gateway.commands.asking import ask
 from gateway.commands.base import group, json_option, run
-from gateway.commands.cluster_moves import move, moves
+from gateway.commands.cluster_moves import move, moves, split
 from gateway.commands.cluster_plan import apply_plan, plan
 from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
@@ -238,6 +238,7 @@ def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> N
 
 
 cluster.add_command(move)
+cluster.add_command(split)
 cluster.add_command(moves)
 cluster.add_command(plan)
 cluster.add_command(apply_plan)

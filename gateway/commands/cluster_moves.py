@@ -1,9 +1,11 @@
-"""`pushq cluster move`, `moves`: a queue goes to another cluster while it is in use; which ones are on their way."""
+"""`pushq cluster move`, `split`, `moves`: a queue goes to another cluster, or to several, while it is in use; which are
+on their way."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -15,9 +17,9 @@ from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
 from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
-from gateway.commands.places import is_at, lies_in
+from gateway.commands.places import is_at, is_over, lies_in, listed
 from gateway.commands.target import Target, target_options
-from web_console.wording import counted
+from web_console.wording import counted, percent
 
 if TYPE_CHECKING:
     from push.client import Admin
@@ -27,11 +29,10 @@ WAIT_S = 60
 MOVES = "/v1/cluster/moves"
 
 
-@command("move")
-@click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
-@click.option("--to", metavar="CLUSTER", help="Where it goes, as `pushq cluster status` names it.")
-@click.option("--tenant", metavar="TENANT", help="Whose queue it is.  [default: the context's, else default]")
-@click.option(
+of_tenant = click.option(
+    "--tenant", metavar="TENANT", help="Whose queue it is.  [default: the context's, else default]"
+)
+waits = click.option(
     "--wait",
     "wait_s",
     type=FigureRange(min=0, max=86_400),
@@ -40,7 +41,14 @@ MOVES = "/v1/cluster/moves"
     metavar="SECONDS",
     help="How long to wait until publishes arrive there.",
 )
-@click.option("--give-up", is_flag=True, help="Leave it where it is, while it is `sealing`.")
+
+
+@command("move")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
+@click.option("--to", metavar="CLUSTER", help="Where it goes, as `pushq cluster status` names it.")
+@of_tenant
+@waits
+@click.option("--give-up", is_flag=True, help="Leave it where it is, while it is `sealing`; a split goes no further.")
 @target_options
 @json_option
 def move(
@@ -49,8 +57,9 @@ def move(
     """Have QUEUE move to another cluster, while it is in use.
 
     Publishes pause for some 100 ms, wait meanwhile, and go on at the new cluster. What the old one has is delivered
-    from there, and its receipts stay valid. It can be run again: what has begun goes on whoever waits for it.
-    `pushq cluster moves` shows how far it is. The key has the scope operator.
+    from there, and its receipts stay valid. A queue that several clusters share is merged: all of it goes there, one
+    cluster's part after the other. It can be run again: what has begun goes on whoever waits for it. `pushq cluster
+    moves` shows how far it is. The key has the scope operator.
     """
     if (to is None) != give_up:
         raise click.UsageError("say what becomes of it: --to CLUSTER or --give-up, one of the two")
@@ -66,6 +75,34 @@ def move(
         tell(said)
 
 
+@command("split")
+@click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
+@click.option(
+    "--over", multiple=True, metavar="CLUSTER", help="One that shares it, as `pushq cluster status` names it. Repeats."
+)
+@of_tenant
+@waits
+@target_options
+@json_option
+def split(queue: str, over: Sequence[str], tenant: str | None, wait_s: float, target: Target, as_json: bool) -> None:
+    """Have several clusters share QUEUE evenly, while it is in use.
+
+    Each takes the publishes of its part of the keys; of messages without one, its part. Who has too much gives some to
+    the others, one after the other, each as a move. It can be run again, also with other clusters: what has begun goes
+    on whoever waits for it. `pushq cluster move QUEUE --give-up` ends it where it is, and with --to merges the queue.
+    `pushq cluster moves` shows how far it is. The key has the scope operator.
+    """
+    clusters = list(dict.fromkeys(over))
+    if len(clusters) < 2:
+        raise click.UsageError("name the clusters that share it: --over CLUSTER, two of them at least")
+    owner = target.tenant(tenant) or "default"
+    place, said = run(ask(target, lambda admin: _spread(admin, owner, queue, clusters, wait_s)))
+    if as_json:
+        put_json(place)
+    else:
+        tell(said)
+
+
 @command("moves")
 @target_options
 @json_option
@@ -74,20 +111,26 @@ def moves(target: Target, as_json: bool) -> None:
 
     sealing: the old cluster is about to take no more publishes, and the move may be given up. draining: publishes
     arrive at the new one, and what is left in the old one is delivered from there. remembering: nothing is left there
-    but the ids that it knows again. A queue that has come there is not in the list. The key has the scope operator.
+    but the ids that it knows again. share: which part of the queue goes. A queue that has come there is not in the
+    list. The key has the scope operator.
     """
     items = run(ask(target, lambda admin: admin.ask("GET", MOVES)))["items"]
     if as_json:
         put_items(items)
         return
-    columns = ("tenant", "queue", "from", "to", "state", "since", "left")
-    put_table(columns, [[*(one[name] for name in columns[:-1]), _shown(one["left"])] for one in items])
+    columns = ("tenant", "queue", "from", "to", "state", "since", "left", "share")
+    put_table(columns, [[*(one[name] for name in columns[:-2]), _shown(one["left"]), _part(one)] for one in items])
     if not items:
         tell("no queue is on its way")
 
 
 def _shown(left: int | None) -> int | str:
     return "–" if left is None else left
+
+
+def _part(move: dict[str, Any]) -> str:
+    share = move.get("share", 1.0)  # a server of an earlier version does not say
+    return "all" if share == 1 else percent(share)
 
 
 async def place_of(admin: Admin, tenant: str, queue: str) -> dict[str, Any]:
@@ -100,14 +143,20 @@ async def begin(admin: Admin, tenant: str, queue: str, to: str) -> None:
     await admin.ask("POST", MOVES, json={"tenant": tenant, "queue": queue, "to": to})
 
 
-async def arrived(admin: Admin, tenant: str, queue: str, to: str, wait_s: float) -> dict[str, Any]:
-    """The queue's place when publishes arrive there. Raises `Failure` when they do not in time."""
+async def spread(admin: Admin, tenant: str, queue: str, over: Sequence[str]) -> None:
+    """Has several clusters share a queue; where that is under way it goes on."""
+    await admin.ask("POST", MOVES, json={"tenant": tenant, "queue": queue, "over": list(over)})
+
+
+async def arrived(admin: Admin, tenant: str, queue: str, over: Sequence[str], wait_s: float) -> dict[str, Any]:
+    """The queue's place when these clusters share its publishes. Raises `Failure` when they do not in time."""
     deadline = time.monotonic() + wait_s
-    while not is_at(place := await place_of(admin, tenant, queue), to):
+    while not is_over(place := await place_of(admin, tenant, queue), over):
         if time.monotonic() > deadline:
-            goes_on = "the move goes on: `pushq cluster moves` shows how far it is, and --give-up ends it"
-            why = goes_on if place["moves"] else "no move of it is under way: somebody gave it up"
-            raise Failure(f'queue "{queue}" is not in {to} yet, it lies in {lies_in(place)}', lines=[why])
+            goes_on = "the move goes on: `pushq cluster moves` shows how far it is, and `move --give-up` ends it"
+            is_on_its_way = place["moves"] or place.get("goal")
+            why = goes_on if is_on_its_way else "no move of it is under way: somebody gave it up"
+            raise Failure(f'queue "{queue}" is not in {listed(over)} yet, it lies in {lies_in(place)}', lines=[why])
         await asyncio.sleep(LOOK_S)
     return place
 
@@ -119,9 +168,27 @@ async def _moved(admin: Admin, tenant: str, queue: str, to: str, wait_s: float) 
     await begin(admin, tenant, queue, to)
     if not wait_s:
         return await place_of(admin, tenant, queue), f'queue "{queue}" is on its way from {lies_in(place)} to {to}'
-    place = await arrived(admin, tenant, queue, to, wait_s)
+    place = await arrived(admin, tenant, queue, [to], wait_s)
+    return place, _arrived(queue, place)
+
+
+async def _spread(
+    admin: Admin, tenant: str, queue: str, over: Sequence[str], wait_s: float
+) -> tuple[dict[str, Any], str]:
+    """The queue's place, and what to say."""
+    if is_over(place := await place_of(admin, tenant, queue), over):
+        return place, f'queue "{queue}" lies in {lies_in(place)} already'
+    await spread(admin, tenant, queue, over)
+    if not wait_s:
+        said = f'queue "{queue}" is being spread over {listed(over)}; it lay in {lies_in(place)}'
+        return await place_of(admin, tenant, queue), said
+    place = await arrived(admin, tenant, queue, over, wait_s)
+    return place, _arrived(queue, place)
+
+
+def _arrived(queue: str, place: dict[str, Any]) -> str:
     left = [f"{one['from']} delivers {_rest(one['left'])}" for one in place["moves"] if one["state"] == "draining"]
-    return place, "; ".join([f'publishes to "{queue}" arrive at {to}', *left])
+    return "; ".join([f'publishes to "{queue}" arrive at {lies_in(place)}', *left])
 
 
 def _rest(left: int | None) -> str:

@@ -11,11 +11,11 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import command, json_option, run, yes_option
-from gateway.commands.cluster_moves import WAIT_S, arrived, begin, place_of
+from gateway.commands.cluster_moves import WAIT_S, arrived, begin, place_of, spread
 from gateway.commands.exits import Failure, translate
 from gateway.commands.figures import FigureRange
 from gateway.commands.output import confirm, progress, put_items, put_table, tell
-from gateway.commands.places import Place, Step, steps
+from gateway.commands.places import Place, Step, is_split, listed, steps
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
@@ -53,7 +53,7 @@ def plan(target: Target) -> None:
     default=WAIT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait, for each queue, until publishes arrive at its new cluster.",
+    help="How long to wait, for each queue, until publishes arrive at its new clusters.",
 )
 @yes_option
 @target_options
@@ -67,11 +67,12 @@ def apply_plan(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: have its queues move.
+    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: have its queues move, and be split.
 
-    They go one after the other: the next one begins when publishes arrive at the new cluster of the one before. Numbers
-    of partitions are set first. Nothing begins where one entry cannot be carried out: this version moves whole queues,
-    and a queue lies in one cluster. Run again after an interruption, it passes over what is done or under way.
+    They go one after the other: the next one begins when publishes arrive at the new clusters of the one before.
+    Numbers of partitions are set first; of a queue that clusters share, each has its part of them, and none is taken
+    away. Nothing begins where one entry cannot be carried out: one partition does not move alone. Run again after an
+    interruption, it passes over what is done or under way.
 
     The key has the scopes admin and operator. With --dry-run the scope admin is enough; where the server has no
     clusters, or the key no scope operator, clusters are then checked only with --cluster, and of queues those of the
@@ -88,8 +89,9 @@ def apply_plan(
     put_table(("tenant", "queue", "what", "from", "to", "state"), shown)
     if dry_run:
         grows, grow = "queue that gets more partitions", "queues that get more partitions"
-        many, more = len(wanted.moves), len(wanted.partitions)
-        tell(f"the plan is good: {counted(many, 'move')}, {counted(more, grows, grow)}")
+        many, split = len(wanted.moves), sum(map(is_split, wanted.partitions))
+        more = len(wanted.partitions) - split
+        tell(f"the plan is good: {counted(many, 'move')}, {counted(split, 'split')}, {counted(more, grows, grow)}")
 
 
 def _read(file: Path, clusters: Sequence[str]) -> Plan:
@@ -173,10 +175,12 @@ def _question(todo: Sequence[Step]) -> str:
     from backend_store.client.plans import PlannedMove
 
     moves = sum(isinstance(step.entry, PlannedMove) for step in todo)
-    resized = len(todo) - moves
+    split = sum(not isinstance(step.entry, PlannedMove) and is_split(step.entry) for step in todo)
+    resized = len(todo) - moves - split
     said = [f"move {counted(moves, 'queue')} to other clusters"] if moves else []
+    said += [f"split {counted(split, 'queue')} over several clusters"] if split else []
     said += [f"set the partitions of {counted(resized, 'queue')}"] if resized else []
-    return " and ".join(said).capitalize()
+    return listed(said).capitalize()
 
 
 async def _carry_out(admin: Admin, todo: Sequence[Step], file: Path, wait_s: float) -> None:
@@ -201,9 +205,13 @@ async def _do(admin: Admin, step: Step, wait_s: float) -> None:
     entry = step.entry
     if isinstance(entry, PlannedMove):
         await begin(admin, entry.tenant, entry.queue, entry.to)
-        await arrived(admin, entry.tenant, entry.queue, entry.to, wait_s)
-    else:
-        await admin.update_queue(entry.queue, {"partitions": entry.partitions})
+        await arrived(admin, entry.tenant, entry.queue, [entry.to], wait_s)
+        return
+    if step.partitions is not None:
+        await admin.update_queue(entry.queue, {"partitions": step.partitions})
+    if is_split(entry):
+        await spread(admin, entry.tenant, entry.queue, entry.clusters)
+        await arrived(admin, entry.tenant, entry.queue, entry.clusters, wait_s)
 
 
 def _rows(wanted: Plan, tenant: str, found: Sequence[Step], *, is_dry: bool) -> list[dict[str, Any]]:
@@ -216,7 +224,7 @@ def _rows(wanted: Plan, tenant: str, found: Sequence[Step], *, is_dry: bool) -> 
         {
             "tenant": one.tenant,
             "queue": one.queue,
-            "what": counted(one.partitions, "partition"),
+            "what": f"{'split, ' if is_split(one) else ''}{counted(one.partitions, 'partition')}",
             "from": None,
             "to": list(one.clusters),
         }

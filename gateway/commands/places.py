@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from web_console.wording import percent
 
 if TYPE_CHECKING:
     from backend_store.client.plans import Plan, PlannedMove, PlannedPartitions
 
 Place = Mapping[str, Any]
 """As `GET /v1/cluster/queues/{tenant}/{queue}` answers."""
+
+UNEVEN_MAX: Final = 0.01
+"""So much more or less than the others a cluster may have of a queue that lies evenly: its parts are not endlessly
+small."""
 
 
 class Step(NamedTuple):
@@ -22,33 +28,64 @@ class Step(NamedTuple):
     """It was done before, and is passed over."""
     why_not: str = ""
     """What is wrong with it, with the place in the file and what to do instead; "" for nothing."""
+    partitions: int | None = None
+    """So many the queue gets first; None: it has enough."""
+
+
+def shares(place: Place) -> dict[str, float]:
+    """By cluster, which part of a queue's publishes it takes, as far as is known."""
+    if (found := place.get("clusters")) is not None:
+        return {one["cluster"]: one["share"] for one in found}
+    leaving = [move["from"] for move in place["moves"] if move["state"] == "sealing"]
+    return {leaving[0] if leaving else place["cluster"]: 1.0}  # a server of an earlier version splits none
 
 
 def lies_in(place: Place) -> str:
-    """The cluster that takes a queue's publishes, as far as is known."""
-    leaving = [move["from"] for move in place["moves"] if move["state"] == "sealing"]
-    return str(leaving[0] if leaving else place["cluster"])
+    """The clusters that take a queue's publishes, for people: `us`, or `us (50%) and eu (50%)`."""
+    found = shares(place)
+    return listed(found) if len(found) == 1 else listed([f"{name} ({percent(part)})" for name, part in found.items()])
+
+
+def listed(names: Collection[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def is_at(place: Place, to: str) -> bool:
-    """Whether publishes arrive there."""
-    return lies_in(place) == to
+    """Whether all publishes arrive there, and nothing else is to come."""
+    return is_over(place, [to])
+
+
+def is_over(place: Place, clusters: Collection[str]) -> bool:
+    """Whether these clusters share a queue evenly, and nothing else is to come."""
+    found = shares(place)
+    is_even = all(abs(part - 1 / len(found)) <= UNEVEN_MAX for part in found.values())
+    return not place.get("goal") and found.keys() == set(clusters) and is_even
 
 
 def steps(
     plan: Plan, places: Mapping[tuple[str, str], Place | None], tenant: str, partitions: Mapping[str, int]
 ) -> list[Step]:
-    """What a plan asks for, in the order in which it is done: numbers of partitions first, for they are done at once.
+    """What a plan asks for, in the order in which it is done: what only gets partitions first, for that is
+    done at once.
 
     `places`: of all its queues, by tenant and name; None for one that there is not. `tenant`, `partitions`: of the key,
     and how many the queues of that tenant were given.
     """
-    resized = [
-        _resized(f"partitions[{at}]", entry, places[entry.tenant, entry.queue], tenant, partitions)
-        for at, entry in enumerate(plan.partitions)
+    in_order = sorted(enumerate(plan.partitions), key=lambda numbered: is_split(numbered[1]))
+    shared = [
+        (_split if is_split(entry) else _resized)(
+            f"partitions[{at}]", entry, places[entry.tenant, entry.queue], tenant, partitions
+        )
+        for at, entry in in_order
     ]
     moved = [_moved(f"moves[{at}]", entry, places[entry.tenant, entry.queue]) for at, entry in enumerate(plan.moves)]
-    return [*resized, *moved]
+    return [*shared, *moved]
+
+
+def is_split(entry: PlannedPartitions) -> bool:
+    """Whether several clusters shall share the queue."""
+    return len(entry.clusters) > 1
 
 
 def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
@@ -59,32 +96,66 @@ def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     if is_at(place, entry.to):
         return Step(at, entry, is_done=True)
-    if (here := lies_in(place)) != entry.source:
-        lies = f"queue {entry.queue!r} lies in {here!r}; make the plan anew"
+    if not _goes(place, [entry.to]) and list(shares(place)) != [entry.source]:
+        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}; make the plan anew"
         return Step(at, entry, why_not=f"{at}.from is {entry.source!r}; {lies}")
-    others = [move["to"] for move in place["moves"] if move["state"] == "sealing" and move["to"] != entry.to]
-    if others:
-        way = f"queue {entry.queue!r} is on its way to {others[0]!r}"
+    if others := _elsewhere(place, [entry.to]):
+        way = f"queue {entry.queue!r} is on its way to {_named(others)}"
         return Step(at, entry, why_not=f"{at}.to is {entry.to!r}; {way}: wait for that, and make the plan anew")
     return Step(at, entry)
+
+
+def _goes(place: Place, clusters: Collection[str]) -> bool:
+    """Whether it is being spread over these."""
+    return set(place.get("goal", ())) == set(clusters)
+
+
+def _elsewhere(place: Place, clusters: Collection[str]) -> list[str]:
+    """Where it goes that it shall not."""
+    if goal := place.get("goal"):
+        return [] if _goes(place, clusters) else list(goal)
+    return [move["to"] for move in place["moves"] if move["state"] == "sealing" and move["to"] not in clusters]
 
 
 def _resized(
     at: str, entry: PlannedPartitions, place: Place | None, tenant: str, partitions: Mapping[str, int]
 ) -> Step:
-    if len(entry.clusters) > 1:
-        apart = "a queue lies in one cluster: name that one, and add a move of the queue to another plan"
-        return Step(at, entry, why_not=f"{at}.clusters names {len(entry.clusters)}; {apart}")
     if place is None:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     [cluster] = entry.clusters
-    if not is_at(place, cluster):
-        lies = f"queue {entry.queue!r} lies in {lies_in(place)!r}: name that, or move it first"
+    if list(shares(place)) != [cluster]:
+        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}: name that, or move it first"
         return Step(at, entry, why_not=f"{at}.clusters[0] is {cluster!r}; {lies}")
     if entry.tenant != tenant:
-        theirs = f"the key is of {tenant!r}: put the entry into a plan of its own, and apply it with a key of theirs"
-        return Step(at, entry, why_not=f"{at}.tenant is {entry.tenant!r}; {theirs}")
-    return Step(at, entry, is_done=partitions.get(entry.queue) == entry.partitions)
+        return Step(at, entry, why_not=_theirs(at, entry, tenant))
+    is_done = partitions.get(entry.queue) == entry.partitions
+    return Step(at, entry, is_done=is_done, partitions=None if is_done else entry.partitions)
+
+
+def _split(at: str, entry: PlannedPartitions, place: Place | None, tenant: str, partitions: Mapping[str, int]) -> Step:
+    """`entry.partitions` are those of all its clusters, each of which has as many as the others."""
+    if place is None:
+        return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
+    if shares(place).keys().isdisjoint(entry.clusters):
+        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}: name that, too, or move it first"
+        return Step(at, entry, why_not=f"{at}.clusters are {_named(entry.clusters)}; {lies}")
+    if others := _elsewhere(place, entry.clusters):
+        way = f"queue {entry.queue!r} is on its way to {_named(others)}: wait for that, and make the plan anew"
+        return Step(at, entry, why_not=f"{at}.clusters are {_named(entry.clusters)}; {way}")
+    if entry.tenant != tenant:
+        return Step(at, entry, why_not=_theirs(at, entry, tenant))
+    each = -(-entry.partitions // len(entry.clusters))
+    more = each if partitions.get(entry.queue, each) < each else None
+    return Step(at, entry, is_done=more is None and is_over(place, entry.clusters), partitions=more)
+
+
+def _named(names: Collection[str]) -> str:
+    return listed([repr(name) for name in names])
+
+
+def _theirs(at: str, entry: PlannedPartitions, tenant: str) -> str:
+    alone = "put the entry into a plan of its own, and apply it with a key of theirs"
+    return f"{at}.tenant is {entry.tenant!r}; the key is of {tenant!r}: {alone}"
 
 
 def _absent(at: str, tenant: str, queue: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from web_console.tables import Button, Column, Table
 from web_console.visit import Problem, Visit
-from web_console.wording import counted
+from web_console.wording import counted, percent
 
 NODES: Final = (
     Column("name", "Backend"),
@@ -55,6 +55,7 @@ MOVES: Final = (
     Column("state", "State", "state"),
     Column("since", "Since", "time"),
     Column("left", "Left in the old one", "number"),
+    Column("share", "Part of it"),
 )
 SHARDS: Final = (
     Column("name", "Shard"),
@@ -111,9 +112,10 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
         *({"tenant": "default", "what": "move", **move} for move in state["plan"]["moves"]),
         *(_split_row(entry) for entry in state["plan"]["partitions"]),
     ]
+    on_their_way = [{**move, "share": percent(move["share"])} for move in under_way]
     return [
         Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
-        *([Table("Queues on their way to another cluster", MOVES, under_way, "", path=path)] if under_way else []),
+        *([Table("Queues on their way to another cluster", MOVES, on_their_way, "", path=path)] if under_way else []),
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
         *([Table("What would cool a cluster", PLAN, moves, "", path=path)] if moves else []),
     ]
@@ -121,7 +123,7 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
 
 def _split_row(entry: dict[str, Any]) -> dict[str, Any]:
     source, *to = entry["clusters"]
-    what = counted(entry["partitions"], "partition")
+    what = f"{'split, ' if to else ''}{counted(entry['partitions'], 'partition')}"
     return {"tenant": "default", **entry, "what": what, "from": source, "to": ", ".join(to)}
 
 

@@ -1,4 +1,4 @@
-"""`pushq cluster move`, `moves` and `apply-plan` at a server whose queues move as fast as a test wants."""
+"""`pushq cluster move`, `split`, `moves` and `apply-plan` at a server whose queues move as fast as a test wants."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ class Clusters:
     def __init__(self) -> None:
         self.lies = {("default", "orders"): "us", ("default", "clicks"): "us", ("acme", "theirs"): "us"}
         self.partitions = {"orders": 1, "clicks": 2}
+        self.shares: dict[tuple[str, str], dict[str, float]] = {}
+        """Of queues in several clusters."""
+        self.goals: dict[tuple[str, str], list[str]] = {}
         self.moves: dict[tuple[str, str], dict[str, Any]] = {}
         self.looks_until_sealed = 1
         self.has_clusters = True
@@ -58,16 +61,37 @@ class Clusters:
         if path == "/moves" and method == "GET":
             return 200, {"items": list(self.moves.values())}
         if path == "/moves":
+            if "over" in body:
+                return self._spread(body["tenant"], body["queue"], body["over"])
             return self._begin(body["tenant"], body["queue"], body["to"])
         _, _, tenant, queue = path.split("/")
         if (tenant, queue) not in self.lies:
             return _problem(404, "queue-not-found", f"there is no queue {queue!r}")
         if method == "DELETE":
             del self.moves[tenant, queue]
+            self.goals.pop((tenant, queue), None)
             return 204, None
         self._look(tenant, queue)
-        found = [move for move in self.moves.values() if (move["tenant"], move["queue"]) == (tenant, queue)]
-        return 200, {"tenant": tenant, "queue": queue, "cluster": self.lies[tenant, queue], "moves": found}
+        return 200, self._place(tenant, queue)
+
+    def _place(self, tenant: str, queue: str) -> dict[str, Any]:
+        at = tenant, queue
+        shares = self.shares.get(at, {self.lies[at]: 1.0})
+        return {
+            "tenant": tenant,
+            "queue": queue,
+            "cluster": self.lies[at],
+            "moves": [self.moves[at]] if at in self.moves else [],
+            "clusters": [{"cluster": cluster, "share": share} for cluster, share in shares.items()],
+            "goal": self.goals.get(at, []),
+        }
+
+    def _spread(self, tenant: str, queue: str, over: list[str]) -> tuple[int, Any]:
+        if (tenant, queue) not in self.goals:
+            self.goals[tenant, queue] = over
+            self.moves[tenant, queue] = move_of(tenant, queue, over[0], over[-1], self.looks_until_sealed)
+            self.moves[tenant, queue]["share"] = 1 / len(over)
+        return 202, self._place(tenant, queue)
 
     def _begin(self, tenant: str, queue: str, to: str) -> tuple[int, Any]:
         if queue in self.refuses:
@@ -84,7 +108,11 @@ class Clusters:
         move["left"] -= 1
         if move["left"] < 0:
             move.update(state="draining", left=3)
-            self.lies[tenant, queue] = move["to"]
+            if over := self.goals.pop((tenant, queue), []):
+                self.shares[tenant, queue] = dict.fromkeys(over, round(1 / len(over), 4))
+            else:
+                self.lies[tenant, queue] = move["to"]
+                self.shares.pop((tenant, queue), None)
 
 
 def move_of(tenant: str, queue: str, source: str, to: str, left: int) -> dict[str, Any]:
@@ -97,6 +125,7 @@ def move_of(tenant: str, queue: str, source: str, to: str, left: int) -> dict[st
         "state": "sealing",
         "since": SINCE,
         "left": left,
+        "share": 1.0,
     }
 
 
@@ -150,10 +179,15 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 ORDERS = {"queue": "orders", "from": "us", "to": "eu"}
 THEIRS = {"queue": "theirs", "tenant": "acme", "from": "us", "to": "eu"}
 CLICKS = {"queue": "clicks", "partitions": 4, "clusters": ["us"]}
+ORDERS_SHARED = {"queue": "orders", "partitions": 2, "clusters": ["us", "eu"]}
 
 
 def begun(queue: str, tenant: str = "default") -> str:
     return f"POST /v1/cluster/moves {json.dumps({'tenant': tenant, 'queue': queue, 'to': 'eu'})}"
+
+
+def spread(queue: str) -> str:
+    return f"POST /v1/cluster/moves {json.dumps({'tenant': 'default', 'queue': queue, 'over': ['us', 'eu']})}"
 
 
 def test_a_move_is_waited_for_until_publishes_arrive(shell: Shell) -> None:
@@ -162,6 +196,47 @@ def test_a_move_is_waited_for_until_publishes_arrive(shell: Shell) -> None:
     assert 'publishes to "orders" arrive at eu; us delivers 3 messages that it still has' in found.output
     again = shell("move", "orders", "--to", "eu", "--json")
     assert (json.loads(again.output)["cluster"], shell.clusters.acts) == ("eu", [begun("orders")])
+
+
+def test_a_queue_is_split_and_that_is_waited_for(shell: Shell) -> None:
+    found = shell("split", "orders", "--over", "us", "--over", "eu")
+    assert found.exit_code == 0 and shell.clusters.acts == [spread("orders")], found.output
+    said = 'publishes to "orders" arrive at us (50%) and eu (50%); us delivers 3 messages that it still has'
+    assert said in found.output
+    again = shell("split", "orders", "--over", "eu", "--over", "us")
+    assert again.exit_code == 0 and 'queue "orders" lies in us (50%) and eu (50%) already' in again.output
+    assert len(shell.clusters.acts) == 1
+
+
+def test_a_split_goes_on_without_who_began_it_and_may_be_given_up(shell: Shell) -> None:
+    shell.clusters.looks_until_sealed = NEVER
+    at_once = shell("split", "orders", "--over", "us", "--over", "eu", "--wait", "0", "--json")
+    assert (at_once.exit_code, json.loads(at_once.output)["goal"]) == (0, ["us", "eu"])
+    late = shell("split", "orders", "--over", "us", "--over", "eu", "--wait", "0.05")
+    assert late.exit_code == Exit.FAILED and "not in us and eu yet, it lies in us" in late.output
+    assert "the move goes on" in late.output
+    assert 'queue "orders" stays in us' in shell("move", "orders", "--give-up").output
+    assert not shell.clusters.goals
+
+
+def test_what_was_given_up_half_way_is_spread_evenly_when_asked_again(shell: Shell) -> None:
+    shell.clusters.shares["default", "orders"] = {"us": 0.75, "eu": 0.25}
+    found = shell("split", "orders", "--over", "us", "--over", "eu")
+    assert found.exit_code == 0 and shell.clusters.acts == [spread("orders")], found.output
+
+
+def test_a_queue_of_several_clusters_is_merged(shell: Shell) -> None:
+    shell.clusters.shares["default", "orders"] = {"us": 0.5, "eu": 0.5}
+    at_once = shell("move", "orders", "--to", "eu", "--wait", "0")
+    assert "is on its way from us (50%) and eu (50%) to eu" in at_once.output
+    found = shell("move", "orders", "--to", "eu", "--json")
+    assert found.exit_code == 0 and json.loads(found.output)["clusters"] == [{"cluster": "eu", "share": 1.0}]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--over", "us"), ("--over", "us", "--over", "us")])
+def test_a_queue_is_split_over_two_clusters_at_least(shell: Shell, arguments: tuple[str, ...]) -> None:
+    found = shell("split", "orders", *arguments)
+    assert found.exit_code == Exit.USAGE and "two of them at least" in found.output and shell.clusters.acts == []
 
 
 def test_a_move_goes_on_without_who_began_it(shell: Shell) -> None:
@@ -198,11 +273,14 @@ def test_what_is_on_its_way_is_listed(shell: Shell) -> None:
     assert "no queue is on its way" in shell("moves").output
     shell.clusters.looks_until_sealed = NEVER
     shell("move", "orders", "--to", "eu", "--wait", "0")
+    shell("split", "clicks", "--over", "us", "--over", "eu", "--wait", "0")
     shell.clusters.moves["default", "orders"]["left"] = None
+    shell.clusters.moves["default", "clicks"]["left"] = 7
     table = shell("moves").output.splitlines()
     assert [line.split() for line in table] == [
-        ["TENANT", "QUEUE", "FROM", "TO", "STATE", "SINCE", "LEFT"],
-        ["default", "orders", "us", "eu", "sealing", SINCE, "–"],
+        ["TENANT", "QUEUE", "FROM", "TO", "STATE", "SINCE", "LEFT", "SHARE"],
+        ["default", "orders", "us", "eu", "sealing", SINCE, "–", "all"],
+        ["default", "clicks", "us", "eu", "sealing", SINCE, "7", "50%"],
     ]
     assert json.loads(shell("moves", "--json").output)["items"][0]["queue"] == "orders"
 
@@ -219,6 +297,32 @@ def test_a_plan_is_carried_out_one_queue_after_the_other(shell: Shell) -> None:
         ("clicks", "done"),
     ]
     assert {move["state"] for move in shell.clusters.moves.values()} == {"draining"}
+
+
+def test_a_queue_of_a_plan_is_split_and_each_cluster_gets_its_part_of_the_partitions(shell: Shell) -> None:
+    shared = CLICKS | {"partitions": 7, "clusters": ["us", "eu"]}
+    few = ORDERS_SHARED | {"partitions": 2}
+    shell.clusters.partitions["orders"] = 3
+    found = shell.apply("--yes", "--json", partitions=[shared, few], moves=[THEIRS])
+    assert found.exit_code == 0, found.output
+    resized = 'PATCH /v1/queues/clicks {"partitions": 4}'
+    assert shell.clusters.acts == [resized, spread("clicks"), spread("orders"), begun("theirs", "acme")]
+    rows = [(row["what"], row["to"], row["state"]) for row in json.loads(found.output)["items"]]
+    assert rows[1:] == [
+        ("split, 7 partitions", ["us", "eu"], "done"),
+        ("split, 2 partitions", ["us", "eu"], "done"),
+    ]
+    again = shell.apply("--yes", partitions=[shared, few], moves=[THEIRS])
+    assert again.exit_code == 0 and again.output.count("passed over") == 3, again.output
+
+
+def test_a_split_of_a_plan_that_is_under_way_is_waited_for(shell: Shell) -> None:
+    shell.clusters.looks_until_sealed = NEVER
+    late = shell.apply("--yes", "--wait", "1", partitions=[ORDERS_SHARED])
+    assert late.exit_code == Exit.FAILED and "not in us and eu yet" in late.output
+    assert "this was partitions[0]; 0 of 1 are done" in late.output
+    shell.clusters.moves["default", "orders"]["left"] = 1
+    assert shell.apply("--yes", partitions=[ORDERS_SHARED]).exit_code == 0
 
 
 def test_a_plan_that_is_run_again_does_what_is_left(shell: Shell) -> None:
@@ -245,6 +349,9 @@ def test_a_plan_is_asked_for_and_nothing_is_done_without_the_answer(shell: Shell
     refused = shell.apply(moves=[ORDERS], partitions=[CLICKS], answers="n\n")
     assert refused.exit_code == Exit.FAILED and shell.clusters.acts == []
     assert "Move 1 queue to other clusters and set the partitions of 1 queue, at http://" in refused.output
+    split = shell.apply(moves=[THEIRS], partitions=[CLICKS, ORDERS_SHARED], answers="n\n")
+    said = "Move 1 queue to other clusters, split 1 queue over several clusters and set the partitions of 1 queue, at"
+    assert split.exit_code == Exit.FAILED and said in split.output
     assert shell.apply(moves=[ORDERS], answers="y\n").exit_code == 0
     assert shell.clusters.acts == [begun("orders")]
 
@@ -252,17 +359,16 @@ def test_a_plan_is_asked_for_and_nothing_is_done_without_the_answer(shell: Shell
 @pytest.mark.parametrize("is_dry", [False, True])
 def test_a_plan_with_entries_that_cannot_be_carried_out_begins_nothing(shell: Shell, is_dry: bool) -> None:
     clicks = {"queue": "clicks", "from": "us", "to": "eu", "partition": 0}
-    split = {"queue": "orders", "partitions": 4, "clusters": ["us", "eu"]}
     moves = [THEIRS | {"from": "eu", "to": "us"}, clicks, THEIRS | {"queue": "gone"}]
-    shell.clusters.lies["acme", "theirs"] = "asia"
-    found = shell.apply("--dry-run" if is_dry else "--yes", moves=moves, partitions=[split])
+    shell.clusters.lies |= {("acme", "theirs"): "asia", ("default", "orders"): "asia"}
+    found = shell.apply("--dry-run" if is_dry else "--yes", moves=moves, partitions=[ORDERS_SHARED])
     assert found.exit_code == Exit.FAILED and shell.clusters.acts == []
     assert "4 entries cannot be carried out, and nothing was begun" in found.output
     for said in (
         "moves[0].from is 'eu'",
         "moves[1].partition is 0",
         "moves[2].queue",
-        "partitions[0].clusters names 2",
+        "partitions[0].clusters are 'us' and 'eu'; queue 'orders' lies in 'asia'",
     ):
         assert said in found.output
 
@@ -275,8 +381,9 @@ def test_a_plan_with_a_cluster_that_there_is_not_begins_nothing(shell: Shell) ->
 
 def test_a_dry_run_shows_what_would_be_done(shell: Shell) -> None:
     shell("move", "theirs", "--to", "eu", "--tenant", "acme")
-    found = shell.apply("--dry-run", moves=[ORDERS, THEIRS])
-    assert found.exit_code == 0 and "the plan is good: 2 moves" in found.output
+    shared = CLICKS | {"clusters": ["us", "eu"]}
+    found = shell.apply("--dry-run", moves=[ORDERS, THEIRS], partitions=[shared])
+    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split, 0 queues that" in found.output
     assert "to do" in found.output and "passed over" in found.output
     assert shell.clusters.acts == [begun("theirs", "acme")]
 

@@ -102,6 +102,17 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
     )
 
 
+def test_a_move_is_to_a_cluster_or_over_several() -> None:
+    schema = validator("MoveWanted")
+    for given in ({"to": "eu"}, {"over": ["eu", "us"]}, {"to": "eu", "over": None}, {"to": None, "over": ["eu"]}):
+        assert schema.is_valid({"queue": "orders", **given}), given
+    for given in ({}, {"to": None}, {"to": "eu", "over": ["us"]}, {"over": []}, {"over": ["eu", "eu"]}):
+        assert not schema.is_valid({"queue": "orders", **given}), given
+    answer = DOCUMENTS["openapi"]["paths"]["/v1/cluster/moves"]["post"]["responses"]["202"]["content"]
+    kinds = [one["$ref"].rpartition("/")[2] for one in answer["application/json"]["schema"]["anyOf"]]
+    assert kinds == ["MoveView", "QueuePlace"]
+
+
 def test_the_config_schema_allows_what_the_server_allows() -> None:
     schema = validator("QueueConfig")
     assert schema.is_valid(msgspec.to_builtins(shown_config(QueueConfig(), "orders")))

@@ -64,7 +64,7 @@ async def test_what_would_cool_a_cluster_has_a_row_for_each_queue() -> None:
     rows = (await tables(clusters=[EU], plan=PLAN))["What would cool a cluster"].rows
     assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
         ("default", "orders", "move", "eu", "us"),
-        ("shop", "news", "4 partitions", "eu", "us"),
+        ("shop", "news", "split, 4 partitions", "eu", "us"),
     ]
 
 
@@ -72,8 +72,10 @@ async def test_queues_on_their_way_to_another_cluster_have_a_row_each_while_ther
     caption = "Queues on their way to another cluster"
     assert caption not in await tables(clusters=[EU])
     move = {"tenant": "shop", "queue": "orders", "from": "eu", "to": "us", "state": "draining", "since": "x", "left": 3}
-    rows = (await tables(under_way=(move,), clusters=[EU]))[caption].rows
-    assert [tuple(row[column.key] for column in cluster.MOVES) for row in rows] == [tuple(move.values())]
+    under_way = (move | {"share": 1.0}, move | {"share": 0.332})
+    rows = (await tables(under_way=under_way, clusters=[EU]))[caption].rows
+    shown = [tuple(row[column.key] for column in cluster.MOVES) for row in rows]
+    assert shown == [(*move.values(), "100%"), (*move.values(), "33%")]
 
 
 async def test_a_server_that_keeps_its_messages_itself_shows_no_clusters() -> None:

@@ -14,7 +14,7 @@ from web_console.door import safe_target
 from web_console.pages import alerts, cluster, messages, overview, queues, records, render
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
-from web_console.wording import age, counted, line_points, number, plural, rate, size
+from web_console.wording import age, counted, line_points, number, percent, plural, rate, size
 
 TREE = Path(web_console.__file__).parents[1]
 
@@ -59,6 +59,7 @@ def test_exported_texts_are_no_formulas() -> None:
 def test_values_read_well() -> None:
     assert (number(None), number(1234567), number(1.25)) == ("–", "1\u202f234\u202f567", "1.2")
     assert (size(999), size(1536)) == ("999 B", "1.5 KiB")
+    assert (percent(1.0), percent(0.332), percent(1 / 256), percent(0)) == ("100%", "33%", "0.4%", "0%")
     assert (age(5), age(65_000), age(3 * 86_400_000 + 4 * 3_600_000)) == ("5 ms", "1 min 5 s", "3 d 4 h")
     assert (rate(0.25), rate(1500.0)) == ("0.2/s", "1500/s")
     assert line_points([1, None, 3]) == "0.0,18.0 120.0,2.0" and line_points([1]) == ""
