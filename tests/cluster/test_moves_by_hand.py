@@ -1,4 +1,4 @@
-"""A queue is moved to another cluster by the command line, while it is published to and consumed; and so by a plan."""
+"""A queue is moved to another cluster, or split over two, by the command line and by a plan, while it is in use."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tests.support.prerequisites import require
 pytestmark = pytest.mark.anyio
 
 BACKLOG = 20
+OPEN = 2**44
+"""Numbers of a second cluster begin here."""
 HELD = 3
 MORE = 10
 CONFIG = {"dedupe": "id", "visibility_timeout_ms": 600_000}
@@ -193,7 +195,10 @@ async def test_a_plan_is_refused_whole_or_carried_out_and_may_be_run_again(tmp_p
             "moves[1].partition is 0": {"moves": [good[0], {**good[1], "partition": 0}]},
             "no cluster 'asia'": {"moves": [good[0], {**good[1], "to": "asia"}]},
             "no queue 'none'": {"moves": [good[0], {**good[1], "queue": "none"}]},
-            "partitions[0].clusters names 2": {"moves": good, "partitions": [{**stays, "clusters": ["us", "eu"]}]},
+            "tenant 'acme' has no queue": {
+                "moves": good,
+                "partitions": [{**stays, "tenant": "acme", "clusters": ["us", "eu"]}],
+            },
             "partitions[0].clusters[0] is 'eu'": {"moves": good, "partitions": [{**stays, "clusters": ["eu"]}]},
         }
         for said, plan in wrong.items():
@@ -217,3 +222,47 @@ async def test_a_plan_is_refused_whole_or_carried_out_and_may_be_run_again(tmp_p
         assert again.code == 0 and again.out.count("passed over") == 3, again
         await world.publish(one, more := [f"more-{number}" for number in range(MORE)])
         assert sorted(await world.rest_of(one)) == sorted([*bodies, *more])
+
+
+async def test_a_queue_is_split_and_merged_while_it_is_in_use_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    async with opened(tmp_path, PAIR) as world:
+        queue = await world.queue_of_us()
+        before = [f"before-{number}" for number in range(BACKLOG)]
+        await world.publish(queue, before)
+        held = await world.take(queue, HELD)
+
+        async with world.published_to(queue) as confirmed:
+            place = await world.done("split", queue, "--over", "us", "--over", "eu")
+            halves = [{"cluster": "us", "share": 0.5}, {"cluster": "eu", "share": 0.5}]
+            assert (place["clusters"], place["goal"]) == (halves, [])
+            again = await world.cli("split", queue, "--over", "eu", "--over", "us")
+            assert (again.code, "already" in again.err) == (0, True), again
+            assert all(one["duplicate"] for one in await world.publish(queue, before))
+            parts = {one["seq"] >= OPEN for one in await world.publish(queue, [f"after-{n}" for n in range(BACKLOG)])}
+            assert parts == {False, True}, "both clusters take some"
+            merged = await world.done("move", queue, "--to", "us")
+            assert merged["clusters"] == [{"cluster": "us", "share": 1.0}]
+        await world.ack(queue, held)
+        delivered = Counter([*(one["body"] for one in held), *await world.rest_of(queue)])
+        unsure = {f"during-{len(confirmed)}"}
+        assert set(delivered) - unsure == {*before, *confirmed, *(f"after-{number}" for number in range(BACKLOG))}
+        assert set(delivered.values()) == {1}, delivered
+
+
+async def test_a_plan_splits_a_queue_and_may_be_run_again(tmp_path: Path) -> None:
+    async with opened(tmp_path, PAIR) as world:
+        queue = await world.queue_of_us()
+        entry = {"queue": queue, "partitions": 4, "clusters": ["us", "eu"]}
+        await world.publish(queue, bodies := [f"{number}" for number in range(BACKLOG)])
+        shown = await world.apply("--dry-run", partitions=[entry])
+        assert shown.code == 0 and shown.out.count("to do") == 1, shown
+        applied = await world.apply("--yes", "--json", partitions=[entry])
+        assert applied.code == 0, applied
+        assert [row["state"] for row in applied.json()["items"]] == ["done"]
+        place = (await world.http.get(f"/v1/cluster/queues/default/{queue}")).json()
+        assert {one["cluster"]: one["share"] for one in place["clusters"]} == {"us": 0.5, "eu": 0.5}
+        assert (await call(world.http, "GET", queue))["config"]["partitions"] == 2, "in each of them"
+        again = await world.apply("--yes", partitions=[entry])
+        assert again.code == 0 and again.out.count("passed over") == 1, again
+        await world.publish(queue, more := [f"more-{number}" for number in range(MORE)])
+        assert sorted(await world.rest_of(queue)) == sorted([*bodies, *more])

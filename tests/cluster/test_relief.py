@@ -1,4 +1,5 @@
-"""A cluster is hot, and `pushq manager` has a queue move to the other one, under a load that does not give up."""
+"""A cluster is hot, and `pushq manager` has a queue move to the other one, or half of it: under a load that does not
+give up."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tests.cluster.test_cluster import patient
 from tests.cluster.test_manager import ALONE, DISK_MIB, HOT, Clusters, fill
 from tests.cluster.test_moves import World, opened
 from tests.cluster.test_several_clusters import PAIR
+from tests.cluster.test_split import KEYS, OPEN, lies_in
 from tests.support.consumers import call
 from tests.support.manager import Manager
 from tests.support.patience import until
@@ -22,7 +24,10 @@ from tests.support.stubborn_load import StubbornLoad
 pytestmark = pytest.mark.anyio
 
 MORE = 40
+MUCH = 600
 ROOM_MIB = 1024
+LITTLE_ROOM = 0.4
+"""So full the other cluster is when it cannot take the queue whole: hot is 80 %, cool 70."""
 HANDLING_S = 0.2
 """A disk is full of what queues hold, so that is what the manager looks at: this one always holds something."""
 run = anyio.to_thread.run_sync
@@ -56,6 +61,38 @@ async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_l
                     metrics = manager.page("/metrics")
                     assert "\npushq_manager_moves_total 1.0\n" in metrics
                     assert "\npushq_manager_move_failures_total 0.0\n" in metrics
+
+
+async def test_a_manager_has_a_queue_split_that_no_other_cluster_can_take_whole(tmp_path: Path) -> None:
+    require("etcd")
+    with small_disk(tmp_path / "disk", DISK_MIB) as disk, small_disk(tmp_path / "room", ROOM_MIB) as room:
+        full = {**ALONE, "PUSHQ_DATA": str(disk / "a")}
+        async with opened(tmp_path, full, PAIR, names="a", room=room) as world:
+            one, other = world.gateways
+            async with patient(one) as http:
+                queue = await world.queue_of(http, "us")
+                load = StubbornLoad([one.url, other.url], one.headers, queue, handling_s=HANDLING_S, keys=KEYS)
+                with Manager("one", tmp_path, _env(world)):
+                    clusters = Clusters(one)
+                    await run(fill, room, LITTLE_ROOM)
+                    await run(
+                        until,
+                        lambda: (clusters.of("eu").get("utilisation") or 0) > LITTLE_ROOM - 0.05,
+                        "it is that full",
+                    )
+                    async with load.running():
+                        await load.more(MORE)
+                        await run(fill, disk, HOT)
+                        await lies_in(http, queue, us=0.5, eu=0.5)
+                        places = load.history.places
+                        before = set(places)
+                        await load.more(MUCH)
+                    new = [seq for name, (_, seq) in places.items() if name not in before]
+                    share = sum(seq >= OPEN for seq in new) / len(new)
+                    assert 0.4 < share < 0.6, f"{share:.0%} of {len(new)} went to the second cluster"
+                    assert await load.broken() == []
+                    events = [event["text"] for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
+                    assert len(events) == 1 and f"half of queue '{queue}' moves to 'eu'" in events[0], events
 
 
 def _env(world: World) -> dict[str, str]:
