@@ -309,6 +309,9 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     """Over which places it is being spread evenly; (): it stays as it is."""
     top: int = 0
     """The highest floor that a place of it ever had beside others; numbers above it are free."""
+    since: int = 0
+    """The version with which slots went to another place last, while one remembers ids of some; 0: none does. What is
+    published under an id by whoever knows only an older one is refused, for a later place may know the id."""
     takes: bytes = b""
     """To a shard alone: the slots that it takes here, as bits; b"": all, or none."""
     holds: bytes = b""

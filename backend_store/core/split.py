@@ -74,6 +74,16 @@ def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
     return found
 
 
+def message_slots(blocks: Sequence[Block], routing: Routing) -> list[int]:
+    """The slot of each message of a call; `UNKEYED` where any partition may take it."""
+    found: list[int] = []
+    for block in blocks:
+        is_one = block.slots and not block.slots & (block.slots - 1)
+        slots = block.slots.bit_length() - 1 if is_one else _slots(block, routing)
+        found += [slots] * block.count if isinstance(slots, int) else slots
+    return found
+
+
 def slot_bits(blocks: Sequence[Block], routing: Routing) -> int:
     """The slots of a call's messages, with `UNKEYED` among them."""
     bits = 0
@@ -82,10 +92,14 @@ def slot_bits(blocks: Sequence[Block], routing: Routing) -> int:
     return bits
 
 
-def _slots_in(block: Block, routing: Routing) -> int:
+def _slots(block: Block, routing: Routing) -> Sequence[int] | int:
     traits = block.traits
     known = Known(None, None, None) if traits is None else Known(traits.keys, traits.ids, traits.stamps)
-    slots = slots_of(known, block.count, routing)
+    return slots_of(known, block.count, routing)
+
+
+def _slots_in(block: Block, routing: Routing) -> int:
+    slots = _slots(block, routing)
     if isinstance(slots, int):
         return 1 << slots
     bits = 0

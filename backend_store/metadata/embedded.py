@@ -87,6 +87,10 @@ class KeyUse(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class ChangedMeanwhile(Conflict):
+    """Something was decided on a version of a queue's definition that has passed."""
+
+
 class Metadata:
     """All definitions of one embedded node."""
 
@@ -300,12 +304,12 @@ class Metadata:
             return changed
 
     async def relocate(self, tenant: str, name: str, version: int, change: Step) -> QueueDefinition:
-        """One step of a queue's move: see `relocation`. Raises `QueueNotFound`, `Conflict` where `version` has passed,
-        and what `change` raises."""
+        """One step of a queue's move: see `relocation`. Raises `QueueNotFound`, `ChangedMeanwhile` where `version` has
+        passed, and what `change` raises."""
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version:
-                raise Conflict(f"queue {name!r} has changed meanwhile")
+                raise ChangedMeanwhile(f"queue {name!r} has changed meanwhile")
             changed = msgspec.structs.replace(change(known), version=version + 1)
             batch = Batch()
             partitions = None

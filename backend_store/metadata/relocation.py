@@ -111,6 +111,7 @@ def arrive(end: int, now_ms: int) -> Change:
             top=max(known.top, floor) if is_new else known.top,
             former=(left, *_without(known.former, to, given, left.place)),
             beside=tuple(places.values()),
+            since=known.since if is_whole else known.version + 1,
         )
         return arrived if next_give(arrived) is not None else replace(arrived, goal=())
 
@@ -156,7 +157,11 @@ def settle(place: Whereabouts) -> Change:
 
 
 def forget(place: Whereabouts) -> Change:
-    return lambda known: replace(known, former=tuple(one for one in known.former if one.place != place))
+    def change(known: QueueDefinition) -> QueueDefinition:
+        former = tuple(one for one in known.former if one.place != place)
+        return replace(known, former=former, since=known.since if any(one.slots for one in former) else 0)
+
+    return change
 
 
 def places_of(definition: QueueDefinition) -> list[Whereabouts]:

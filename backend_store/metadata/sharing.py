@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backend_store.core.slots import ALL_SLOTS, SLOTS, packed, unpacked
+from backend_store.core.slots import ALL_SLOTS, SLOTS, UNKEYED, packed, unpacked
 from backend_store.model import Conflict, FormerPlace, OpenPlace, QueueDefinition, Whereabouts
 
 FLOOR_BITS = 32
@@ -60,6 +60,27 @@ def slots_at(definition: QueueDefinition, place: Whereabouts, *, is_leaving: boo
         return here
     is_source = definition.moving_to is not None and place == (definition.moving_from or definition.place)
     return here & (unpacked(definition.moving_slots) or ALL_SLOTS) if is_source else 0
+
+
+def leaving_bits(definition: QueueDefinition) -> int:
+    """What is on its way, as bits; with `UNKEYED` where its place takes nothing beside."""
+    if definition.moving_to is None:
+        return 0
+    source = definition.moving_from or definition.place
+    has = slots_at(definition, source)
+    leaving = slots_at(definition, source, is_leaving=True)
+    return leaving | 1 << UNKEYED if leaving == has else leaving
+
+
+def moved_slots(before: QueueDefinition, now: QueueDefinition) -> int:
+    """What lies elsewhere now, or stays after all where it was to leave; as bits with `UNKEYED`."""
+    was, lies = ({one.place: unpacked(one.slots) for one in open_places(each)} for each in (before, now))
+    moved = 0
+    for place in {*was, *lies}:
+        moved |= was.get(place, 0) ^ lies.get(place, 0)
+    if not was.keys() <= lies.keys():
+        moved |= 1 << UNKEYED
+    return moved | leaving_bits(before) & ~leaving_bits(now)
 
 
 def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from backend_store.model import Block, Claim, Published, PushqError, Stamp
+from backend_store.model import Block, Claim, Original, Published, PushqError, Stamp
 
 PublishReply = Callable[[Published | PushqError], None]
 
@@ -19,7 +19,8 @@ class Call(msgspec.Struct, frozen=True):
     messages were in a queue before. `stays`: in this very queue, so that its limits say nothing about them. `slots` are
     those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
     `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
-    nothing. Where it comes by itself, `follows` are the slots of the messages that come behind it. After `until_ms`, by
+    nothing. `others`: what is known of some of its messages before, none of which is stored. Where a claim comes by
+    itself, `follows` are the slots of the messages that come behind it. After `until_ms`, by
     the same clock, the call is not begun any more; 0 for one that waits as long as it takes.
     """
 
@@ -38,6 +39,7 @@ class Call(msgspec.Struct, frozen=True):
     stays: bool = False
     until_ms: int = 0
     follows: int = 0
+    others: Mapping[int, Original | PushqError] | None = None
 
 
 def is_plain(blocks: Sequence[Block]) -> bool:

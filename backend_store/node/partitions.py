@@ -32,6 +32,7 @@ from backend_store.model import (
     Offset,
     OnTheMove,
     Original,
+    OutcomeUnknown,
     Overloaded,
     Published,
     PushqError,
@@ -367,7 +368,7 @@ def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published
     if not placed:
         errors = [result for _, result in parts if isinstance(result, PushqError)]
         if len({isinstance(error, OnTheMove) for error in errors}) < 2:
-            return errors[0]
+            return next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
         placed = [Published(max(0, parts[0][0].partition), Offset(-1), 0)]
     places: dict[int, tuple[int, int]] = {}
     others: dict[int, Original | PushqError] = {}

@@ -133,6 +133,8 @@ class Publishing:
         others: dict[int, Original | PushqError] = {}
         if call.moves or has_holes(call.blocks):
             others = dict.fromkeys(_holes(call), Original(-1))
+        if call.others:
+            others.update(call.others)
         self._others.append(others)
         known = Known.NEW
         if call.claim is not None:
@@ -200,7 +202,7 @@ class Publishing:
             return ids
         if not has_room:
             full = dedupe_full()
-            others.update({n: full for n in range(call.messages) if n not in known})
+            others.update({n: full for n in range(call.messages) if n not in known and n not in others})
             return ids
         if len(unique) == len(fresh) and self._cycle_ids.isdisjoint(unique):
             return ids

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from backend_store.core.bits import indexes
+from backend_store.core.block import gone_of
 from backend_store.core.names import name_in_call
 from backend_store.core.slots import routing_of, slot_of
-from backend_store.core.split import slot_bits
+from backend_store.core.split import message_slots, slot_bits
 from backend_store.model import Offset, OnTheMove, Original, Published, PushqError, QueueConfig
 from backend_store.node.calls import Call, ids_of
 from backend_store.node.claims import Claims, Known
@@ -31,18 +35,40 @@ def on_the_move(label: str) -> OnTheMove:
 
 
 def kept(partition: Partition, calls: Sequence[Call], answers: Answers) -> list[Call]:
-    """The calls that may go on: those all of whose slots are taken here; and messages that were in the queue before,
-    redriven ones among them, find room whatever their slots are. All others have their answer."""
+    """The calls that may go on: those whose slots are taken here, or the messages of them whose slots are; and messages
+    that were in the queue before, redriven ones among them, find room whatever their slots are. All others have their
+    answer. A call with an idempotency key goes on whole or not at all."""
     goes_on = []
     for call in calls:
         is_stray = not partition.takes or bool(_slots_of(call, partition.config) & ~partition.takes)
         if call.must_fit or call.moves:
             partition.inbox.strays += is_stray
         elif is_stray:
-            answers.append((call.reply, recalled([partition, *partition.elders()], call, partition.config)))
-            continue
+            known = recalled([partition, *partition.elders()], call, partition.config)
+            rest = _without_strays(call, partition, known) if call.claim is None else None
+            if rest is None:
+                answers.append((call.reply, known))
+                continue
+            call = rest
         goes_on.append(call)
     return goes_on
+
+
+def _without_strays(call: Call, partition: Partition, known: Published | PushqError) -> Call | None:
+    """The call with an answer, from what is `known`, to those of its messages that are not taken here; None where that
+    is all of them."""
+    first, strays = 0, []
+    slots = message_slots(call.blocks, routing_of(partition.config))
+    for block in call.blocks:
+        there = (1 << block.count) - 1 & ~gone_of(block)
+        strays += [first + n for n in indexes(there) if not partition.takes >> slots[first + n] & 1]
+        first += block.count
+    if len(strays) == call.messages:
+        return None
+    found = known.others or {} if isinstance(known, Published) else {}
+    refusal = known if isinstance(known, PushqError) else on_the_move(partition.label)
+    others = {n: found.get(n, refusal) for n in strays}
+    return msgspec.structs.replace(call, is_plain=False, others=others) if strays else call
 
 
 def _slots_of(call: Call, config: QueueConfig) -> int:

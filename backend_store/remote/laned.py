@@ -198,7 +198,9 @@ class LanedQueue(PartedQueue):
         line = self._cluster.doors.line_of(lane)
         budget_ms = until_ms - self._store.steady_ms() if until_ms else SETTLE_MS_MAX
         number = line.next_number()
-        frame = Publish(number, budget_ms, self.tenant, self.name, self.uid, sent_blocks(share.blocks), claim)
+        frame = Publish(
+            number, budget_ms, self.tenant, self.name, self.uid, sent_blocks(share.blocks), claim, self.told
+        )
 
         def done(result: Placed | PushqError) -> None:
             self._store.forget_looks(self.place_there)

@@ -78,6 +78,7 @@ from backend_store.wire.store_frames import (
     from_backend,
     pack,
     raw,
+    sent_publish,
 )
 
 log = structlog.get_logger("pushq.line")
@@ -478,7 +479,7 @@ class Line:
                 if call.trace is not None:
                     settled_for[number] = call.trace
                 continue
-            publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
+            publishes.append(sent_publish(call.frame, max(0, call.begins_until_ms() - now_ms)))
             size += call.size
             if call.trace is not None:
                 published_for[number] = call.trace

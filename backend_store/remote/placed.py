@@ -24,7 +24,7 @@ from backend_store.core.receipts import claimed_fields
 from backend_store.core.sealing import Seal
 from backend_store.core.slots import SlotTable, slot_of
 from backend_store.metadata.relocation import as_known_in
-from backend_store.metadata.sharing import known_places, open_places
+from backend_store.metadata.sharing import known_places, leaving_bits, moved_slots, open_places
 from backend_store.model import (
     Block,
     Claim,
@@ -109,9 +109,8 @@ class PlacedQueue(PartedQueue):
         super().redefined(definition)
         self._refusals = 0
         self._place_parts()
-        is_elsewhere = _layout(before) != _layout(definition)
-        if not self.is_companion and (is_elsewhere or (before.moving_to is not None and definition.moving_to is None)):
-            self._turnover.hold()
+        if not self.is_companion and (moved := moved_slots(before, definition)):
+            self._turnover.hold(moved)
             self._store.background(self._settle_in())
         self._wake()
         for part in self.parts:
@@ -142,7 +141,7 @@ class PlacedQueue(PartedQueue):
         self.home = self.current.home
         if len(open_now) > 1:
             takers = [self._at.get(one.place) or self._missing[one.place] for one in open_now]
-            self._routes = Routes(open_now, takers, self.routing)
+            self._routes = Routes(open_now, takers, self.routing, leaving_bits(definition))
         else:
             self._routes = None
 
@@ -196,6 +195,11 @@ class PlacedQueue(PartedQueue):
     # ------------------------------------------------------------------------------------------------------ publish
 
     @property
+    def is_apart(self) -> bool:
+        """It lies in several places at once."""
+        return self._routes is not None
+
+    @property
     def is_split(self) -> bool:
         return self._routes is not None or self.current.is_split
 
@@ -226,22 +230,32 @@ class PlacedQueue(PartedQueue):
     def bring(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, *, number: int
     ) -> None:
-        """Sends a call to where its messages lie. `number`: of the call, by which those go round that may lie anywhere.
-        Raises `Unavailable` where a block has to be cut that nobody here has the key for."""
+        """Sends a call to where its messages lie. `number`: of the call, by which those go round that may lie
+        anywhere."""
         if self._routes is None:
             self.current.publish(blocks, reply, claim, until_ms=until_ms)
-        elif claim is None:
-            _bring(self._routes.bound(blocks, number, self._seal), reply, None, until_ms)
+            return
+        try:
+            bound = self._routes.bound(blocks, number, self._seal)
+        except PushqError as error:
+            reply(error)
+            return
+        if claim is None:
+            _bring(bound, reply, None, until_ms)
         else:
-            self._bring_claimed(self._routes, blocks, reply, claim, until_ms, number)
+            self._bring_claimed(self._routes.part_of(slot_of(claim.key)), bound, blocks, reply, claim, until_ms)
 
     def _bring_claimed(
-        self, routes: Routes, blocks: list[Block], reply: PublishReply, claim: Claim, until_ms: int, number: int
+        self,
+        owner: RemoteQueue | ClusterAway,
+        bound: list[Bound],
+        blocks: list[Block],
+        reply: PublishReply,
+        claim: Claim,
+        until_ms: int,
     ) -> None:
         """Its key is bound where the key's own slot lies, since each repeat must ask in the same place; and with that
         in each place that gets some of its messages."""
-        owner = routes.part_of(slot_of(claim.key))
-        bound = routes.bound(blocks, number, self._seal)
         if isinstance(owner, ClusterAway):
             reply(owner)
             return
@@ -278,7 +292,7 @@ class PlacedQueue(PartedQueue):
         while not self._store.first.line.is_open and not self.deleted:  # noqa: ASYNC110 - a line tells nobody
             await asyncio.sleep(MOVE_RETRY_SECONDS_MAX)
         self._is_retrying = False
-        if not self.deleted and self.definition.moving_to is None:
+        if not self.deleted and self._turnover.closed & ~leaving_bits(self.definition):
             await self._settle_in()
 
     async def _settle_in(self) -> None:
@@ -288,7 +302,7 @@ class PlacedQueue(PartedQueue):
         told = [asyncio.ensure_future(_adopted(home, self.definition)) for home in homes]
         if told:
             await asyncio.wait(told, timeout=MOVE_SETTLE_SECONDS_MAX)
-        self._turnover.turn()
+        self._turnover.turn(leaving_bits(self.definition))
         for one in told:
             await one
 
@@ -448,11 +462,6 @@ class PlacedQueue(PartedQueue):
         if outcome == "unknown":
             self._check_all_there()
         return outcome
-
-
-def _layout(definition: QueueDefinition) -> set[tuple[Whereabouts, bytes]]:
-    """Where which slots lie."""
-    return {(one.place, one.slots) for one in open_places(definition)}
 
 
 def _bring(bound: Sequence[Bound], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:

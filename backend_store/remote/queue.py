@@ -301,7 +301,7 @@ class RemoteQueue(Redriving, Ranges):
         now_ms = self._store.steady_ms()
         budget_ms = until_ms - now_ms if until_ms else SETTLE_MS_MAX
         sent = sent_blocks(blocks)
-        frame = Publish(line.next_number(), budget_ms, self.tenant, self.name, self.uid, sent, claim)
+        frame = Publish(line.next_number(), budget_ms, self.tenant, self.name, self.uid, sent, claim, self.told)
 
         def done(result: Any) -> None:
             self._store.forget_looks(self.place_there)
@@ -310,6 +310,11 @@ class RemoteQueue(Redriving, Ranges):
         may_repeat = claim is not None or all(map(is_known_again, blocks))
         size = sum(len(block.data) for block in blocks)
         line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size, self._known_ms))
+
+    @property
+    def told(self) -> int:
+        """The version of its definition that is known here, where some of its ids lie in other places."""
+        return self.definition.version if self.definition.since else 0
 
     @property
     def _known_ms(self) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backend_store.core.sealing import Seal
-from backend_store.core.slots import SLOTS, Member, Routing, SlotTable, unpacked
+from backend_store.core.sealing import CannotOpen, Seal
+from backend_store.core.slots import SLOTS, UNKEYED, Member, Routing, SlotTable, unpacked
 from backend_store.core.split import Share, shares
-from backend_store.model import PARTITIONS_MAX, Block, ClusterAway, OpenPlace
+from backend_store.model import PARTITIONS_MAX, Block, ClusterAway, OpenPlace, Unavailable
 from backend_store.remote.queue import RemoteQueue
 
 _TURN = 157
@@ -16,10 +16,12 @@ _TURN = 157
 
 
 class PlaceTable(SlotTable, frozen=True, dict=True):
-    """A slot table whose partitions are places. Each gets as many calls without a slot as it has slots."""
+    """A slot table whose partitions are places. `round`: those that calls without a slot go to in turn."""
+
+    round: tuple[int, ...] = (0,)
 
     def spread(self, turn: int) -> int:
-        return self.owners[turn * _TURN % SLOTS]
+        return self.round[turn * _TURN % len(self.round)]
 
 
 class Bound(NamedTuple):
@@ -30,10 +32,15 @@ class Bound(NamedTuple):
 
 
 class Routes:
-    """See the file's first sentence. `parts`: of each open place, or why nobody here can reach it."""
+    """See the file's first sentence. `parts`: of each open place, or why nobody here can reach it. What has no slot
+    goes to each by its share, and to none for slots that are `leaving` it."""
 
     def __init__(
-        self, places: Sequence[OpenPlace], parts: Sequence[RemoteQueue | ClusterAway], routing: Routing
+        self,
+        places: Sequence[OpenPlace],
+        parts: Sequence[RemoteQueue | ClusterAway],
+        routing: Routing,
+        leaving: int = 0,
     ) -> None:
         self._parts = parts
         self._routing = routing
@@ -43,20 +50,17 @@ class Routes:
             for slot in range(SLOTS):
                 if bits >> slot & 1:
                     owners[slot] = number
-        self._places = _table(owners)
+        staying = [owner for slot, owner in enumerate(owners) if not leaving >> slot & 1]
+        self._places = _table(owners, staying or owners)
         self._encoding: tuple[list[SlotTable | None], SlotTable] | None = None
 
     def bound(self, blocks: Sequence[Block], turn: int, seal: Seal | None) -> list[Bound]:
-        """The messages of a call by where they go."""
-        found = shares(blocks, self._routing, self._places, turn, seal)
+        """The messages of a call by where they go. Raises `Unavailable`."""
+        found = divided(blocks, self._routing, self._places, turn, seal)
         return [Bound(self._parts[share.partition], share) for share in found]
 
     def part_of(self, slot: int) -> RemoteQueue | ClusterAway:
         return self._parts[self._places.owners[slot]]
-
-    @property
-    def routing(self) -> Routing:
-        return self._routing
 
     @property
     def encoding(self) -> SlotTable:
@@ -69,10 +73,25 @@ class Routes:
                 table = inner[place]
                 number = table.places[slot] if table is not None else 0
                 owners.append(place * (PARTITIONS_MAX + 1) + (number if number >= 0 else PARTITIONS_MAX))
-            known = self._encoding = inner, _table(owners)
+            known = self._encoding = inner, _table(owners, owners)
         return known[1]
 
 
-def _table(owners: Sequence[int]) -> PlaceTable:
-    members = {number: Member("open", 1) for number in sorted(set(owners))}
-    return PlaceTable(1, tuple(owners), tuple(owners), members)
+def apart(blocks: Sequence[Block], routing: Routing, slots: int, seal: Seal | None) -> list[Share]:
+    """A call's messages in two: those of some slots, given as bits with `UNKEYED`, and the others. Raises
+    `Unavailable`."""
+    owners = [slots >> slot & 1 for slot in range(SLOTS)]
+    return divided(blocks, routing, _table(owners, [slots >> UNKEYED & 1]), 0, seal)
+
+
+def divided(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int, seal: Seal | None) -> list[Share]:
+    """See `core.split.shares`. Raises `Unavailable` where a block has to be cut that nobody here can open."""
+    try:
+        return shares(blocks, routing, table, turn, seal)
+    except CannotOpen as error:
+        raise Unavailable(f"a call cannot be divided among clusters: {error}", retry_after_ms=500) from None
+
+
+def _table(owners: Sequence[int], turns: Sequence[int]) -> PlaceTable:
+    members = {number: Member("open", 1) for number in sorted({*owners, *turns})}
+    return PlaceTable(1, tuple(owners), tuple(owners), members, round=tuple(turns))

@@ -1,12 +1,14 @@
 """Publishes to a queue that may move to another cluster, in the order in which they came.
 
-Nearly always a call goes to where the queue lies, at once. It waits here in two cases:
+Nearly always a call goes to where its slots lie, at once. It waits here in two cases:
 
-- Where the queue lay takes no more publishes. Calls that it refused wait for the definition that says where the queue
-  lies now, and all that came after them wait behind them. They go on when everything that went to the old place has its
-  answer: nothing may be overtaken by what was sent before it.
-- The queue came from elsewhere, and the call may be a repeat of what was published there. Former places are asked
+- Where its slots lay takes no more publishes of them. Calls that it refused wait for the definition that says where the
+  slots lie now, and all calls of the same slots that came after them wait behind them. They go on when everything of
+  those slots that was sent before has its answer: nothing may be overtaken by what was sent before it.
+- The slots came from elsewhere, and the call may be a repeat of what was published there. Former places are asked
   first: they refuse what they do not know, and what they know is left out of what the present place is brought.
+
+A queue that lies in one place has, so to speak, one slot.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ import msgspec
 
 from backend_store.client.queue import PublishReply
 from backend_store.core.block import punch
-from backend_store.core.slots import unpacked
-from backend_store.core.split import shares, slot_bits
+from backend_store.core.slots import EVERY_SLOT, slot_of, unpacked
+from backend_store.core.split import Share, message_slots, slot_bits
 from backend_store.model import (
     Block,
     Claim,
@@ -42,6 +44,7 @@ from backend_store.model import (
 )
 from backend_store.node.partitions import Gathered, places_of
 from backend_store.remote.limits import LINE_CALLS_MAX, MOVED_RETRY_MS, SETTLE_MS_MAX, SWEEP_SECONDS
+from backend_store.remote.routes import apart, divided
 
 if TYPE_CHECKING:
     from backend_store.remote.placed import PlacedQueue
@@ -93,6 +96,7 @@ class _Call:
 
     __slots__ = (
         "asked",
+        "bits",
         "blocks",
         "claim",
         "is_asking",
@@ -106,9 +110,11 @@ class _Call:
     )
 
     def __init__(
-        self, number: int, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int
+        self, number: int, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, bits: int
     ) -> None:
         self.number = number
+        self.bits = bits
+        """The slots that calls behind it may have to wait for."""
         self.blocks = blocks
         self.messages = sum(block.count for block in blocks)
         self.reply = reply
@@ -135,13 +141,20 @@ class Turnover:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._line: list[_Call] = []
+        self._line_bits: int | None = 0
+        """The slots of its calls; None: to be found anew."""
         self._number = 0
-        self._under_way = 0
-        """Publishes that went to where the queue lies, or lay, and are not answered yet."""
-        self._is_closed = False
-        """The place where it lies takes none any more, as far as is known; or those sent before are not answered."""
+        self._sends = 0
+        self._sent: dict[int, int] = {}
+        """Publishes that went to where the queue lies, or lay, and are not answered yet: their slots."""
+        self.closed = 0
+        """Slots whose place takes none any more, as far as is known; or those sent before are not answered."""
+        self._stays_closed = 0
+        """Of those what is not open either when all is answered that was sent before."""
         self._is_turning = False
-        """A newer definition says where it lies: once all is answered that went to the place before, calls go there."""
+        """The definition says where all else lies: it opens once all is answered."""
+        self._turns = 0
+        self._is_going = self._goes_again = False
         self._sweep: asyncio.TimerHandle | None = None
 
     @property
@@ -151,29 +164,69 @@ class Turnover:
 
     def publish(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
         self._number += 1
-        if not self._line and not self._is_closed and not self._knowing(blocks, claim):
-            self._send(self._number, blocks, reply, claim, until_ms)
+        knowing = self._knowing(blocks, claim)
+        if not self._line and not self.closed and not knowing:
+            self._send(self._number, blocks, reply, claim, until_ms, self._bits_of(blocks, claim))
             return
+        bits, blocked = self._bits_of(blocks, claim), self._blocked
+        if not knowing and not bits & blocked:
+            self._send(self._number, blocks, reply, claim, until_ms, bits)
+        elif bits & blocked and bits & ~blocked and claim is None and (parts := self._apart(blocks, blocked)):
+            answer = Gathered(parts, reply)
+            for number, share in enumerate(parts):
+                self.publish(share.blocks, partial(answer.told, number), None, until_ms)
+        else:
+            self._wait(blocks, reply, claim, until_ms, bits)
+
+    @property
+    def _blocked(self) -> int:
+        """The slots that a call behind all others has to wait for."""
+        if self._line_bits is None:
+            self._line_bits = 0
+            for call in self._line:
+                self._line_bits |= call.bits
+        return self.closed | self._line_bits
+
+    def _wait(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, bits: int) -> None:
         if len(self._line) >= LINE_CALLS_MAX:
             detail = f"queue {self._queue.name!r}: {LINE_CALLS_MAX} publishes wait for its move to another cluster"
             reply(Overloaded(detail, retry_after_ms=500))
             return
-        call = _Call(self._number, blocks, reply, claim, until_ms or self._queue.steady_ms() + SETTLE_MS_MAX)
+        until_ms = until_ms or self._queue.steady_ms() + SETTLE_MS_MAX
+        call = _Call(self._number, blocks, reply, claim, until_ms, bits)
         self._line.append(call)
+        if self._line_bits is not None:
+            self._line_bits |= bits
         self._watch()
         self._ask(call)
 
-    def hold(self) -> None:
-        """The queue lies elsewhere now, or goes on where it lay: `turn` says when it can be published to."""
-        self._is_closed = True
+    def _bits_of(self, blocks: list[Block], claim: Claim | None) -> int:
+        """The slots of a call, as bits."""
+        if not self._queue.is_apart:
+            return EVERY_SLOT
+        bits = slot_bits(blocks, self._queue.routing)
+        return bits if claim is None else bits | 1 << slot_of(claim.key)
 
-    def turn(self) -> None:
-        self._is_closed = self._is_turning = True
+    def _apart(self, blocks: list[Block], blocked: int) -> list[Share]:
+        """A call in two, where that can be: what has to wait, and what need not."""
+        try:
+            parts = apart(blocks, self._queue.routing, blocked, self._queue.seal)
+        except PushqError:
+            return []
+        return parts if len(parts) > 1 else []
+
+    def hold(self, slots: int) -> None:
+        """These lie elsewhere now, or go on where they lay: `turn` says when they can be published to."""
+        self.closed |= slots
+
+    def turn(self, leaving: int = 0) -> None:
+        """Where all but what is `leaving` lies takes publishes."""
+        self._is_turning, self._stays_closed = True, leaving
         self._turned()
 
     def end(self, error: PushqError) -> None:
         """The queue is deleted."""
-        line, self._line = self._line, []
+        line, self._line, self._line_bits = self._line, [], 0
         for call in line:
             self._answer(call, error)
 
@@ -186,15 +239,18 @@ class Turnover:
         reply: PublishReply,
         claim: Claim | None,
         until_ms: int,
+        bits: int,
         placed: _Placed | None = None,
     ) -> None:
         """`placed`: of messages that are marked as none in the blocks."""
-        self._under_way += 1
+        self._sends += 1
+        sent = self._sends
+        self._sent[sent] = bits
 
         def done(result: Published | PushqError) -> None:
-            self._under_way -= 1
+            del self._sent[sent]
             if is_refused(result):
-                self._refused(_Call(number, blocks, reply, claim, until_ms), result, placed)
+                self._refused(_Call(number, blocks, reply, claim, until_ms, bits), result, placed)
             else:
                 reply(_whole(result, placed, blocks) if placed is not None else result)
             if self._is_turning:
@@ -208,29 +264,60 @@ class Turnover:
         if self._queue.deleted:
             self._answer(call, self._queue.gone)
             return
+        if self._queue.is_apart and call.claim is None:
+            slots = message_slots(call.blocks, self._queue.routing)
+            left = {slot for n, slot in enumerate(slots) if n not in call.placed.others and n not in call.placed.stored}
+            call.bits = sum(1 << slot for slot in left)
         insort(self._line, call, key=_number)
-        self._is_closed = True
+        self._line_bits = None
+        self.closed |= call.bits
         self._watch()
         self._queue.refused_here()
 
     def _turned(self) -> None:
-        if self._under_way:
+        opening = self.closed & ~self._stays_closed
+        if any(bits & opening for bits in self._sent.values()):
             return
-        self._is_closed = self._is_turning = False
+        self.closed &= self._stays_closed
+        self._is_turning = False
+        self._turns += 1
         waiting = list(self._line)
-        for call in waiting:
-            call.is_ready = False  # the place that it came from last may know of it, too
+        for call in waiting:  # the place that it came from last may know of it, too, and so may others by now
+            call.is_ready = False
+            call.asked.clear()
         for call in waiting:
             if not call.is_asking and not call.is_over:
                 self._ask(call)
 
     def _go_on(self) -> None:
-        while self._line and self._line[0].is_ready and not self._is_closed:
-            call = self._line.pop(0)
+        """Brings what is ready, and waits for nothing that came before it."""
+        if self._is_going:
+            self._goes_again = True
+            return
+        self._is_going = True
+        try:
+            while self._goes():
+                pass
+        finally:
+            self._is_going = False
+
+    def _goes(self) -> bool:
+        """Whether there may be more that can go."""
+        self._goes_again = False
+        at, blocked = 0, 0
+        while at < len(self._line) and blocked != EVERY_SLOT:
+            call = self._line[at]
+            if not call.is_ready or call.bits & (blocked | self.closed):
+                blocked |= call.bits
+                at += 1
+                continue
+            self._line.pop(at)
+            self._line_bits = None
             try:
                 self._bring(call)
             except PushqError as error:  # there is no key for its blocks now
                 self._answer(call, error)
+        return self._goes_again
 
     def _bring(self, call: _Call) -> None:
         """Sends a call that waited. Its blocks may be made for another place's partitions. Raises `PushqError`."""
@@ -241,11 +328,11 @@ class Turnover:
         queue, placed = self._queue, call.placed
         blocks = _without(call.blocks, placed)
         table = queue.slot_table
-        parts = shares(blocks, queue.routing, table, call.number, queue.seal) if table is not None else []
+        parts = divided(blocks, queue.routing, table, call.number, queue.seal) if table is not None else []
         is_cut = sum(len(share.blocks) for share in parts) > len(blocks)
         if not is_cut:  # whoever leads there shares them out
             call.is_over = True
-            self._send(call.number, blocks, call.reply, call.claim, call.until_ms, placed)
+            self._send(call.number, blocks, call.reply, call.claim, call.until_ms, call.bits, placed)
             return
         if call.claim is not None:
             # Its key is bound beside its messages, which only whoever encodes the call anew can divide.
@@ -255,7 +342,8 @@ class Turnover:
         answer = Gathered(parts, call.reply)
         for number, share in enumerate(parts):
             rest = placed.among(share.numbers)
-            self._send(call.number, share.blocks, partial(answer.told, number), None, call.until_ms, rest)
+            told = partial(answer.told, number)
+            self._send(call.number, share.blocks, told, None, call.until_ms, share.slots or call.bits, rest)
 
     # ------------------------------------------------------------------------------------------------- where it lay
 
@@ -276,8 +364,8 @@ class Turnover:
         """Asks the next former place that has not said what it knows of a call."""
         queue = self._queue
         call.is_asking = False
-        if self._is_closed:
-            return  # it is asked about when it is known where the queue lies
+        if call.bits & self.closed:
+            return  # it is asked about when it is known where its slots lie
         former = next((one for one in self._knowing(call.blocks, call.claim) if one.place not in call.asked), None)
         if former is None:
             call.is_ready = True
@@ -288,10 +376,13 @@ class Turnover:
         if isinstance(part, PushqError):
             self._let_go(call, part)
             return
-        call.is_asking = True
+        call.is_asking, turns = True, self._turns
 
         def told(result: Published | PushqError) -> None:
             if call.is_over:
+                return
+            if turns != self._turns and isinstance(result, OnTheMove | QueueNotFound):
+                self._ask(call)  # it may know of it by now
                 return
             # One that is not there any more was let go of: the window of all ids that it knew is over.
             if not isinstance(result, OnTheMove | QueueNotFound):
@@ -299,7 +390,8 @@ class Turnover:
                     self._let_go(call, result)
                     return
                 call.placed = call.placed.with_those_of(result, call.blocks)
-            call.asked.add(place)
+            if turns == self._turns:
+                call.asked.add(place)
             self._ask(call)
 
         if former.slots:  # it may take publishes of other slots, and must take none of this call
@@ -311,6 +403,7 @@ class Turnover:
         """It has its answer before anything went to where the queue lies now."""
         if call in self._line:
             self._line.remove(call)
+            self._line_bits = None
         self._answer(call, result)
         self._go_on()
 
@@ -329,6 +422,7 @@ class Turnover:
         now_ms = self._queue.steady_ms()
         over = [call for call in self._line if call.until_ms <= now_ms]
         self._line = [call for call in self._line if call.until_ms > now_ms]  # none of them is sent any more
+        self._line_bits = None
         for call in over:
             detail = f"queue {self._queue.name!r} moves to another cluster, and was not there in time"
             self._answer(call, Unavailable(detail, retry_after_ms=1_000))

@@ -7,6 +7,7 @@ change, and are asked how far they are. Whoever asks may be gone the next moment
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -15,11 +16,14 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.core.slots import unpacked
 from backend_store.metadata import relocation
-from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread
+from backend_store.metadata.embedded import ChangedMeanwhile
+from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread, why_waits
 from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
 from backend_store.node.turned_away import RETRY_MS
 from backend_store.service.asked import Asked
 from backend_store.service.left_behind import Left, drop_left, left_of, left_of_slots
+
+Handler = Callable[[EmbeddedStore, Any], Awaitable[Any]]
 
 
 class BeginRelocation(Asked, frozen=True):
@@ -112,7 +116,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     metadata = store.node.metadata
     _check_defines(store)
     known = _known(store, asked.tenant, asked.name)
-    if known.beside or known.goal:
+    if known.beside or known.goal or _has_slots_to_settle(known):
         size = ClusterSize(asked.cluster, asked.shards, asked.lanes)
         return await _spread(store, SpreadQueue(asked.tenant, asked.name, (size,)))
     if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
@@ -152,6 +156,11 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
         if size.lanes if size.cluster else metadata.lane is not None:
             check_supported(asked.name, known.config)
     return await _relocate(store, known, spread(goal, store.node.clock_ms()))
+
+
+def _has_slots_to_settle(known: QueueDefinition) -> bool:
+    """In strict order, older messages of some slots are elsewhere: those that wait for them cannot go on, too."""
+    return why_waits(known) is not None and any(one.slots and not one.is_settled for one in known.former)
 
 
 def _place_in(store: EmbeddedStore, known: QueueDefinition, size: ClusterSize) -> Whereabouts:
@@ -255,11 +264,22 @@ def _check_defines(store: EmbeddedStore) -> None:
         raise Conflict("this cluster's queues are defined by another one; ask that")
 
 
-HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
-    BeginRelocation: _begin,
-    SpreadQueue: _spread,
+def _insisting(decide: Handler) -> Handler:
+    """What people ask for is decided anew where a step was taken meanwhile."""
+
+    async def asked(store: EmbeddedStore, operation: Any) -> Any:
+        while True:
+            with suppress(ChangedMeanwhile):
+                return await decide(store, operation)
+
+    return asked
+
+
+HANDLERS: Final[dict[type, Handler]] = {
+    BeginRelocation: _insisting(_begin),
+    SpreadQueue: _insisting(_spread),
     GoOnSpreading: _go_on,
-    GiveUpRelocation: _give_up,
+    GiveUpRelocation: _insisting(_give_up),
     Arrive: _arrive,
     NoteSettled: _settled,
     ForgetPlace: _forget,

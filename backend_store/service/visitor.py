@@ -29,8 +29,10 @@ from backend_store.model import (
     Overloaded,
     Published,
     PushqError,
+    QueueDefinition,
     Unavailable,
 )
+from backend_store.node.turned_away import on_the_move
 from backend_store.node.view import View
 from backend_store.service.asked import queue_at
 from backend_store.service.definitions import Told
@@ -538,12 +540,23 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
         if target.uid != call.uid and not isinstance(target, Forward):
             # What was sealed for the earlier queue of that name opens in no other.
             raise Unavailable(f"queue {call.name!r} was made anew", retry_after_ms=100)
+        if isinstance(target, EmbeddedQueue) and _is_behind(call, target.definition):
+            raise on_the_move(call.name)
     except PushqError as error:
         done(error)
         return
     claim = Claim(*call.claim) if call.claim is not None else None
     until_ms = store.steady_ms() + call.budget_ms
     target.publish(blocks_of_sent(call.blocks), done, claim, until_ms=until_ms)
+
+
+def _is_behind(call: Publish, known: QueueDefinition) -> bool:
+    """Whether another place may know a call for a repeat, of which who sent it has not heard; in strict order none of
+    such a gateway's calls may overtake one that is."""
+    if call.version >= known.since:
+        return False
+    has_ids = any(one.traits is not None and one.traits.ids is not None for one in call.blocks)
+    return call.claim is not None or has_ids or known.config.ordering == "strict"
 
 
 @cache

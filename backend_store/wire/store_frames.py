@@ -7,7 +7,7 @@ are. Bits of messages are bytes, the lowest first. A place names a queue as its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -100,6 +100,9 @@ class Publish(NamedTuple):
     uid: int
     blocks: list[SentBlock]
     claim: tuple[bytes, bytes] | None = None
+    version: int = 0
+    """Of the definition by which it comes here; 0 where that does not matter. It is sent only where it does: backends
+    of earlier versions do not know it."""
 
 
 class Settle(NamedTuple):
@@ -373,6 +376,12 @@ def error_of(found: Wrong) -> PushqError:
     errors = tuple(FieldError(*one) for one in found.errors)
     kind = _KINDS.get(found.code, PushqError)
     return kind(found.detail, code=found.code, retry_after_ms=found.retry_after_ms, errors=errors)
+
+
+def sent_publish(call: Publish, budget_ms: int) -> Publish:
+    """As it goes out. Without its version, where it has none: earlier backends take no array of that length."""
+    sent = call._replace(budget_ms=budget_ms)
+    return sent if call.version else cast(Publish, sent[:-1])
 
 
 def sent_blocks(blocks: Sequence[Block]) -> list[SentBlock]:

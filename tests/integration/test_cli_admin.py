@@ -281,7 +281,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
     ).json()
     assert [(one["queue"], one["what"], one["from"], one["to"], one["is_checked"]) for one in checked["items"]] == [
         (queue, "partition 0", "eu", ["us"], True),
-        ("theirs", "4 partitions", None, ["eu", "us"], False),
+        ("theirs", "split, 4 partitions", None, ["eu", "us"], False),
     ]
     assert "1 move, 1 queue that gets" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
     nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")

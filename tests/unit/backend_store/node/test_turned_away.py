@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
+from backend_store.core.block import punch
 from backend_store.core.slots import ALL_SLOTS, slot_of
 from backend_store.core.split import cut
 from backend_store.model import (
@@ -41,7 +42,10 @@ def places(answer: Published | PushqError) -> list[object]:
     assert isinstance(answer, Published), answer
     found: list[object] = [*range(answer.base, answer.base + answer.count)]
     if answer.bases is not None:
-        found = list(answer.bases) * (answer.count if len(answer.bases) == 1 else 1)
+        one = answer.bases[0]
+        found = (
+            list(answer.bases) if len(answer.bases) > 1 else [one + n if one >= 0 else -1 for n in range(answer.count)]
+        )
     for number, other in (answer.others or {}).items():
         found[number] = other if isinstance(other, Original) else type(other)
     return found
@@ -62,11 +66,22 @@ def test_a_call_of_slots_that_are_taken_goes_on(world: NodeWorld) -> None:
     assert places(answer) == [0, 1]
 
 
-def test_one_message_of_another_slot_and_nothing_of_the_call_is_stored(world: NodeWorld) -> None:
+def test_of_a_call_what_has_other_slots_is_refused_and_the_rest_is_stored(world: NodeWorld) -> None:
     made = queue(world, ordering="strict")
     told(world, takes=HERE)
-    assert refused(publish(world, made, blocks(3, keys=[MINE, OTHERS, MINE])))
-    assert stored(made) == 0
+    (answer,) = publish(world, made, blocks(3, keys=[MINE, OTHERS, MINE]))
+    assert places(answer) == [0, OnTheMove, 2]
+    assert stored(made) == 2
+
+
+def test_what_has_its_place_elsewhere_is_not_refused(world: NodeWorld) -> None:
+    """A gateway sends the rest of a call with it."""
+    made = queue(world, ordering="strict")
+    told(world, takes=HERE)
+    (block,) = blocks(2, keys=[MINE, OTHERS])
+    (answer,) = publish(world, made, [punch(block, 2)])
+    assert isinstance(answer, Published) and answer.others == {1: Original(-1)}
+    assert stored(made) == 1
 
 
 def test_messages_of_a_refused_call_that_are_known_are_repeats(world: NodeWorld) -> None:
@@ -75,7 +90,7 @@ def test_messages_of_a_refused_call_that_are_known_are_repeats(world: NodeWorld)
     publish(world, made, blocks(2, ids=ids[:2]))
     told(world, takes=HERE)
     (answer,) = publish(world, made, blocks(3, ids=ids))
-    assert places(answer) == [Original(0, 0), Original(1, 0), OnTheMove]
+    assert places(answer) == [Original(0), Original(1), OnTheMove]
     assert stored(made) == 2
 
 

@@ -15,6 +15,7 @@ import pytest
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.core.chunk import KIND_JSON, Columns
+from backend_store.core.sealing import CannotOpen
 from backend_store.core.slots import slot_of, unpacked
 from backend_store.metadata.sharing import open_places
 from backend_store.model import (
@@ -27,7 +28,7 @@ from backend_store.model import (
     PushqError,
 )
 from backend_store.remote import home as homes
-from backend_store.remote import moving
+from backend_store.remote import moving, routes
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
@@ -36,7 +37,7 @@ from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
-from tests.unit.backend_store.remote.test_clusters import TENANT, World, make
+from tests.unit.backend_store.remote.test_clusters import TENANT, Shards, World, make
 from tests.unit.backend_store.remote.test_moves import (
     begin,
     definition,
@@ -500,3 +501,167 @@ async def test_a_queue_that_moved_whole_is_split_while_its_old_place_still_deliv
     with pytest.raises(Conflict, match="has something there yet"):
         await store.moves.spread(TENANT, queue.name, ["main", "eu"])
     await drained(queue, *(key.encode() for key in first))
+
+
+async def test_a_gateway_that_missed_that_slots_went_and_came_back_stores_no_repeat(world: World) -> None:
+    store, behind = await world.ready(), await world.ready()
+    queue = await in_cluster(store, "", dedupe="id")
+    await eventually(lambda: (TENANT, queue.name) in behind.metadata.queues)
+    late = placed(behind, queue.name)
+    placed_at(await publish(late, b"warm", key="w", ids=[b"warm"]))
+    hear, missed = behind.defined, []
+    behind.defined = lambda *news, **how: missed.append((news, how))  # type: ignore[method-assign]
+    await spread(store, queue.name, "main", "eu")
+    key = keys_of(queue, "eu")[0]
+    first = placed_at(await publish(queue, b"m", key=key, ids=[b"X"]))
+    await spread(store, queue.name, "main")
+    assert late.definition.version == 1
+    again = begin(late, b"m", key=key, ids=[b"X"])
+    await asyncio.sleep(0.1)
+    assert not again.done(), "it waits for what it has missed"
+    behind.defined = hear  # type: ignore[method-assign]
+    for news, how in missed:
+        hear(*news, **how)
+    answer = await asyncio.wait_for(again, PATIENCE_S)
+    assert isinstance(answer, Published) and answer.others == {0: Original(first, 0)}
+    await drained(queue, b"warm", b"m")
+
+
+async def test_calls_of_several_keys_that_follow_each_other_keep_their_order(world: World) -> None:
+    """Some of their keys go, and some stay."""
+    store = await world.ready()
+    queue = await in_cluster(store, "", ordering="strict")
+    answers: list[asyncio.Future[Published | PushqError]] = []
+    sent: Counter[str] = Counter()
+    is_over = False
+
+    def send(*keys: str) -> None:
+        bodies = [f"{key} {sent[key]}".encode() for key in keys]
+        sent.update(keys)
+        done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+        columns = Columns(KIND_JSON, bodies, {"key": list(keys)})
+        queue.publish(list(queue.blocks(columns, None).blocks), done.set_result)
+        answers.append(done)
+
+    async def produce() -> None:
+        while not is_over:
+            for one, other in zip(KEYS[:16:2], KEYS[1:16:2], strict=True):
+                send(one, other)
+                send(one)
+                send(other)
+            await asyncio.sleep(0.001)
+
+    producing = asyncio.ensure_future(produce())
+    for over in (["main", "eu"], ["eu"]):
+        seen = len(answers)
+        await eventually(lambda seen=seen: len(answers) > seen + 100)  # type: ignore[misc]
+        await store.moves.spread(TENANT, queue.name, over)
+        await asyncio.sleep(0.2)
+    is_over = True
+    await producing
+    results = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_S)
+    assert [one for one in results if not isinstance(one, Published) or one.others] == []
+    found: dict[str, list[int]] = {key: [] for key in KEYS[:16]}
+    taker = Taker(queue, 16)  # type: ignore[arg-type]
+    while sum(map(len, found.values())) < sent.total():
+        await eventually(lambda: bool(taker.leases))
+        bodies, receipts = taker.bodies, taker.receipts
+        taker.bodies, taker.leases = [], []
+        for body in bodies:
+            key, number = body.decode().split()
+            found[key].append(int(number))
+        assert all(await settle(queue, receipts))
+        taker.credit = 16
+        queue.wanted_changed()
+    assert found == {key: list(range(sent[key])) for key in found}
+
+
+async def test_a_whole_move_of_a_strict_queue_waits_for_what_its_slots_wait_for(world: World) -> None:
+    asia = Shards("asia")
+    await asia.open()
+    try:
+        store = await world.gateway(others=[world.eu.at, asia.at])
+        await eventually(lambda: all(one.is_ready for one in store.clusters.values()))
+        queue = await in_cluster(store, "", ordering="strict")
+        await spread(store, queue.name, "main", "eu")
+        await eventually(lambda: all(one.is_settled for one in definition(store, queue.name).former))
+        key = keys_of(queue, "eu")[0]
+        placed_at(await publish(queue, b"1", key=key))
+        await spread(store, queue.name, "main")
+        placed_at(await publish(queue, b"2", key=key))
+        move = await store.moves.begin(TENANT, queue.name, "asia")
+        assert (move.source, move.to, move.share) == ("main", "asia", 1.0)
+        assert definition(store, queue.name).moving_to is None and store.moves.goal(queue.definition) == ["asia"]
+        placed_at(await publish(queue, b"3", key=key))
+        taker = Taker(queue, 10)  # type: ignore[arg-type]
+        await eventually(lambda: bool(taker.bodies))
+        await asyncio.sleep(0.1)
+        assert taker.bodies == [b"1"]
+        assert await settle(queue, taker.receipts) == [True]
+        await is_spread(store, queue.name, "asia")
+        placed_at(await publish(queue, b"4", key=key))
+        found = [b"1"]
+        while len(found) < 4:
+            taker.bodies, taker.leases = [], []
+            taker.credit = 1
+            queue.wanted_changed()
+            await eventually(lambda: bool(taker.bodies))
+            found += taker.bodies
+            assert all(await settle(queue, taker.receipts))
+        assert found == [b"1", b"2", b"3", b"4"]
+        await store.close()
+    finally:
+        await asia.close()
+
+
+async def test_a_call_that_cannot_be_divided_is_answered_and_holds_up_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    made = queue.blocks(Columns(KIND_JSON, [key.encode() for key in KEYS], {"key": KEYS}), None).blocks
+    await spread(store, queue.name, "main", "eu")
+
+    def shares(*_: Any) -> Any:
+        raise CannotOpen("its key is not there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(routes, "shares", shares)
+        done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+        queue.publish(list(made), done.set_result)
+        refused = await asyncio.wait_for(done, PATIENCE_S)
+        assert isinstance(refused, PushqError) and refused.code == "unavailable"
+    await spread(store, queue.name, "main")
+    placed_at(await publish(queue, b"x", key="k"))
+
+
+async def test_slots_that_stay_go_on_while_the_others_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that come with them in one call."""
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    await spread(store, queue.name, "main", "eu")
+    here, there = keys_of(queue, "")[:2], keys_of(queue, "eu")[:2]
+
+    async def never(*_: Any) -> None: ...
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving.Moves, "_arrive", never)
+        await store.moves.begin(TENANT, queue.name, "main")
+        known = definition(store, queue.name)
+        await eventually(lambda: any(home.knows(known) for home in store.clusters["eu"].homes))
+        waits = begin(queue, b"there", key=there[0])
+        await eventually(lambda: queue.publishes_waiting == 1)
+        placed_at(await publish(queue, b"here", key=here[0]))
+        mixed = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        for number, done in enumerate(mixed):
+            columns = Columns(KIND_JSON, [b"m%d" % number, b"n%d" % number], {"key": [here[1], there[0]]})
+            queue.publish(list(queue.blocks(columns, None).blocks), done.set_result)
+        placed_at(await publish(queue, b"behind", key=here[1]))
+        others = [placed_at(await publish(queue, b"%d" % number)) for number in range(8)]
+        assert all(number < 2**32 for number in others), "and what may go anywhere goes to who stays"
+        assert not waits.done() and not any(one.done() for one in mixed)
+    placed_at(await asyncio.wait_for(waits, PATIENCE_S))
+    for answer in await asyncio.wait_for(asyncio.gather(*mixed), PATIENCE_S):
+        assert isinstance(answer, Published) and not answer.others
+    sent = [b"there", b"here", b"behind", *(b"%d" % number for number in range(8))]
+    await drained(queue, *sent, *(b"%c%d" % (name, number) for name in b"mn" for number in range(2)))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.core.slots import Routing
-from backend_store.model import Block, FormerPlace, Offset, OnTheMove, Published, PushqError, Whereabouts
+from backend_store.core.slots import ALL_SLOTS, EVERY_SLOT, Routing, packed
+from backend_store.model import Block, FormerPlace, Offset, OnTheMove, Original, Published, PushqError, Whereabouts
 from backend_store.remote.turnover import Turnover
 
 pytestmark = pytest.mark.anyio
@@ -30,11 +31,14 @@ class Part:
     def publish(self, blocks: list[Block], reply: Any, claim: Any = None, *, until_ms: int = 0) -> None:
         self.calls.append(reply)
 
+    def recall(self, blocks: list[Block], claim: Any, reply: Any) -> None:
+        self.calls.append(reply)
+
 
 class Queue:
     name, deleted, seal = "q", False, None
     config = SimpleNamespace(dedupe="id", ordering="best_effort")
-    slot_table, routing = None, Routing()
+    slot_table, routing, is_apart = None, Routing(), False
 
     def __init__(self, *former: FormerPlace) -> None:
         self.now_ms = 1_000
@@ -90,4 +94,31 @@ async def test_a_call_that_was_ready_asks_the_place_that_was_left_meanwhile() ->
     turnover.turn()
     assert len(queue.current.calls) == 1 and len(queue.former[EU.place].calls) == 1
     queue.former[EU.place].calls[0](OnTheMove("eu does not know it"))
+    assert len(queue.current.calls) == 1, "us may know of it by now"
+    queue.former[US.place].calls[2](OnTheMove("us does not know it"))
     assert len(queue.current.calls) == 2
+
+
+async def test_a_place_that_took_publishes_again_is_asked_again() -> None:
+    us, eu = (msgspec.structs.replace(one, slots=packed(ALL_SLOTS)) for one in (US, EU))
+    queue = Queue(us)
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    publish(turnover, b"h", has_id=True)
+    said = publish(turnover, b"b", has_id=True)
+    asked = queue.former[US.place].calls
+    asked[1](OnTheMove("us does not know it"))  # b waits behind h
+    queue.current, queue.definition = Part(), SimpleNamespace(former=(eu,))  # us has it again: others publish b there
+    turnover.hold(EVERY_SLOT)
+    turnover.turn()
+    queue.current, queue.definition = Part(), SimpleNamespace(former=(us,))  # and eu
+    turnover.hold(EVERY_SLOT)
+    turnover.turn()
+    asked[0](OnTheMove("us does not know h"))
+    for reply in queue.former[EU.place].calls:
+        reply(OnTheMove("eu does not know it"))
+    assert len(asked) == 4 and not queue.current.calls
+    asked[3](Published(0, Offset(-1), 1, others={0: Original(Offset(7), 0)}))
+    asked[2](OnTheMove("us does not know h"))
+    assert len(queue.current.calls) == 1
+    [answer] = said
+    assert isinstance(answer, Published) and answer.others == {0: Original(7, 0)}
