@@ -15,6 +15,7 @@ from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.limits import RELIEF_MS
 from backend_store.core.outer.merging import Shared
 from backend_store.core.outer.relief import Load
+from backend_store.metadata.sharing import places_left
 from backend_store.model import QueueDefinition
 from backend_store.remote.moving import QueueShare
 from backend_store.remote.store import RemoteBackends
@@ -55,6 +56,7 @@ class Loads:
                 one.name,
                 {name: needs.get(name, {}).get(one.uid, 0.0) for name in lie_in[one.uid]},
                 is_measured=one.uid in found and one.uid in before,
+                places_left=places_left(one),
             )
             for one in shared
         ]

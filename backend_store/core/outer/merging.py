@@ -15,6 +15,7 @@ from backend_store.core.outer.limits import (
     COLD_QUEUES_MAX,
     MERGE_AFTER_MS,
     MERGE_BELOW,
+    MERGE_PLACES_MIN,
     MOVES_PER_ROUND_MAX,
     REPORT_MS_MAX,
 )
@@ -33,6 +34,8 @@ class Shared:
     """By cluster, what it needs there, in nodes' worth of capacity."""
     is_measured: bool = True
     """Else that is not known at this look: a manager needs two to measure."""
+    places_left: int = MERGE_PLACES_MIN
+    """So many further places it may be given until no numbers are left."""
 
     @property
     def of(self) -> QueueAt:
@@ -91,7 +94,7 @@ class ColdQueues:
         }
 
     def _is_cold(self, one: Shared, *, was_cold: bool) -> bool:
-        if not self._are_well(one):
+        if one.places_left < MERGE_PLACES_MIN or not self._are_well(one):
             return False
         return bool(self._takers(one, self._used)) if one.is_measured else was_cold
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from backend_store.core.outer.merging import ColdQueue, Shared
 from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove, PlannedPartitions
 from backend_store.core.slots import SLOTS, packed
 from backend_store.metadata.documents import Document, Duty
+from backend_store.metadata.sharing import NUMBER_BITS, OPEN_BITS
 from backend_store.model import Conflict, OpenPlace, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
 from backend_store.node.meter import Load
 from backend_store.outer.loads import Loads
@@ -273,7 +275,9 @@ async def test_what_a_shared_queue_needs_is_measured_where_no_cluster_is_hot(wor
     cool = {name: Cluster(Report(name, 0, 1, 0.5)) for name in ("main", "us")}
     loads = Loads(store)
     await eventually(lambda: len(_published(store)) == 2 and None not in _published(store), "it is counted")
-    assert loads.of(cool, 0).shared == [Shared(TENANT, "b", {"main": 0.0, "us": 0.0}, is_measured=False)]
+    left = (1 << NUMBER_BITS - OPEN_BITS) - 1
+    idle = Shared(TENANT, "b", {"main": 0.0, "us": 0.0}, places_left=left)
+    assert loads.of(cool, 0).shared == [replace(idle, is_measured=False)]
     for name in "ab":
         await _publish(store, name)
     await eventually(lambda: _published(store) == [1, 1], "it is counted")
@@ -283,9 +287,8 @@ async def test_what_a_shared_queue_needs_is_measured_where_no_cluster_is_hot(wor
     assert [load.queue for load in measured.loads] == ["a"], "it neither moves nor is split again"
     [shared] = measured.shared
     assert shared.is_measured and shared.needs == pytest.approx({"main": 0.9 * 0.25 / 1.25, "us": 0.5})
-    idle = [Shared(TENANT, "b", {"main": 0.0, "us": 0.0})]
-    assert loads.of(cool, 2 * RELIEF_MS).shared == idle, "nothing happened since"
-    assert loads.of({"main": cool["main"]}, 3 * RELIEF_MS).shared == idle
+    assert loads.of(cool, 2 * RELIEF_MS).shared == [idle], "nothing happened since"
+    assert loads.of({"main": cool["main"]}, 3 * RELIEF_MS).shared == [idle]
     store.moves.told([], set())
     assert loads.of(cool, 3 * RELIEF_MS) == ([], []), "it is gone"
 

@@ -16,6 +16,7 @@ from backend_store.core.outer.limits import (
     HOT_AT,
     MERGE_AFTER_MS,
     MERGE_BELOW,
+    MERGE_PLACES_MIN,
     MOVES_PER_ROUND_MAX,
     RELIEF_MOVES_MAX,
     RELIEF_REFUSED_MS,
@@ -104,6 +105,11 @@ def test_it_is_merged_when_it_was_cold_for_long_without_a_break() -> None:
     assert since(cold(gaps=["us"])) == NOW_MS, "what was not seen is not counted"
     assert since(cold(gaps=["asia"])) == LONG
     assert since(cold(since_ms=NOW_MS + REPORT_MS_MAX + 1)) == NOW_MS, "of a clock that was wrong"
+
+
+def test_a_queue_that_could_not_be_split_often_any_more_stays_split() -> None:
+    assert since(cold([replace(WIDE, places_left=MERGE_PLACES_MIN)])) == LONG
+    assert since(cold([replace(WIDE, places_left=MERGE_PLACES_MIN - 1)])) is None
 
 
 def test_what_is_not_measured_at_a_look_is_neither_cold_nor_hot() -> None:
