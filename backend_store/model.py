@@ -328,6 +328,11 @@ class QueueDefinition(msgspec.Struct, frozen=True):
         return self.moving_to is not None or bool(self.former or self.beside or self.goal)
 
     @property
+    def is_shared(self) -> bool:
+        """Several places take its publishes, and that is to stay so."""
+        return bool(self.beside) and self.moving_to is None and not self.goal
+
+    @property
     def is_always_sealed(self) -> bool:
         """Nothing was ever published to it that was not encrypted."""
         was_plain = self.version > 1 if self.was_plain is None else self.was_plain

@@ -51,7 +51,7 @@ def _families(manager: Manager) -> Iterator[Metric]:
         ("failures", "Looks that came to no end; the log has more.", manager.failures),
         ("provisioner_calls", "Calls to the provisioner.", manager.calls_made),
         ("provisioner_failures", "Calls to the provisioner that did not end well.", manager.calls_failed),
-        ("moves", "Moves and splits of queues between clusters that it began.", manager.moves_begun),
+        ("moves", "Moves, splits and merges of queues between clusters that it began.", manager.moves_begun),
         ("move_failures", "Moves that it wanted and that were not begun; events say why.", manager.moves_failed),
     ):
         counter = CounterMetricFamily(f"pushq_manager_{name}", text)

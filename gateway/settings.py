@@ -316,7 +316,7 @@ class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pause_s: int = 300
     """Between two changes of a cluster's size."""
     relief: Literal["plan", "move"] = "plan"
-    """What becomes of its plan: shown, or its queues are moved and split."""
+    """What becomes of its plan: shown, or its queues are moved, split and merged."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

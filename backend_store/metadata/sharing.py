@@ -92,9 +92,14 @@ def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:
     return ((top >> OPEN_BITS) + 1) << OPEN_BITS
 
 
+def places_left(definition: QueueDefinition) -> int:
+    """How many further places it may be given one after the other, until no numbers are left."""
+    return ((1 << NUMBER_BITS) - next_floor(definition, definition.floor, is_alone=False)) >> OPEN_BITS
+
+
 def check_numbers(definition: QueueDefinition) -> None:
     """Raises `Conflict` where a further place would have no numbers that all clients can hold."""
-    if next_floor(definition, definition.floor, is_alone=False) + (1 << OPEN_BITS) > 1 << NUMBER_BITS:
+    if places_left(definition) < 1:
         raise Conflict(
             f"queue {definition.name!r} was split so often that no numbers are left for a further place; make it anew"
         )

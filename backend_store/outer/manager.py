@@ -159,8 +159,8 @@ class Manager:
         reports, now_ms = await self._hear(), _now_ms()
         self.heard = frozenset(reports)
         ended, not_begun = list(self._ended), list(self._not_begun)
-        loads = self._loads.of(memory.clusters)
-        seen = Seen(reports, ended, tuple(self._calls), loads, self._moving(), not_begun)
+        loads, shared = self._loads.of(memory.clusters, now_ms)
+        seen = Seen(reports, ended, tuple(self._calls), loads, self._moving(), not_begun, shared)
         is_new = known is None or (known.asker, known.term) != (asker, duty.term)
         decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
         holder = Holder(self.name, asker, duty.term, now_ms) if is_new else None
@@ -318,12 +318,18 @@ class Manager:
 
     async def _have_moved(self, attempt: Attempt) -> None:
         tenant, queue = attempt.of
-        if self._store.metadata.find(tenant, queue).is_on_its_way:
+        definition, moves = self._store.metadata.find(tenant, queue), self._store.moves
+        if attempt.is_merge:
+            if not definition.is_shared or attempt.to not in [one.cluster for one in moves.shares(definition)]:
+                raise Conflict(
+                    f"queue {queue!r} is on its way, or {attempt.to!r} has no part of it, since it was planned"
+                )
+        elif definition.is_on_its_way:
             raise Conflict(f"queue {queue!r} is on its way, or lies in several clusters, since it was planned")
         if attempt.is_split:
-            await self._store.moves.spread(tenant, queue, [attempt.source, attempt.to])
+            await moves.spread(tenant, queue, [attempt.source, attempt.to])
         else:
-            await self._store.moves.begin(tenant, queue, attempt.to)
+            await moves.begin(tenant, queue, attempt.to)
 
 
 async def _said_by(homes: Sequence[Home]) -> list[ShardSaid | None]:

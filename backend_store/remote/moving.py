@@ -104,6 +104,8 @@ class Moves:
         """As it was when last asked for, of former places."""
         self._moving: dict[int, QueueDefinition] = {}
         """By uid, the queues with something left to do."""
+        self._shared: dict[int, QueueDefinition] = {}
+        """By uid, those that several clusters share."""
         self._news: dict[int, asyncio.Event] = {}
         """Wakes who takes the steps of a queue: its definition has changed."""
         self._waits: dict[int, str] = {}
@@ -135,6 +137,10 @@ class Moves:
             found.append(QueueMove(*of, *names, state, former.left_at_ms, number, share))
             to = former.cluster
         return found
+
+    def shared(self) -> list[QueueDefinition]:
+        """Queues that several clusters share, and nothing of which is on its way."""
+        return list(self._shared.values())
 
     def shares(self, definition: QueueDefinition) -> list[QueueShare]:
         """Where publishes of a queue go now."""
@@ -227,8 +233,14 @@ class Moves:
         """`definitions` are new or changed; `there`: the uids of all queues that are defined."""
         for uid in [uid for uid in self._moving if uid not in there]:
             self._over(uid)
+        for uid in [uid for uid in self._shared if uid not in there]:
+            del self._shared[uid]
         for definition in definitions:
             uid = definition.uid
+            if definition.is_shared:
+                self._shared[uid] = definition
+            else:
+                self._shared.pop(uid, None)
             if definition.moving_to is None and not definition.former and not definition.goal:
                 self._over(uid)
                 continue

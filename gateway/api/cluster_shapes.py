@@ -128,7 +128,7 @@ class ClustersState(msgspec.Struct, frozen=True):
     manager_events: list[ManagerEvent]
     """The last of them, newest last."""
     plan: Plan
-    """Which queues would cool hot clusters, as a file of `pushq cluster apply-plan`."""
+    """Which queues would cool hot clusters, or may be merged, as a file of `pushq cluster apply-plan`."""
 
 
 NO_CLUSTERS: Final = ClustersState([], ClusterManagers(None, None, None, None, is_silent=True), [], NO_PLAN)

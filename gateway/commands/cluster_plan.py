@@ -1,4 +1,4 @@
-"""`pushq cluster plan`, `apply-plan`: which queues would cool hot clusters, and have them go there."""
+"""`pushq cluster plan`, `apply-plan`: which queues would cool hot clusters or may be merged, and have them go there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
 if TYPE_CHECKING:
-    from backend_store.client.plans import Plan
+    from backend_store.client.plans import Plan, PlannedMove
     from push.client import Admin
 
 PROBLEMS_SAID_MAX = 20
@@ -31,8 +31,9 @@ PROBLEMS_SAID_MAX = 20
 def plan(target: Target) -> None:
     """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
 
-    It is what the manager found last, for a person to look at. A plan without moves: no cluster is hot, or nothing
-    that is known would cool it.
+    It is what the manager found last, for a person to look at. While nothing is to be cooled it has queues that are
+    shared and that one cluster could do alone: these are to be merged. A plan without moves: no cluster is hot, or
+    nothing that is known would cool it.
     """
     from backend_store.client import plans
 
@@ -67,7 +68,7 @@ def apply_plan(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: have its queues move, and be split.
+    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: queues move, are split or merged.
 
     They go one after the other: the next one begins when publishes arrive at the new clusters of the one before.
     Numbers of partitions are set first; of a queue that clusters share, each has its part of them, and none is taken
@@ -89,9 +90,10 @@ def apply_plan(
     put_table(("tenant", "queue", "what", "from", "to", "state"), shown)
     if dry_run:
         grows, grow = "queue that gets more partitions", "queues that get more partitions"
-        many, split = len(wanted.moves), sum(map(is_split, wanted.partitions))
-        more = len(wanted.partitions) - split
-        tell(f"the plan is good: {counted(many, 'move')}, {counted(split, 'split')}, {counted(more, grows, grow)}")
+        merged, split = sum(one.is_merge for one in wanted.moves), sum(map(is_split, wanted.partitions))
+        many, more = len(wanted.moves) - merged, len(wanted.partitions) - split
+        moves = f"{counted(many, 'move')}, {counted(split, 'split')}, {counted(merged, 'merge')}"
+        tell(f"the plan is good: {moves}, {counted(more, grows, grow)}")
 
 
 def _read(file: Path, clusters: Sequence[str]) -> Plan:
@@ -174,11 +176,13 @@ async def _place(admin: Admin, tenant: str, queue: str) -> Place | None:
 def _question(todo: Sequence[Step]) -> str:
     from backend_store.client.plans import PlannedMove
 
-    moves = sum(isinstance(step.entry, PlannedMove) for step in todo)
+    merged = sum(step.is_merge for step in todo)
+    moves = sum(isinstance(step.entry, PlannedMove) for step in todo) - merged
     split = sum(not isinstance(step.entry, PlannedMove) and is_split(step.entry) for step in todo)
-    resized = len(todo) - moves - split
+    resized = len(todo) - moves - merged - split
     said = [f"move {counted(moves, 'queue')} to other clusters"] if moves else []
     said += [f"split {counted(split, 'queue')} over several clusters"] if split else []
+    said += [f"merge {counted(merged, 'queue')} into one cluster each"] if merged else []
     said += [f"set the partitions of {counted(resized, 'queue')}"] if resized else []
     return listed(said).capitalize()
 
@@ -217,7 +221,7 @@ async def _do(admin: Admin, step: Step, wait_s: float) -> None:
 def _rows(wanted: Plan, tenant: str, found: Sequence[Step], *, is_dry: bool) -> list[dict[str, Any]]:
     """In the order of the file."""
     rows: list[dict[str, Any]] = [
-        {"tenant": one.tenant, "queue": one.queue, "what": _what(one.partition), "from": one.source, "to": [one.to]}
+        {"tenant": one.tenant, "queue": one.queue, "what": _what(one), "from": one.source, "to": [one.to]}
         for one in wanted.moves
     ]
     rows += [
@@ -246,8 +250,10 @@ def _state(row: dict[str, Any]) -> str:
     return str(row["state"]).replace("_", " ")
 
 
-def _what(partition: int | None) -> str:
-    return "the whole queue" if partition is None else f"partition {partition}"
+def _what(move: PlannedMove) -> str:
+    if move.is_merge:
+        return "merge"
+    return "the whole queue" if move.partition is None else f"partition {move.partition}"
 
 
 def _open(queue: dict[str, Any]) -> int:

@@ -31,6 +31,11 @@ class Step(NamedTuple):
     partitions: int | None = None
     """So many the queue gets first; None: it has enough."""
 
+    @property
+    def is_merge(self) -> bool:
+        """Whether clusters that share the queue shall do so no more."""
+        return bool(getattr(self.entry, "is_merge", False))
+
 
 def shares(place: Place) -> dict[str, float]:
     """By cluster, which part of a queue's publishes it takes, as far as is known."""
@@ -96,13 +101,23 @@ def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     if is_at(place, entry.to):
         return Step(at, entry, is_done=True)
-    if not _goes(place, [entry.to]) and list(shares(place)) != [entry.source]:
-        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}; make the plan anew"
-        return Step(at, entry, why_not=f"{at}.from is {entry.source!r}; {lies}")
+    if not _goes(place, [entry.to]) and (why_not := _not_from(at, entry, shares(place))):
+        return Step(at, entry, why_not=why_not)
     if others := _elsewhere(place, [entry.to]):
         way = f"queue {entry.queue!r} is on its way to {_named(others)}"
         return Step(at, entry, why_not=f"{at}.to is {entry.to!r}; {way}: wait for that, and make the plan anew")
     return Step(at, entry)
+
+
+def _not_from(at: str, entry: PlannedMove, found: Collection[str]) -> str:
+    """Why a queue that lies there is not the one that was planned for; "" where it is."""
+    lies = f"queue {entry.queue!r} lies in {_named(found)}; make the plan anew"
+    if not entry.is_merge:
+        return "" if list(found) == [entry.source] else f"{at}.from is {entry.source!r}; {lies}"
+    for field, name in (("from", entry.source), ("to", entry.to)):
+        if name not in found:
+            return f"{at}.{field} is {name!r}; {lies}"
+    return ""
 
 
 def _goes(place: Place, clusters: Collection[str]) -> bool:

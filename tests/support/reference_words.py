@@ -190,7 +190,7 @@ SETTINGS = {
     "manager.pause_s": "Seconds between two changes of a cluster's size, 0 to 86,400.",
     "manager.relief": "What becomes of its [plan for hot "
     "clusters](../how-to/manage-clusters.md#see-what-would-cool-a-cluster): `plan` (it is shown) or `move` (its "
-    "queues are moved and split).",
+    "queues are moved, split and merged).",
     "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
     "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
     "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",

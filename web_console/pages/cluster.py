@@ -109,7 +109,7 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
         return []
     nobody = "No manager has decided anything: start pushq manager."
     moves = [
-        *({"tenant": "default", "what": "move", **move} for move in state["plan"]["moves"]),
+        *(_move_row(entry) for entry in state["plan"]["moves"]),
         *(_split_row(entry) for entry in state["plan"]["partitions"]),
     ]
     on_their_way = [{**move, "share": percent(move["share"])} for move in under_way]
@@ -117,8 +117,12 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
         Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
         *([Table("Queues on their way to another cluster", MOVES, on_their_way, "", path=path)] if under_way else []),
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
-        *([Table("What would cool a cluster", PLAN, moves, "", path=path)] if moves else []),
+        *([Table("What the manager would do", PLAN, moves, "", path=path)] if moves else []),
     ]
+
+
+def _move_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"tenant": "default", **entry, "what": "merge" if entry.get("merge") else "move"}
 
 
 def _split_row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,17 @@ RELIEF_REST_MS: Final = 600_000
 """For so long the manager leaves a queue alone that it has had moved: none goes back and forth."""
 RELIEF_REFUSED_MS: Final = 3_600_000
 """For so long it leaves a queue alone that cannot move."""
+MERGE_BELOW: Final = 0.50
+"""Part of its capacity below which a cluster stays that takes a shared queue whole. Its load may then grow by half
+again, and more, before it is hot: a small rise does not split the queue again."""
+MERGE_AFTER_MS: Final = 3_600_000
+"""For so long, without a break, one of its clusters could do a shared queue alone before it is merged. That is six
+rests: a load that rises and falls within the hour leaves the queue split."""
+MERGE_PLACES_MIN: Final = 64
+"""So many of the some 500 further places that a queue may be given in its life must be left for it to be merged: else
+it could not be split again."""
+COLD_QUEUES_MAX: Final = 256
+"""Shared queues that are watched at a time for whether they may be merged."""
 ATTEMPTS_MAX: Final = 256
 """Queues that it leaves alone at a time; with so many it begins no move."""
 TURNS_MAX: Final = 10

@@ -15,18 +15,20 @@ from backend_store.core.outer.limits import (
     CALL_MS_MAX,
     CALL_SLACK_MS,
     EXPAND_AFTER_MS,
-    NAMED_MAX,
     PAUSE_MS,
     RELIEF_MS,
     RELIEF_REFUSED_MS,
     RELIEF_REST_MS,
+    REPORT_MS_MAX,
     SHRINK_AFTER_MS,
     TURNS_MAX,
     TURNS_MS,
 )
+from backend_store.core.outer.merging import ColdQueue, ColdQueues, Shared
 from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, Planned, UnderWay
 from backend_store.core.outer.plans import NO_PLAN, Plan, proposed
-from backend_store.core.outer.relief import Load, QueueSplit, Relief, relieve
+from backend_store.core.outer.relief import Load, relieve
+from backend_store.core.outer.sentences import backends, begins, begins_not, could_keep, would_cool
 from backend_store.core.outer.sizing import called_off, grown, resized, size
 
 EventKind = Literal[
@@ -89,7 +91,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Which queues should go from hot clusters to others, as a plan that a person may apply."""
+    """Which queues should go from hot clusters to others, or be merged, as a plan that a person may apply."""
 
     at_ms: int
     plan: Plan = NO_PLAN
@@ -105,7 +107,7 @@ class Rules:
     call_ms_max: int = CALL_MS_MAX
     has_provisioner: bool = False
     moves_queues: bool = False
-    """Whether the moves and splits of the plan are carried out, and not only shown."""
+    """Whether the moves, splits and merges of the plan are carried out, and not only shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,9 @@ class Memory:
     """By cluster."""
     proposed: Proposed = field(default_factory=lambda: Proposed(0))
     attempts: tuple[Attempt, ...] = ()
-    """Queues that are left alone, because they were had moved or split, or cannot be; some are over."""
+    """Queues that are left alone, because they were had moved, split or merged, or cannot be; some are over."""
     next_event: int = 1
+    cold: tuple[ColdQueue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class Seen:
     loads: Sequence[Load] = ()
     moving: Sequence[UnderWay] = ()
     not_begun: Sequence[NotBegun] = ()
+    shared: Sequence[Shared] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,8 @@ class Decided:
     """None: as it was."""
     attempts: tuple[Attempt, ...] | None = None
     """All of them; None: as they were."""
+    cold: tuple[ColdQueue, ...] | None = None
+    """The same."""
     events: tuple[Event, ...] = ()
     begin: tuple[ProvisionCall, ...] = ()
     move: tuple[Attempt, ...] = ()
@@ -189,6 +195,8 @@ class _Step:
         """Those that changed."""
         self.begin: list[ProvisionCall] = []
         self.attempts = Attempts(memory.attempts, now_ms)
+        self.gaps: set[str] = set()
+        """Clusters that were silent until this look."""
         self.events: list[Event] = []
 
     def decide(self, named: Sequence[str], *, is_new: bool) -> Decided:
@@ -208,9 +216,10 @@ class _Step:
             self.size(name)
         for one in self.seen.not_begun:
             self.end_move(one)
-        plan = self.propose()
-        move = self.move(plan) if self.rules.moves_queues else ()
-        return replace(self.decided(), gone=gone, proposed=plan, move=move)
+        cold = ColdQueues(memory.cold, self.seen.shared, self.clusters, self.now_ms, gaps=self.gaps)
+        plan = self.propose(cold)
+        move = self.move(plan, cold) if self.rules.moves_queues else ()
+        return replace(self.decided(), gone=gone, proposed=plan, cold=cold.changed, move=move)
 
     def decided(self) -> Decided:
         known = self.memory.clusters
@@ -236,9 +245,11 @@ class _Step:
                 self.clusters[name] = self.silent(before)
             return
         after = self.clusters[name] = replace(heard(before, report), is_silent=False)
+        if before is None or abs(report.at_ms - before.report.at_ms) > REPORT_MS_MAX:
+            self.gaps.add(name)
         used = f"{report.utilisation:.0%} used, {report.detail}"
         if before is None:
-            self.tell("known", name, f"{_backends(report.nodes)}, {used}")
+            self.tell("known", name, f"{backends(report.nodes)}, {used}")
         elif before.is_silent:
             silence_s = (report.at_ms - before.report.at_ms) // 1000
             self.tell("heard", name, f"it answers again, after {silence_s} s; {used}")
@@ -289,7 +300,7 @@ class _Step:
             return
         self.clusters[name] = resized(cluster, self.now_ms)
         nodes = cluster.report.nodes
-        text = f"{_backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
+        text = f"{backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
         if not rules.has_provisioner:
             self.clusters[name] = grown(self.clusters[name], nodes, wanted.nodes)
             self.tell("resize", name, f"{text}; there is no manager.provisioner, so somebody else must see to it")
@@ -308,7 +319,7 @@ class _Step:
         if call is None or call.number != ended.number or call.ended_ms is not None:
             return
         self.calls[call.cluster] = replace(call, ended_ms=self.now_ms)
-        change = f"from {call.nodes} to {_backends(call.wanted)}"
+        change = f"from {call.nodes} to {backends(call.wanted)}"
         self.tell("provisioned" if ended.is_ok else "provision-failed", call.cluster, f"{change}: {ended.text}")
         if (cluster := self.clusters.get(call.cluster)) is not None:
             # What it did shows from now on, and not from when it was asked for.
@@ -325,7 +336,7 @@ class _Step:
 
     # --------------------------------------------------------------------------------------------------------- relief
 
-    def propose(self) -> Proposed | None:
+    def propose(self, cold: ColdQueues) -> Proposed | None:
         """None: as it was. A plan stands for a minute: what queues need is never twice the same. Where nothing was
         found to do it is looked for again, for nobody may have known then what queues hold."""
         before = self.memory.proposed
@@ -336,50 +347,38 @@ class _Step:
         if is_planned and not told & {"hot", "cool"} and 0 <= self.now_ms - since_ms < RELIEF_MS:
             return None
         # What cannot move is not in the way of what can.
-        loads = [one for one in self.seen.loads if not self.attempts.is_refused((one.tenant, one.queue))]
+        refused = self.attempts.refused
+        loads = [one for one in self.seen.loads if (one.tenant, one.queue) not in refused]
         reliefs = relieve(self.clusters.values(), loads, self.now_ms)
-        plan = proposed(reliefs)
+        # While a cluster is to be cooled, none is given more to do.
+        merges = [] if reliefs else cold.merges(but=refused)
+        plan = proposed([*reliefs, *merges])
         if plan == before.plan:
             return None
         for name in dict.fromkeys(relief.source for relief in reliefs):
-            self.tell("relief", name, _sentence([relief for relief in reliefs if relief.source == name]))
+            self.tell("relief", name, would_cool([relief for relief in reliefs if relief.source == name]))
+        for name in dict.fromkeys(merge.to for merge in merges):
+            self.tell("relief", name, could_keep([merge for merge in merges if merge.to == name]))
         return Proposed(self.now_ms, plan)
 
-    def move(self, now: Proposed | None) -> tuple[Attempt, ...]:
+    def move(self, now: Proposed | None, cold: ColdQueues) -> tuple[Attempt, ...]:
         """What begins of a plan that has stood for a look."""
         stood = _entries(self.memory.proposed.plan)
         planned = _entries(now.plan) if now is not None else stood
-        begun = self.attempts.begin(stood, planned, self.clusters, self.seen.moving)
+        begun = self.attempts.begin(stood, planned, self.clusters, self.seen.moving, cold)
         for one in begun:
-            used = f"{self.clusters[one.source].report.utilisation:.0%} used"
-            what = f"{'half of ' if one.is_split else ''}{_queue(one)} moves to {one.to!r}"
-            self.tell("moves", one.source, f"{used}: {what}")
+            at = one.to if one.is_merge else one.source
+            used = f"{self.clusters[at].report.utilisation:.0%} used"
+            self.tell("moves", at, f"{used}: {begins(one)}")
         return begun
 
     def end_move(self, ended: NotBegun) -> None:
         """Of one that was refused, or not answered."""
         if self.attempts.end(ended):
             move, rest_ms = ended.attempt, RELIEF_REFUSED_MS if ended.is_refused else RELIEF_REST_MS
-            what = f"{'half of ' if move.is_split else ''}{_queue(move)} is not moved to {move.to!r}"
-            text = f"{what}, and is left alone for {rest_ms // 60_000} minutes: {ended.text}"
-            self.tell("moves", move.source, text)
+            text = f"{begins_not(move)}, and is left alone for {rest_ms // 60_000} minutes: {ended.text}"
+            self.tell("moves", move.to if move.is_merge else move.source, text)
 
 
 def _entries(plan: Plan) -> tuple[Planned, ...]:
     return (*plan.moves, *plan.partitions)
-
-
-def _backends(count: int) -> str:
-    return f"{count} backend" if count == 1 else f"{count} backends"
-
-
-def _queue(move: Attempt) -> str:
-    return f"queue {move.queue!r}" if move.tenant == "default" else f"queue {move.queue!r} of tenant {move.tenant!r}"
-
-
-def _sentence(reliefs: Sequence[Relief]) -> str:
-    halves = ["half of " if isinstance(one, QueueSplit) else "" for one in reliefs]
-    named = [f"{half}{one.queue!r} to {one.to}" for half, one in zip(halves, reliefs, strict=True)]
-    names = ", ".join(named[:NAMED_MAX])
-    more = f" and {len(reliefs) - NAMED_MAX} more" if len(reliefs) > NAMED_MAX else ""
-    return f"it would be cool without {names}{more}; pushq cluster plan has it as a plan"

@@ -1,4 +1,4 @@
-"""Which moves and splits of its plan the manager begins now: few at once, and no queue goes back and forth. No I/O.
+"""What of its plan the manager begins now: few moves, splits and merges at once, and no queue back and forth. No I/O.
 
 An attempt is written down before it is made. One whose manager did not live to make it is no loss: the queue is planned
 and tried again when it has rested.
@@ -18,10 +18,9 @@ from backend_store.core.outer.limits import (
     RELIEF_REST_MS,
     RELIEF_SEEN_MS,
 )
+from backend_store.core.outer.merging import ColdQueues, QueueAt
 from backend_store.core.outer.plans import PlannedMove, PlannedPartitions
 
-QueueAt = tuple[str, str]
-"""Tenant and name."""
 Planned = PlannedMove | PlannedPartitions
 
 
@@ -39,7 +38,7 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The manager had a queue moved, or split, or tried to."""
+    """The manager had a queue moved, split or merged, or tried to."""
 
     tenant: str
     queue: str
@@ -50,6 +49,8 @@ class Attempt:
     """The queue cannot move, at least not now."""
     is_split: bool = False
     """Both clusters share it then; else all of it goes."""
+    is_merge: bool = False
+    """Both shared it before."""
 
     @property
     def of(self) -> QueueAt:
@@ -89,9 +90,10 @@ class Attempts:
         """When a queue was had moved last, of those that count."""
         return max((one.at_ms for one in self._resting.values() if not one.is_refused), default=0)
 
-    def is_refused(self, queue: QueueAt) -> bool:
-        known = self._resting.get(queue)
-        return known is not None and known.is_refused
+    @property
+    def refused(self) -> set[QueueAt]:
+        """Queues that cannot move, at least not now."""
+        return {one.of for one in self._resting.values() if one.is_refused}
 
     def end(self, ended: NotBegun) -> bool:
         """False for one that is not known, or has been told."""
@@ -108,6 +110,7 @@ class Attempts:
         planned: Sequence[Planned],
         clusters: Mapping[str, Cluster],
         under_way: Sequence[UnderWay],
+        cold: ColdQueues,
     ) -> tuple[Attempt, ...]:
         """Of what is `planned` for whole queues that which begins. `stood`: what was planned at the look before."""
         now_ms = self._now_ms
@@ -119,9 +122,11 @@ class Attempts:
             if len(counted) >= RELIEF_MOVES_MAX or len(self._resting) >= ATTEMPTS_MAX:
                 break
             attempt = _attempt(entry, now_ms)
-            if attempt is None or entry not in stood or not _may(attempt, clusters, now_ms):
+            if attempt is None or entry not in stood or not _may(attempt, clusters, cold, now_ms):
                 continue
-            if attempt.of not in busy and attempt.of not in self._resting:
+            # What was split remembers ids in one of its clusters for long after, and may be merged.
+            is_busy = attempt.of in (counted if attempt.is_merge else busy)
+            if not is_busy and attempt.of not in self._resting:
                 counted.add(attempt.of)
                 self._resting[attempt.of] = attempt
                 begun.append(attempt)
@@ -136,15 +141,17 @@ def _attempt(entry: Planned, now_ms: int) -> Attempt | None:
     """None for what the manager leaves to people."""
     match entry:
         case PlannedMove(partition=None):
-            return Attempt(entry.tenant, entry.queue, entry.source, entry.to, now_ms)
+            return Attempt(entry.tenant, entry.queue, entry.source, entry.to, now_ms, is_merge=entry.is_merge)
         case PlannedPartitions(clusters=(source, to)):
             return Attempt(entry.tenant, entry.queue, source, to, now_ms, is_split=True)
         case _:
             return None
 
 
-def _may(move: Attempt, clusters: Mapping[str, Cluster], now_ms: int) -> bool:
+def _may(move: Attempt, clusters: Mapping[str, Cluster], cold: ColdQueues, now_ms: int) -> bool:
     """A plan may be a minute old: its clusters may have turned since."""
+    if move.is_merge:
+        return cold.may_merge(*move.of, source=move.source, to=move.to)
     source, to = clusters.get(move.source), clusters.get(move.to)
     if source is None or to is None:
         return False

@@ -5,7 +5,8 @@
      "partitions": [{"tenant": "default", "queue": "clicks", "partitions": 8, "clusters": ["eu", "us"]}]}
 
 A move without `partition` is of the whole queue. A queue that several clusters share lies evenly in them, and so do its
-`partitions`, which are those of all of them.
+`partitions`, which are those of all of them. With `"merge": true` a move is of a queue that `from` and `to` share,
+perhaps with others: all of it goes to `to`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 import msgspec
 
 from backend_store.core.outer.limits import PARTITIONS_MAX, PLAN_BYTES_MAX, PLAN_ENTRIES_MAX
+from backend_store.core.outer.merging import QueueMerged
 from backend_store.core.outer.relief import QueueMoved, QueueSplit, Relief
 from backend_store.model import InvalidRequest
 
@@ -23,7 +25,11 @@ PLAN_VERSION = 1
 
 
 class PlannedMove(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"source": "from", "is_merge": "merge"},
+    omit_defaults=True,
 ):
     """From one cluster to another."""
 
@@ -33,6 +39,9 @@ class PlannedMove(
     tenant: str = "default"
     partition: int | None = None
     """None: all of them."""
+    is_merge: bool = False
+    """Both share it, and `to` keeps it alone. It is said, for a plan that moves a queue must not merge one that was
+    split since."""
 
 
 class PlannedPartitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,14 +82,18 @@ def written(plan: Plan) -> bytes:
     return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
 
 
-def proposed(reliefs: Sequence[Relief]) -> Plan:
+def proposed(changes: Sequence[Relief | QueueMerged]) -> Plan:
     """What the manager would do, for a person to look at first."""
     return Plan(
         PLAN_VERSION,
-        tuple(PlannedMove(one.queue, one.source, one.to, one.tenant) for one in reliefs if isinstance(one, QueueMoved)),
+        tuple(
+            PlannedMove(one.queue, one.source, one.to, one.tenant, is_merge=isinstance(one, QueueMerged))
+            for one in changes
+            if isinstance(one, QueueMoved | QueueMerged)
+        ),
         tuple(
             PlannedPartitions(one.queue, one.partitions, (one.source, one.to), one.tenant)
-            for one in reliefs
+            for one in changes
             if isinstance(one, QueueSplit)
         ),
     )
@@ -165,6 +178,8 @@ def _check_move(place: str, move: PlannedMove) -> None:
             raise InvalidRequest(f"{place}.{field} is empty; name one")
     if move.source == move.to:
         raise InvalidRequest(f"{place}.to is {move.to!r}, where the queue is already; name another cluster")
+    if move.partition is not None and move.is_merge:
+        raise InvalidRequest(f"{place} has partition and merge; a queue is merged whole: leave partition out")
     if move.partition is not None and not 0 <= move.partition < PARTITIONS_MAX:
         raise InvalidRequest(f"{place}.partition is {move.partition}; partitions are 0 to {PARTITIONS_MAX - 1}")
 

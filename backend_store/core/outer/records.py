@@ -1,5 +1,5 @@
-"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan
-and which of its moves were begun.
+"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan,
+which of its moves were begun, and which queues may be merged before long.
 
 A row that cannot be read is passed over: a later version wrote it, and neither the manager nor what a gateway shows of
 the others may end for it.
@@ -17,11 +17,13 @@ from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import EVENT_KIND, KIND, parsed, stored
 from backend_store.core.outer.limits import EVENTS_MAX
 from backend_store.core.outer.managing import Decided, Event, Memory, Proposed, ProvisionCall
+from backend_store.core.outer.merging import ColdQueue
 from backend_store.core.outer.moving import Attempt
 
 CALL_KIND: Final = "cluster-call"
 PLAN_KIND: Final = "cluster-plan"
 MOVES_KIND: Final = "cluster-moves"
+COLD_KIND: Final = "cluster-cold"
 HOLDER_KIND: Final = "cluster-manager"
 ONLY: Final = "this"
 """The name of what there is one of."""
@@ -47,6 +49,7 @@ _event = msgspec.msgpack.Decoder(Event).decode
 _call = msgspec.msgpack.Decoder(ProvisionCall).decode
 _plan = msgspec.msgpack.Decoder(Proposed).decode
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
+_cold = msgspec.msgpack.Decoder(tuple[ColdQueue, ...]).decode
 _holder = msgspec.msgpack.Decoder(Holder).decode
 
 
@@ -71,6 +74,10 @@ def attempts_of(rows: Rows) -> tuple[Attempt, ...]:
     return next((found for _, found in _read(rows, MOVES_KIND, _attempts)), ())
 
 
+def cold_of(rows: Rows) -> tuple[ColdQueue, ...]:
+    return next((found for _, found in _read(rows, COLD_KIND, _cold)), ())
+
+
 def holder_of(rows: Rows) -> Holder | None:
     """None where no manager has ever run."""
     return next((found for _, found in _read(rows, HOLDER_KIND, _holder)), None)
@@ -85,7 +92,7 @@ def _read(rows: Rows, kind: str, read: Callable[[bytes], _Row]) -> Iterator[tupl
 
 def memory_of(rows: Rows) -> Memory:
     last = max((event.number for event in events_of(rows)), default=0)
-    return Memory(clusters_of(rows), calls_of(rows), proposed_of(rows), attempts_of(rows), last + 1)
+    return Memory(clusters_of(rows), calls_of(rows), proposed_of(rows), attempts_of(rows), last + 1, cold_of(rows))
 
 
 def rows_of(decided: Decided) -> Iterator[Row]:
@@ -101,6 +108,8 @@ def rows_of(decided: Decided) -> Iterator[Row]:
         yield PLAN_KIND, ONLY, _encode(decided.proposed)
     if decided.attempts is not None:
         yield MOVES_KIND, ONLY, _encode(decided.attempts)
+    if decided.cold is not None:
+        yield COLD_KIND, ONLY, _encode(decided.cold)
     for event in decided.events:
         yield EVENT_KIND, str(event.number % EVENTS_MAX), _encode(event)
 

@@ -316,6 +316,28 @@ def test_a_queue_of_a_plan_is_split_and_each_cluster_gets_its_part_of_the_partit
     assert again.exit_code == 0 and again.output.count("passed over") == 3, again.output
 
 
+def test_a_queue_of_a_plan_is_merged_and_passed_over_when_that_is_done(shell: Shell) -> None:
+    shell.clusters.shares["default", "orders"] = {"us": 0.5, "eu": 0.5}
+    merge = ORDERS | {"merge": True}
+    asked = shell.apply(moves=[merge, THEIRS], answers="n\n")
+    assert "Move 1 queue to other clusters and merge 1 queue into one cluster each, at" in asked.output
+    dry = shell.apply("--dry-run", moves=[merge, THEIRS])
+    assert "the plan is good: 1 move, 0 splits, 1 merge, 0 queues" in dry.output and shell.clusters.acts == []
+    found = shell.apply("--yes", "--json", moves=[merge])
+    assert found.exit_code == 0 and shell.clusters.acts == [begun("orders")], found.output
+    [row] = json.loads(found.output)["items"]
+    assert (row["what"], row["from"], row["to"], row["state"]) == ("merge", "us", ["eu"], "done")
+    again = shell.apply("--yes", moves=[merge])
+    assert again.exit_code == 0 and "passed over" in again.output and len(shell.clusters.acts) == 1
+
+
+def test_a_plan_that_moves_a_queue_merges_none_that_was_split_since(shell: Shell) -> None:
+    shell.clusters.shares["default", "orders"] = {"us": 0.5, "eu": 0.5}
+    found = shell.apply("--yes", moves=[ORDERS])
+    assert found.exit_code == Exit.FAILED and shell.clusters.acts == []
+    assert "moves[0].from is 'us'; queue 'orders' lies in 'us' and 'eu'; make the plan anew" in found.output
+
+
 def test_a_split_of_a_plan_that_is_under_way_is_waited_for(shell: Shell) -> None:
     shell.clusters.looks_until_sealed = NEVER
     late = shell.apply("--yes", "--wait", "1", partitions=[ORDERS_SHARED])
@@ -383,7 +405,7 @@ def test_a_dry_run_shows_what_would_be_done(shell: Shell) -> None:
     shell("move", "theirs", "--to", "eu", "--tenant", "acme")
     shared = CLICKS | {"clusters": ["us", "eu"]}
     found = shell.apply("--dry-run", moves=[ORDERS, THEIRS], partitions=[shared])
-    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split, 0 queues that" in found.output
+    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split, 0 merges, 0 queues that" in found.output
     assert "to do" in found.output and "passed over" in found.output
     assert shell.clusters.acts == [begun("theirs", "acme")]
 

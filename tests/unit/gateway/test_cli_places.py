@@ -85,6 +85,10 @@ def test_a_move_that_is_not_there_yet_is_waited_for() -> None:
         (moved(place("asia")), "moves[0].from is 'us'; queue 'orders' lies in 'asia'; make the plan anew"),
         (moved(place("us", move("asia", "sealing"))), "is on its way to 'asia'"),
         (moved(shared(us=0.5, eu=0.5)), "moves[0].from is 'us'; queue 'orders' lies in 'us' and 'eu'"),
+        (moved(shared(us=0.5, asia=0.5), merge=True), "moves[0].to is 'eu'; queue 'orders' lies in 'us' and 'asia'"),
+        (moved(shared(eu=0.5, asia=0.5), merge=True), "moves[0].from is 'us'; queue 'orders' lies in 'eu' and 'asia'"),
+        (moved(place("us"), merge=True), "moves[0].to is 'eu'; queue 'orders' lies in 'us'; make the plan anew"),
+        (moved(shared("asia", us=0.5, eu=0.5), merge=True), "is on its way to 'asia'"),
         (moved(shared("us", "asia", us=1.0)), "is on its way to 'us' and 'asia'"),
         (resized(shared(us=0.5, eu=0.5)), "partitions[0].clusters[0] is 'us'; queue 'clicks' lies in 'us' and 'eu'"),
         (
@@ -102,6 +106,13 @@ def test_a_move_that_is_not_there_yet_is_waited_for() -> None:
 )
 def test_what_cannot_be_done_is_named_with_its_place(step: Step, said: str) -> None:
     assert said in step.why_not and not step.is_done
+
+
+def test_a_queue_that_clusters_share_is_merged_into_one_of_them() -> None:
+    for found in (shared(us=0.5, eu=0.5), shared(eu=0.34, asia=0.33, us=0.33), shared("eu", us=0.25, eu=0.75)):
+        step = moved(found, merge=True)
+        assert (step.is_done, step.why_not, step.is_merge) == (False, "", True)
+    assert moved(place("eu"), merge=True).is_done and moved(shared(eu=1.0), merge=True).is_done
 
 
 def test_partitions_that_a_queue_has_are_passed_over() -> None:

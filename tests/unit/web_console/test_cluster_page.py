@@ -29,7 +29,10 @@ EU = {
 NEVER_HEARD = EU | {"name": "us", "model": None, "backends": None, "utilisation": None, "state": "silent"}
 PLAN = {
     "version": 1,
-    "moves": [{"queue": "orders", "from": "eu", "to": "us"}],
+    "moves": [
+        {"queue": "orders", "from": "eu", "to": "us"},
+        {"queue": "views", "from": "eu", "to": "us", "merge": True},
+    ],
     "partitions": [{"queue": "news", "partitions": 4, "clusters": ["eu", "us"], "tenant": "shop"}],
 }
 NOTHING: dict[str, Any] = {"version": 1, "moves": [], "partitions": []}
@@ -57,13 +60,14 @@ async def test_every_cluster_has_a_row_also_one_that_was_never_heard() -> None:
         ("eu", "independent hosts", "83%", "hot"),
         ("us", None, None, "silent"),
     ]
-    assert "pushq manager" in found["Decisions"].empty and "What would cool a cluster" not in found
+    assert "pushq manager" in found["Decisions"].empty and "What the manager would do" not in found
 
 
-async def test_what_would_cool_a_cluster_has_a_row_for_each_queue() -> None:
-    rows = (await tables(clusters=[EU], plan=PLAN))["What would cool a cluster"].rows
+async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
+    rows = (await tables(clusters=[EU], plan=PLAN))["What the manager would do"].rows
     assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
         ("default", "orders", "move", "eu", "us"),
+        ("default", "views", "merge", "eu", "us"),
         ("shop", "news", "split, 4 partitions", "eu", "us"),
     ]
 

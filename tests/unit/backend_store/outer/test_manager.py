@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -15,10 +16,13 @@ from backend_store.core.outer import records
 from backend_store.core.outer.clusters import Cluster, Report
 from backend_store.core.outer.documents import DUTY, KIND
 from backend_store.core.outer.gathered import ShardSaid
+from backend_store.core.outer.limits import MERGE_AFTER_MS, RELIEF_MS
 from backend_store.core.outer.managing import Decided, Proposed, Rules
+from backend_store.core.outer.merging import ColdQueue, Shared
 from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove, PlannedPartitions
 from backend_store.core.slots import SLOTS, packed
 from backend_store.metadata.documents import Document, Duty
+from backend_store.metadata.sharing import NUMBER_BITS, OPEN_BITS
 from backend_store.model import Conflict, OpenPlace, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
 from backend_store.node.meter import Load
 from backend_store.outer.loads import Loads
@@ -244,11 +248,11 @@ async def test_a_queue_of_several_clusters_is_counted_in_each_and_not_planned_fo
     hot = {name: Cluster(Report(name, 0, 1, 0.9), is_hot=True) for name in ("main", "us")}
     loads = Loads(store)
     await eventually(lambda: len(_published(store)) == 2 and None not in _published(store), "it is counted")
-    assert loads.of(hot) == []
+    assert loads.of(hot, 0).loads == []
     for name in "ab":
         await _publish(store, name)
     await eventually(lambda: _published(store) == [1, 1], "it is counted")
-    [load] = loads.of(hot)
+    [load] = loads.of(hot, 0).loads
     assert (load.queue, load.cluster) == ("a", "main")
     assert load.needs == pytest.approx(0.9 / 1.25), "a quarter of the other one is done there"
 
@@ -257,7 +261,102 @@ def _split_by_hand(store: RemoteBackends, name: str) -> None:
     """As if somebody had: a quarter of it is in the home cluster."""
     known = store.metadata.queues[TENANT, name]
     us = OpenPlace("us", 0, 1 << 44, packed((1 << SLOTS * 3 // 4) - 1))
-    store.metadata.queues[TENANT, name] = msgspec.structs.replace(known, beside=(us,))
+    split = store.metadata.queues[TENANT, name] = msgspec.structs.replace(known, beside=(us,))
+    store.moves.told([split], {one.uid for one in store.all_definitions()})
+
+
+async def test_what_a_shared_queue_needs_is_measured_where_no_cluster_is_hot(world: OuterWorld) -> None:
+    await world.manager("one", Rules())
+    store = world.stores[0]
+    for name in "ab":
+        await world.backends[0].create_queue(TENANT, name, QueueConfig())
+        await eventually(lambda name=name: (TENANT, name) in store.metadata.queues, "it is known")  # type: ignore[misc]
+    _split_by_hand(store, "b")
+    cool = {name: Cluster(Report(name, 0, 1, 0.5)) for name in ("main", "us")}
+    loads = Loads(store)
+    await eventually(lambda: len(_published(store)) == 2 and None not in _published(store), "it is counted")
+    left = (1 << NUMBER_BITS - OPEN_BITS) - 1
+    idle = Shared(TENANT, "b", {"main": 0.0, "us": 0.0}, places_left=left)
+    assert loads.of(cool, 0).shared == [replace(idle, is_measured=False)]
+    for name in "ab":
+        await _publish(store, name)
+    await eventually(lambda: _published(store) == [1, 1], "it is counted")
+    assert not loads.of(cool, RELIEF_MS - 1).shared[0].is_measured, "it was looked at less than a minute ago"
+    hot_main = cool | {"main": Cluster(Report("main", 0, 1, 0.9), is_hot=True)}
+    measured = loads.of(hot_main, RELIEF_MS - 1)
+    assert [load.queue for load in measured.loads] == ["a"], "it neither moves nor is split again"
+    [shared] = measured.shared
+    assert shared.is_measured and shared.needs == pytest.approx({"main": 0.9 * 0.25 / 1.25, "us": 0.5})
+    assert loads.of(cool, 2 * RELIEF_MS).shared == [idle], "nothing happened since"
+    assert loads.of({"main": cool["main"]}, 3 * RELIEF_MS).shared == [idle]
+    store.moves.told([], set())
+    assert loads.of(cool, 3 * RELIEF_MS) == ([], []), "it is gone"
+
+
+async def test_where_no_cluster_is_hot_and_no_queue_shared_none_is_looked_at(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.manager("one", Rules())
+    store = world.stores[0]
+    await world.backends[0].create_queue(TENANT, "a", QueueConfig())
+    await eventually(lambda: (TENANT, "a") in store.metadata.queues, "it is known")
+    monkeypatch.setattr(store, "all_definitions", None)
+    cool = {name: Cluster(Report(name, 0, 1, 0.5)) for name in ("main", "us")}
+    assert Loads(store).of(cool, 0) == Loads(store).of(cool, RELIEF_MS) == ([], [])
+
+
+async def _merge_planned(world: OuterWorld, manager: Manager, name: str) -> None:
+    """Two clusters share it, it has been cold for long, and the last look planned to merge it."""
+    store = world.stores[0]
+    await world.backends[0].create_queue(TENANT, name, QueueConfig())
+    await eventually(lambda: (TENANT, name) in store.metadata.queues, "it is known")
+    await store.moves.spread(TENANT, name, ["main", "us"])
+    await eventually(lambda: store.moves.shared(), "both share it")
+    await eventually(lambda: {one.state for one in store.moves.under_way()} <= {"remembering"}, "nothing is left")
+    await eventually(lambda: _published(store) == [0], "it is counted")
+    for _ in range(2):
+        await manager.look()  # the first one hears of the clusters, the second one begins to measure
+    now_ms = time.time_ns() // 1_000_000
+    plan = Plan(PLAN_VERSION, (PlannedMove(name, "main", "us", TENANT, is_merge=True),))
+    cold = (ColdQueue(TENANT, name, now_ms - 2 * MERGE_AFTER_MS),)
+    decided = Decided(proposed=Proposed(now_ms, plan), cold=cold)
+    await store.documents.write([Document(*row) for row in records.rows_of(decided)])
+
+
+async def test_a_queue_of_the_plan_is_had_merged(world: OuterWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend_store.outer.loads.RELIEF_MS", 0)
+    one = await world.manager("one", MOVES)
+    await _merge_planned(world, one, "orders")
+    store = world.stores[0]
+    await one.look()
+    await eventually(lambda: store.all_definitions()[0].cluster == "us", "all of it is there")
+    assert not store.all_definitions()[0].beside and store.moves.shared() == []
+    for _ in range(3):
+        await one.look()
+    assert _moves_told(world) == ["10% used: queue 'orders' is merged into 'us'"]
+    assert (one.moves_begun, one.moves_failed) == (1, 0)
+
+
+async def test_a_queue_that_somebody_merged_since_it_was_planned_is_not_moved(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.outer.loads.RELIEF_MS", 0)
+    one = await world.manager("one", MOVES)
+    await _merge_planned(world, one, "orders")
+    store = world.stores[0]
+    documents, [known] = store.documents, store.moves.shared()
+    write = documents.write
+
+    async def merged_meanwhile(rows: Sequence[Document], *, duty: Duty | None = None) -> None:
+        await write(rows, duty=duty)
+        store.metadata.queues[TENANT, "orders"] = msgspec.structs.replace(known, beside=())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(documents, "write", merged_meanwhile)
+        await one.look()
+    refused = "60 minutes: queue 'orders' is on its way, or 'us' has no part of it, since it was planned"
+    assert refused in await _last_told(world, one)
+    assert one.moves_begun == 0
 
 
 async def _last_told(world: OuterWorld, manager: Manager) -> str:

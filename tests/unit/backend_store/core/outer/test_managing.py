@@ -25,6 +25,7 @@ from backend_store.core.outer.limits import (
     TURNS_MS,
 )
 from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.merging import Shared
 from backend_store.core.outer.moving import Attempt, NotBegun, UnderWay
 from backend_store.core.outer.relief import Load
 
@@ -62,8 +63,9 @@ class World:
         ended: Sequence[CallEnded] = (),
         loads: Sequence[Load] = (),
         not_begun: Sequence[NotBegun] = (),
+        shared: Sequence[Shared] = (),
     ) -> Decided:
-        seen = Seen(reports, ended, self.under_way, loads, self.moving, not_begun)
+        seen = Seen(reports, ended, self.under_way, loads, self.moving, not_begun, shared)
         return step(self.memory, seen, self.now_ms, named=self.named, manager="m1", rules=self.rules)
 
     def write(self, decided: Decided) -> None:
@@ -82,6 +84,7 @@ class World:
         ended: Sequence[CallEnded] = (),
         loads: Sequence[Load] = (),
         not_begun: Sequence[NotBegun] = (),
+        shared: Sequence[Shared] = (),
         is_healthy: bool = True,
         nodes: int = 4,
         **used: float,
@@ -89,7 +92,7 @@ class World:
         """One look, at reports of these utilisations by cluster."""
         self.now_ms += EVERY_MS
         reports = {name: Report(name, self.now_ms, nodes, part, is_healthy) for name, part in used.items()}
-        self.write(self.decided(reports, ended, loads, not_begun))
+        self.write(self.decided(reports, ended, loads, not_begun, shared))
 
     def looks(self, for_ms: int, **used: float) -> None:
         for _ in range(for_ms // EVERY_MS):

@@ -10,6 +10,8 @@ import pytest
 from backend_store.core.outer.clusters import Cluster, Report
 from backend_store.core.outer.limits import (
     ATTEMPTS_MAX,
+    MERGE_AFTER_MS,
+    MERGE_BELOW,
     RELIEF_DRAIN_MS,
     RELIEF_MOVES_MAX,
     RELIEF_REFUSED_MS,
@@ -17,6 +19,7 @@ from backend_store.core.outer.limits import (
     RELIEF_SEEN_MS,
     REPORT_MS_MAX,
 )
+from backend_store.core.outer.merging import ColdQueue, ColdQueues, Shared
 from backend_store.core.outer.moving import Attempt, Attempts, NotBegun, Planned, UnderWay
 from backend_store.core.outer.plans import PlannedMove, PlannedPartitions
 
@@ -37,9 +40,12 @@ def begun(
     under_way: Sequence[UnderWay] = (),
     stood: Sequence[Planned] = PLAN,
     plan: Sequence[Planned] = PLAN,
+    cold: Sequence[ColdQueue] = (),
+    shared: Sequence[Shared] = (),
 ) -> list[str]:
-    attempts = Attempts(known, NOW_MS)
-    return [one.queue for one in attempts.begin(stood, plan, {"eu": eu, "us": us}, under_way)]
+    attempts, clusters = Attempts(known, NOW_MS), {"eu": eu, "us": us}
+    colds = ColdQueues(cold, shared, clusters, NOW_MS, gaps=set())
+    return [one.queue for one in attempts.begin(stood, plan, clusters, under_way, colds)]
 
 
 def under_way(queue: str, *, since_ms: int = NOW_MS, is_drained: bool = False) -> UnderWay:
@@ -111,7 +117,8 @@ SPLIT = PlannedPartitions("wide", 4, ("eu", "us"))
 
 def test_a_split_begins_by_the_same_rules_as_a_move() -> None:
     split: list[Planned] = [SPLIT]
-    [attempt] = Attempts([], NOW_MS).begin(split, split, {"eu": HOT, "us": COOL}, [])
+    clusters = {"eu": HOT, "us": COOL}
+    [attempt] = Attempts([], NOW_MS).begin(split, split, clusters, [], ColdQueues([], [], clusters, NOW_MS, gaps=set()))
     assert (attempt.of, attempt.source, attempt.to, attempt.is_split) == (("default", "wide"), "eu", "us", True)
     assert begun(stood=[], plan=split) == []
     assert begun(stood=split, plan=split, under_way=[under_way("a"), under_way("b")]) == []
@@ -124,6 +131,53 @@ def test_a_split_begins_by_the_same_rules_as_a_move() -> None:
 def test_moves_and_splits_count_together() -> None:
     plan: list[Planned] = [PLAN[0], SPLIT, PLAN[1]]
     assert begun(stood=plan, plan=plan) == ["q0", "wide"]
+
+
+MERGE: list[Planned] = [PlannedMove("wide", "eu", "us", is_merge=True)]
+AT_REST = replace(HOT, report=replace(HOT.report, utilisation=0.2), is_hot=False)
+
+
+def merged(
+    *known: Attempt,
+    eu: Cluster = AT_REST,
+    us: Cluster = COOL,
+    under_way: Sequence[UnderWay] = (),
+    stood: Sequence[Planned] = MERGE,
+    cold_ms: int = MERGE_AFTER_MS,
+    needs: float = 0.4,
+) -> bool:
+    """Whether a queue that both clusters share, and that was cold for so long, begins to be merged into `us`."""
+    cold = [ColdQueue("default", "wide", NOW_MS - cold_ms)]
+    shared = [Shared("default", "wide", {"eu": needs, "us": 0.1})]
+    return bool(begun(*known, eu=eu, us=us, under_way=under_way, stood=stood, plan=MERGE, cold=cold, shared=shared))
+
+
+def test_a_merge_begins_out_of_a_cluster_that_is_not_hot() -> None:
+    assert merged()
+    assert not merged(eu=HOT) and not merged(us=replace(COOL, is_hot=True))
+    silent = replace(COOL, report=replace(COOL.report, at_ms=NOW_MS - REPORT_MS_MAX - 1))
+    assert not merged(us=silent) and not merged(eu=silent)
+
+
+def test_a_merge_begins_by_the_rules_of_moves() -> None:
+    assert not merged(stood=[])
+    assert not merged(stood=[PlannedMove("wide", "eu", "us")]), "that was a move"
+    assert not merged(under_way=[under_way("a"), under_way("b")])
+    assert not merged(tried("wide", RELIEF_REST_MS - 1)) and merged(tried("wide", RELIEF_REST_MS))
+    assert not merged(tried("wide", RELIEF_REFUSED_MS - 1, is_refused=True))
+
+
+def test_what_is_cold_no_more_is_not_merged_though_it_was_planned() -> None:
+    room = MERGE_BELOW * COOL.report.nodes - COOL.report.utilisation * COOL.report.nodes
+    assert merged(needs=room - 0.01) and not merged(needs=room)
+    assert not merged(cold_ms=MERGE_AFTER_MS - 1)
+    assert begun(stood=MERGE, plan=MERGE, eu=AT_REST) == [], "it is not shared any more"
+
+
+def test_a_queue_is_merged_while_the_ids_of_its_split_are_remembered_but_not_while_it_drains() -> None:
+    assert merged(under_way=[under_way("wide", is_drained=True)])
+    assert not merged(under_way=[under_way("wide")])
+    assert merged(under_way=[under_way("wide", since_ms=NOW_MS - RELIEF_DRAIN_MS)])
 
 
 @pytest.mark.parametrize("clusters", [("eu",), ("eu", "us", "asia")])
@@ -148,6 +202,6 @@ def test_a_refusal_is_of_the_attempt_that_it_answers() -> None:
     known = tried("a", 1)
     attempts = Attempts([known], NOW_MS)
     assert not attempts.end(NotBegun(replace(known, at_ms=known.at_ms - 1), "an older one", is_refused=True))
-    assert attempts.end(NotBegun(known, "a stream", is_refused=True)) and attempts.is_refused(known.of)
+    assert attempts.end(NotBegun(known, "a stream", is_refused=True)) and attempts.refused == {known.of}
     assert not attempts.end(NotBegun(known, "a stream", is_refused=True)), "it is told once"
     assert attempts.last_ms == 0, "nothing was moved"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.core.outer.limits import PLAN_BYTES_MAX, PLAN_ENTRIES_MAX
+from backend_store.core.outer.merging import QueueMerged
 from backend_store.core.outer.plans import (
     Plan,
     PlannedMove,
@@ -39,6 +40,13 @@ def test_what_the_manager_proposes_is_a_plan_that_can_be_read() -> None:
     assert plan.partitions == (PlannedPartitions("clicks", 4, ("eu", "us"), "t"),)
 
 
+def test_a_merge_is_a_move_that_says_so() -> None:
+    plan = proposed([QueueMerged("t", "orders", "eu", "us")])
+    assert parse(written(plan)) == plan == Plan(1, (PlannedMove("orders", "eu", "us", "t", is_merge=True),))
+    assert b'"merge": true' in written(plan)
+    assert b"merge" not in written(proposed([QueueMoved("t", "orders", "eu", "us")]))
+
+
 def test_a_plan_by_hand_may_leave_out_what_is_usual() -> None:
     plan = parse(plan_of(moves=[MOVE, {**MOVE, "queue": "one", "partition": 3}], partitions=[SPLIT]))
     assert plan.moves[0].tenant == "default" and plan.moves[0].partition is None and plan.moves[1].partition == 3
@@ -56,6 +64,7 @@ def test_a_plan_by_hand_may_leave_out_what_is_usual() -> None:
         (plan_of(moves=[{**MOVE, "to": "eu"}]), r"moves\[0\]\.to is 'eu'"),
         (plan_of(moves=[{**MOVE, "queue": ""}]), r"moves\[0\]\.queue is empty"),
         (plan_of(moves=[{**MOVE, "partition": -1}]), r"moves\[0\]\.partition is -1"),
+        (plan_of(moves=[{**MOVE, "partition": 1, "merge": True}]), r"moves\[0\] has partition and merge"),
         (plan_of(moves=[MOVE, MOVE]), r"moves\[1\].*moved twice"),
         (plan_of(moves=[{**MOVE, "partition": 1}, MOVE]), r"moves\[1\].*moved twice"),
         (plan_of(partitions=[{**SPLIT, "partitions": 0}]), r"partitions\[0\]\.partitions is 0"),
