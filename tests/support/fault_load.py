@@ -161,10 +161,10 @@ class FaultLoad:
         return sum(len(queue.history.places) for queue in self.queues)
 
     def summary(self) -> str:
-        lost, acks = (
-            sum(found) for found in zip(*((len(one.lost()), one.acks_lost) for one in self.queues), strict=True)
+        lost, acks_lost = sum(len(one.lost()) for one in self.queues), sum(one.acks_lost for one in self.queues)
+        return (
+            f"{self.confirmed} confirmed, {lost} lost, {acks_lost} acks lost with leaders, {self.again} delivered again"
         )
-        return f"{self.confirmed} confirmed, {lost} and {acks} acks lost, {self.again} delivered again"
 
     def broken(self) -> list[str]:
         """What must never be and was, when all is over."""
