@@ -99,7 +99,7 @@ model-long: $(STAMP) ## many more examples against the reference queue
 faults: $(STAMP) ## every fault of clusters of both models under load, within the times that are promised on a quiet machine
 	@FAULTS=$${FAULTS:-all} FAULTS_SLACK=$${FAULTS_SLACK:-1} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
-soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED, in both models
+soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED, in both models and both modes
 	@SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
 soak-short: $(STAMP) ## four minutes of the same

@@ -77,3 +77,6 @@ LEDGER_ROWS_PER_READ = 256
 """Rows of the ledger or of the audit that are read, and put into one file, at once."""
 LEDGER_DAYS_SWEPT_AT_ONCE = 256
 """A day's totals that are too old, and go with the rows that one file has taken."""
+EPOCHS_MAX = 100
+"""Epochs of a partition that are told apart; who comes with a cursor of an older one begins anew. A restore begins one,
+and in mode `async` each leadership."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
-from backend_store.model import PushqError, Unavailable
+from backend_store.model import Epoch, PushqError, Unavailable
 from backend_store.node.alarms import Alarms
 from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
@@ -81,6 +81,9 @@ def end_process(error: BaseException) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+FIRST_EPOCH: Final = Epoch(1)
+
+
 class Node:
     def __init__(
         self,
@@ -91,9 +94,13 @@ class Node:
         clock_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[BaseException], None] = end_process,
         writer: CommitWriter | None = None,
+        epoch: Epoch = FIRST_EPOCH,
     ):
-        """`writer`: of somebody for whom a commit is more than this disk; it is his to end."""
+        """`writer`: of somebody for whom a commit is more than this disk; it is his to end. `epoch`: in which logs go
+        on at least. A greater one than ever before where they may have lost their ends: receipts and cursors that name
+        something there must not be taken for those of what stands in its place."""
         self.engine = engine
+        self.epoch = epoch
         self.clock_ms = clock_ms
         self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()

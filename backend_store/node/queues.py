@@ -21,6 +21,7 @@ from backend_store.node.cores import core_of
 from backend_store.node.group_sets import align
 from backend_store.node.leaving import Leaving
 from backend_store.node.ledger import stage_cut
+from backend_store.node.limits import EPOCHS_MAX
 from backend_store.node.moving import Change, Moving
 from backend_store.node.partition import Partition, Surroundings
 from backend_store.node.partitions import Partitions
@@ -41,6 +42,8 @@ class Host(Surroundings, Timers, Protocol):
     sealer: Sealer | None
     lease_base: int
     """Where the numbers of leases begin, since this start."""
+    epoch: Epoch
+    """In which logs go on at least."""
 
     def arm(self, partition: Partition, deadline_ms: int) -> None:
         """Has the partition's `tick` called at that time."""
@@ -139,13 +142,16 @@ class Queues:
         state = read_state(self._node.engine, replica)
         if state is None:
             floor = Offset(definition.floor)
-            state = PartitionState([EpochStart(epoch, floor)], end=floor, floor=floor)
+            state = PartitionState([EpochStart(max(epoch, self._node.epoch), floor)], end=floor, floor=floor)
         begin(state, anew=restored)
-        if restored and batch is not None:
+        goes_on_in = max(Epoch(state.epoch + restored), self._node.epoch)
+        if goes_on_in > state.epoch:
+            state.epochs = [*state.epochs[1 - EPOCHS_MAX :], EpochStart(goes_on_in, Offset(state.end))]
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
-            # It is written before the mark of the restore goes, or a crash would forget it.
-            state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
-            stage_state(batch, replica, state)
+            # It is written before the mark of the restore goes, or a crash would forget it. Where a log may have lost
+            # its end the next epoch is another one whatever is written: only cursors of this one must be known then.
+            if batch is not None and (restored or definition.config.kind == "stream"):
+                stage_state(batch, replica, state)
         return state
 
     def _title(self, definition: QueueDefinition, number: int) -> Title:

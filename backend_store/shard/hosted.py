@@ -105,7 +105,13 @@ class HostedShard:
         node: Node | None = None
         try:
             engine = LeaderEngine(self.replicated.store.engine)
-            node = Node(engine, directory=self._directory, on_fatal=_unless_deposed, writer=writer)
+            node = Node(
+                engine,
+                directory=self._directory,
+                on_fatal=_unless_deposed,
+                writer=writer,
+                epoch=self.replicated.epoch_of_logs,
+            )
             node.not_durable = self.replicated.why_not_durable
             node.copies = self.replicated.copies
             await node.start()

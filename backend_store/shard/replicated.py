@@ -24,7 +24,7 @@ from backend_store.core.replication.messages import AskSnapshot, Diverged, Fetch
 from backend_store.core.replication.record import Change, DiskId, Identity, Incarnation, NodeId, PartitionRecord
 from backend_store.core.replication.replica import Replica
 from backend_store.core.replication.settings import Settings
-from backend_store.model import Offset, Unavailable
+from backend_store.model import Epoch, Offset, Unavailable
 from backend_store.node.node import wall_clock_ms
 from backend_store.shard import entry_rows, quarantine
 from backend_store.shard.entry_rows import Keeping, Stored
@@ -266,6 +266,13 @@ class Replicated:
         if leader is None or leader.reshaping.is_leaving or not leader.is_vouched_for(now := now_ms()):
             return False
         return leader.confirmed_end(now) > 0 and self.replica.log.is_whole
+
+    @property
+    def epoch_of_logs(self) -> Epoch:
+        """In which the logs of queues go on. In mode `async` what was given out of a leader's last messages may outlive
+        these, and others come to stand in their places: so each leadership has an epoch of its own there, too."""
+        leader = self.replica.leader
+        return Epoch(1) if leader is None or leader.record.mode == "sync" else leader.epoch
 
     def why_not_durable(self) -> str:
         """Why nothing that is taken now would be confirmed; "" where it would."""

@@ -2,8 +2,9 @@
 
 Each message has an id and a key. A producer sends a call again, to the one gateway or the other, until it is confirmed,
 and nothing newer of that key before; queues are in strict order and drop repeats. So nothing may be lost, nothing may
-be there twice, every key is in order, and nothing comes after its ack was confirmed. The load runs in a thread of its
-own, on the host of the gateways.
+be there twice, every key is in order, and nothing comes after its ack was confirmed. In mode `async` a lost leader
+takes along what it confirmed alone: messages of that time may be missing until they are published again from its
+quarantine, and acks; no others. The load runs in a thread of its own, on the host of the gateways.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import asyncio
 import contextlib
 import itertools
 import json
-import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 
 from tests.support.consumers import Socket, call, http_client
 from tests.support.hosts import Host
-from tests.support.keyed_history import KeyedHistory, Name, Place
+from tests.support.keyed_history import Name
+from tests.support.losses import Losses
 from tests.support.netted_cluster import Gateway, enter
 from tests.support.patience import until
+from tests.support.queue_load import QueueLoad
 
 PRODUCERS: Final = "ab"
 """Of each queue."""
@@ -51,115 +53,12 @@ PLAIN: Final = {"visibility_timeout_ms": VISIBILITY_MS, "dead_letter_queue": Non
 QUEUE: Final = {
     "ordering": "strict",
     "dedupe": "id",
+    "dedupe_window_ms": 24 * 3600 * 1000,
     "visibility_timeout_ms": VISIBILITY_MS,
     "dead_letter_queue": None,
 }
 LATER: Final = ("unavailable", "overloaded", "not-durable", "outcome-unknown", "storage-full")
 """What a call may be answered with while something is broken."""
-
-
-class QueueLoad:
-    """One queue: its history, and how long its publishes waited."""
-
-    def __init__(self, name: str, *, may_lose: bool, is_plain: bool = False) -> None:
-        """`is_plain`: each call is sent once, without ids. What was not confirmed may be there or not, what was refused
-        must not."""
-        self.name = name
-        self.is_plain = is_plain
-        self.refused: set[Name] = set()
-        """In a plain queue: nothing was begun with these."""
-        self.history = KeyedHistory(is_ordered=not (may_lose or is_plain))
-        self.may_lose = may_lose
-        self.asked: dict[tuple[str, int], float] = {}
-        """Calls that are not confirmed yet, and when they were sent first."""
-        self.waits: list[tuple[float, float]] = []
-        """(when it was confirmed, seconds since it was sent first) of each call."""
-        self.again = 0
-        """Deliveries of what had been delivered before."""
-        self.codes: Counter[str] = Counter()
-        self.details: Counter[str] = Counter()
-        """How publishes were refused."""
-        self.seen: list[str] = []
-        self.latest_acked_sent_at = -math.inf
-        """Of what was acked, when the newest was sent."""
-        self.sent_at: dict[Name, float] = {}
-        self.places: dict[Name, Place] = {}
-        """Where each was delivered from."""
-        self.acked_at: dict[Name, float] = {}
-        self.highest: dict[str, int] = defaultdict(lambda: -1)
-        """By key, the greatest number that was delivered."""
-        self.skipped: set[Name] = set()
-        self.trail: defaultdict[Name, list[str]] = defaultdict(list)
-        """What became of each message, in order."""
-
-    def tell(self, name: Name, what: str) -> None:
-        self.trail[name].append(f"{time.monotonic():.3f} {what}")
-
-    def delivered(self, message: dict[str, Any], came_at: float) -> Name:
-        name, place = Name(*message["body"]), (message.get("partition", 0), message["seq"])
-        is_first = name not in self.places
-        self.again += not is_first
-        self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
-        if name in self.refused:
-            self.seen.append(f"{name} was refused, and is there")
-        if self.may_lose and not self.is_plain:
-            self._delivered_async(name, place, is_first=is_first)
-        else:
-            if self.places.setdefault(name, place) != place or self.history.places.get(name, place) != place:
-                self.seen.append(f"{name} is at {self.places[name]}, at {place}, at {self.history.places.get(name)}")
-            # It may have come while its consumer still waited for the answer to an ack.
-            if came_at > self.acked_at.get(name, math.inf):
-                self.seen.append(f"{name} was delivered after its ack was confirmed")
-        self.places[name] = place
-        if name not in self.history.acked:
-            self.history.deliver(name)
-        return name
-
-    def _delivered_async(self, name: Name, place: Place, *, is_first: bool) -> None:
-        """What was lost leaves a gap; what comes out of its order after all is none.
-
-        What a lost leader had and never confirmed may come from another place when it is sent again.
-        """
-        if self.history.places.get(name, place) != place:
-            self.seen.append(f"{name} was confirmed at {self.history.places[name]}, and is at {place}")
-        highest = self.highest[name.key]
-        if name in self.skipped:
-            self.seen.append(f"{name} was delivered after {Name(name.key, highest)}")
-        if is_first and name.number > highest:
-            self.skipped.update(Name(name.key, number) for number in range(highest + 1, name.number))
-            self.highest[name.key] = name.number
-
-    @property
-    def behind(self) -> int:
-        return len(self.history.places) - len(self.history.settling)
-
-    def settled(self, name: Name) -> None:
-        self.tell(name, "acked")
-        self.history.ack([name])
-        self.acked_at.setdefault(name, time.monotonic())
-        self.latest_acked_sent_at = max(self.latest_acked_sent_at, self.sent_at[name])
-
-    def lost(self) -> list[Name]:
-        """What was confirmed and never delivered, when the queue is empty."""
-        return sorted(self.history.places.keys() - self.places.keys())
-
-    def broken(self) -> list[str]:
-        if self.may_lose:
-            return self.seen
-        lost = [f"{name} was confirmed and never delivered" for name in self.lost()]
-        return [*self.seen, *lost, *self.history.violations(())]
-
-    def slowest(self, since: float) -> tuple[float, Name | None]:
-        """Of what was acked since then: the longest from its first publish to its ack, and which it was."""
-        acked = self.acked_at.copy()  # at once: the load's own thread goes on
-        found = [(at - self.sent_at[name], name) for name, at in acked.items() if at >= since]
-        return max(found, default=(0.0, None))
-
-    def longest_wait(self, since: float) -> float:
-        """Of the publishes that were confirmed since then, or wait still."""
-        waited = [seconds for at, seconds in self.waits if at >= since]
-        now = time.monotonic()
-        return max([*waited, *(now - at for at in self.asked.copy().values())], default=0.0)
 
 
 class FaultLoad:
@@ -177,15 +76,19 @@ class FaultLoad:
     ) -> None:
         """`queues`: in strict order, whose messages have ids and keys. `plain`: so many more, whose messages have
         neither. `pause_s`: between two calls of a producer."""
+        self.losses = Losses() if may_lose else None
         self._pause_s = pause_s
         self._host = host
         self._gateways = gateways
         self.queues = [
-            QueueLoad(f"load{number}", may_lose=may_lose, is_plain=number >= queues) for number in range(queues + plain)
+            QueueLoad(f"load{number}", losses=self.losses, is_plain=number >= queues)
+            for number in range(queues + plain)
         ]
         self._stopping = threading.Event()
         """Producers send nothing new."""
         self._ending = threading.Event()
+        self._holding = threading.Event()
+        """Consumers ack nothing, and so get little."""
         self._number = 0
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -205,6 +108,20 @@ class FaultLoad:
             self._ending.set()
             self._thread.join(END_S_MAX)
         self._check()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Consumers ack nothing meanwhile, so queues fill."""
+        self._holding.set()
+        try:
+            yield
+        finally:
+            self._holding.clear()
+
+    def recovers(self) -> None:
+        """From now on what was lost may come back, and has to be there in the end."""
+        for queue in self.queues:
+            queue.is_recovering = True
 
     def serves(self, *, since: float | None = None, within_s: float = SERVICE_S_MAX) -> float:
         """Seconds until something of each queue is acked that was sent after `since`, or now."""
@@ -243,9 +160,11 @@ class FaultLoad:
     def confirmed(self) -> int:
         return sum(len(queue.history.places) for queue in self.queues)
 
-    @property
-    def lost(self) -> int:
-        return sum(len(queue.lost()) for queue in self.queues)
+    def summary(self) -> str:
+        lost, acks_lost = sum(len(one.lost()) for one in self.queues), sum(one.acks_lost for one in self.queues)
+        return (
+            f"{self.confirmed} confirmed, {lost} lost, {acks_lost} acks lost with leaders, {self.again} delivered again"
+        )
 
     def broken(self) -> list[str]:
         """What must never be and was, when all is over."""
@@ -306,7 +225,7 @@ class FaultLoad:
                 if stats["ready"] + stats["in_flight"] + stats["delayed"] == 0:
                     break
                 await asyncio.sleep(0.2)
-            is_exact = not (queue.may_lose or queue.is_plain)
+            is_exact = queue.losses is None and not queue.is_plain
             if is_exact and stats["published_total"] != len(queue.history.places):
                 queue.seen.append(f"{stats['published_total']} are stored of {len(queue.history.places)} confirmed")
 
@@ -359,8 +278,7 @@ class FaultLoad:
             for name, row in zip(names, answer.json()["messages"], strict=True):
                 if name not in errors:
                     assert queue.is_plain or row["id"] == str(name), row
-                    queue.history.confirm(name, (row["partition"], row["seq"]))
-                    queue.tell(name, f"confirmed at {(row['partition'], row['seq'])}")
+                    queue.confirmed(name, (row["partition"], row["seq"]))
         if not errors:
             queue.waits.append((now := time.monotonic(), now - began))
 
@@ -385,6 +303,8 @@ class FaultLoad:
                     settling.create_task(self._settle(socket, self.queues[number], given))
 
     async def _settle(self, socket: Socket, queue: QueueLoad, receipts: dict[str, Name]) -> None:
+        while self._holding.is_set():  # noqa: ASYNC110 - the thread of the test clears it
+            await asyncio.sleep(AGAIN_S)
         queue.history.settle(receipts.values())
         while receipts and not self._ending.is_set():
             answer = await socket.ask(within_s=ANSWER_S_MAX, type="ack", queue=queue.name, receipts=list(receipts))

@@ -12,7 +12,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final, NamedTuple
 
 from tests.support.fault_load import FaultLoad
@@ -22,6 +22,8 @@ STOOD_S: Final = 8.0
 """More than a session lasts, so a stopped leader wakes up deposed."""
 CUT_S: Final = 9.0
 """Longer than it takes to notice: what is acked of what was sent after it was served under the cut."""
+ALONE_S: Final = (0.5, 6.0)
+"""Shorter and longer than it takes until a sync leader gives its leadership away."""
 ETCD_AWAY_S: Final = 7.0
 REFUSED_S: Final = 6.0
 """So long a disk stays full."""
@@ -34,8 +36,13 @@ Fault = Callable[[NettedCluster, random.Random], AbstractContextManager[float | 
 for as long as it lasts."""
 
 
+def _shard(cluster: NettedCluster, rng: random.Random) -> int:
+    """In mode `async` one that is replicated so: the first has definitions, and is `sync` in either mode."""
+    return rng.randrange(int(cluster.mode == "async"), cluster.shards)
+
+
 def _leader(cluster: NettedCluster, rng: random.Random) -> Backend:
-    return cluster.leader(rng.randrange(cluster.shards))
+    return cluster.leader(_shard(cluster, rng))
 
 
 @contextmanager
@@ -65,6 +72,12 @@ def kill_each(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 @contextmanager
 def _killed(backend: Backend) -> Iterator[None]:
     backend.kill()
+    with _started_again(backend):
+        yield
+
+
+@contextmanager
+def _started_again(backend: Backend) -> Iterator[None]:
     try:
         yield
     finally:
@@ -90,6 +103,20 @@ def cut_from_followers(cluster: NettedCluster, rng: random.Random) -> Iterator[f
     leader = _leader(cluster, rng)
     with cluster.cut(*both(leader.host, [one.host for one in cluster.others(leader)])):
         yield CUT_S
+
+
+@contextmanager
+def kill_unfollowed(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader reaches etcd and gateways, and no other backend, and then its machine is gone: in mode `async` with
+    all that it confirmed meanwhile."""
+    shard = _shard(cluster, rng)
+    leader = cluster.leader(shard)
+    with cluster.cut(*both(leader.host, [one.host for one in cluster.others(leader)])):
+        time.sleep(rng.uniform(*ALONE_S))
+        leader.kill()
+    with _started_again(leader):
+        cluster.leader(shard)  # another one: this one must not take its place back with all it had
+        yield 0.0
 
 
 @contextmanager
@@ -216,6 +243,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "kill-each": kill_each,
     "kill-leader": kill_leader,
     "kill-any": kill_any,
+    "kill-unfollowed": kill_unfollowed,
     "kill-etcd": kill_etcd,
     "stop-etcd": stop_etcd,
     "drain-leader": drain_leader,
@@ -232,6 +260,8 @@ OF_ZONES: Final[Mapping[str, Fault]] = {"cut-zone": cut_zone}
 """Of clusters whose backends have zones of their own."""
 GENTLE: Final = frozenset({"drain-leader", "drain-all"})
 """Nothing is delivered twice because of these."""
+UNREAD: Final = frozenset({"kill-unfollowed"})
+"""Consumers ack nothing while these strike, so there is something to lose."""
 REFUSING: Final = frozenset({"fill-disk"})
 """Publishes may be refused for as long as these last."""
 HANDOVER_S_MAX: Final = 0.2
@@ -289,11 +319,14 @@ class FaultRunner:
         cluster, load = self._cluster, self._load
         load.serves()
         began, again, refused = time.monotonic(), load.again, load.refused
-        with {**FAULTS, **OF_ZONES}[name](cluster, self._rng) as seconds:
-            time.sleep(max(0.0, began + (REFUSED_S if seconds is None else seconds) - time.monotonic()))
-            if seconds is not None:
-                load.serves()
-        whole_s = cluster.whole()
+        with nullcontext() if load.losses is None or name in GENTLE else load.losses.possible():
+            with ExitStack() as fault:
+                with load.holding() if name in UNREAD else nullcontext():
+                    seconds = fault.enter_context({**FAULTS, **OF_ZONES}[name](cluster, self._rng))
+                time.sleep(max(0.0, began + (REFUSED_S if seconds is None else seconds) - time.monotonic()))
+                if seconds is not None:
+                    load.serves()
+            whole_s = cluster.whole()
         load.serves()
         acked_s, slowest = load.slowest(began)
         struck = Struck(name, load.longest_wait(began), acked_s, whole_s, load.again - again, load.refused - refused)

@@ -226,7 +226,7 @@ class NettedCluster:
         self._folder = folder
         self.shards = len(BACKENDS) if model == "independent_hosts" else shards
         self.model: Model = model
-        self._mode = mode
+        self.mode = mode
         self._disk_mebibytes = disk_mebibytes
         self._members, self._is_zoned = etcd_members, is_zoned
         self._stack = ExitStack()
@@ -305,7 +305,7 @@ class NettedCluster:
             "PUSHQ_CLUSTER__ETCD_TLS_CA": authority,
             "PUSHQ_CLUSTER__MODEL": self.model,
             f"PUSHQ_CLUSTER__{'LANES' if self.model == 'independent_hosts' else 'SHARDS'}": str(self.shards),
-            "PUSHQ_CLUSTER__REPLICATION": self._mode,
+            "PUSHQ_CLUSTER__REPLICATION": self.mode,
         }
         backend = Backend(name, host, address, data, env)
         if self._disk_mebibytes:
@@ -325,6 +325,8 @@ class NettedCluster:
                     "PUSHQ_STORE__TLS_CERT": str(pair.certificate),
                     "PUSHQ_STORE__TLS_KEY": str(pair.key),
                     "PUSHQ_STORE__TLS_CA": str(self._folder / "ca" / CA_CERTIFICATE),
+                    "PUSHQ_CLUSTER__COORDINATOR": self._coordinator,
+                    "PUSHQ_CLUSTER__ETCD_TLS_CA": str(self._folder / "ca" / CA_CERTIFICATE),
                 }
             )
             gateway = Gateway(host, number, self._folder, env)

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.support.fault_load import QueueLoad
 from tests.support.faults import FAULTS, drawn
 from tests.support.keyed_history import Name
+from tests.support.losses import BEHIND_S, Losses
+from tests.support.queue_load import QueueLoad
 
 A0, A1, A2 = Name("a", 0), Name("a", 1), Name("a", 2)
 
 
-def load(*, may_lose: bool = False) -> QueueLoad:
+def load(*, losses: Losses | None = None, is_plain: bool = False) -> QueueLoad:
     """Three messages of one key, all confirmed at places 0, 1 and 2."""
-    load = QueueLoad("q", may_lose=may_lose)
+    load = QueueLoad("q", losses=losses, is_plain=is_plain)
     for seq, name in enumerate(load.history.next("a") for _ in range(3)):
         load.sent_at[name] = time.monotonic()
-        load.history.confirm(name, (0, seq))
+        load.confirmed(name, (0, seq))
     return load
 
 
@@ -42,9 +43,9 @@ def ack(load: QueueLoad, *names: Name) -> None:
         load.settled(name)
 
 
-@pytest.mark.parametrize("may_lose", [False, True])
-def test_a_history_as_it_should_be(may_lose: bool) -> None:
-    one = load(may_lose=may_lose)
+@pytest.mark.parametrize("losses", [None, Losses()])
+def test_a_history_as_it_should_be(losses: Losses | None) -> None:
+    one = load(losses=losses)
     early = time.monotonic()
     give(one, A0, A0, A1)
     ack(one, A0, A1)
@@ -54,10 +55,45 @@ def test_a_history_as_it_should_be(may_lose: bool) -> None:
     assert one.broken() == [] and one.lost() == [] and one.again == 2
 
 
-def test_where_something_may_be_lost_a_confirmed_id_has_one_place() -> None:
-    one = load(may_lose=True)
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_where_something_may_be_lost_a_confirmed_message_has_one_place_until_it_is_published_again(
+    is_plain: bool,
+) -> None:
+    one = load(losses=Losses(), is_plain=is_plain)
     give(one, A0, at=7)
-    assert one.broken() == ["a#0 was confirmed at (0, 0), and is at (0, 7)"]
+    assert len(one.broken()) == 3 and "a#0" in one.broken()[0], one.broken()
+    one.is_recovering = True
+    give(one, A2, A1, at=8)
+    assert len(one.broken()) == 1
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_was_confirmed_while_a_leader_was_lost_may_be_missing_until_it_is_published_again(is_plain: bool) -> None:
+    losses = Losses()
+    with losses.possible():
+        one = load(losses=losses, is_plain=is_plain)
+        give(one, A0)
+        ack(one, A0)
+    give(one, A0)
+    assert one.broken() == [] and one.lost() == [A1, A2] and one.acks_lost == 1
+    one.is_recovering = True
+    assert one.broken() == [f"{name} was confirmed and never delivered" for name in (A1, A2)]
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_what_was_confirmed_while_nothing_was_wrong_is_there_in_either_mode(is_plain: bool) -> None:
+    losses = Losses()
+    with losses.possible():
+        pass
+    one = load(losses=losses, is_plain=is_plain)
+    later = time.monotonic() + BEHIND_S
+    one.confirmed_at = dict.fromkeys(one.confirmed_at, later)
+    give(one, A0)
+    ack(one, A0)
+    one.last_acked_at[A0] = later + 1
+    give(one, A0, came_at=later + 2)
+    told = ["a#0 was delivered after its ack was confirmed"]
+    assert one.broken() == told + [f"{name} was confirmed and never delivered" for name in (A1, A2)]
 
 
 def test_what_was_confirmed_and_never_delivered_is_lost() -> None:
@@ -90,7 +126,9 @@ def test_a_message_that_overtakes_another_is_found() -> None:
 
 
 def test_where_something_may_be_lost_a_gap_is_none_and_a_break_of_order_is_one() -> None:
-    one = load(may_lose=True)
+    losses = Losses()
+    with losses.possible():
+        one = load(losses=losses)
     give(one, A0, A2)
     assert one.lost() == [A1] and one.broken() == []
     give(one, A1)

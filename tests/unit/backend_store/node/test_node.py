@@ -9,9 +9,11 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.cursor import encode_cursor
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
-from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.model import Block, Epoch, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.node.limits import EPOCHS_MAX
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import META_RESTORED, log_key, log_range
@@ -31,8 +33,8 @@ async def opened() -> AsyncIterator[Open]:
     """Opens a store over an engine; what is still open at the end is closed."""
     nodes: list[Node] = []
 
-    async def open_node(engine: MemoryEngine | None = None) -> EmbeddedStore:
-        node = Node(engine or MemoryEngine(), directory=None, on_fatal=lambda error: None)
+    async def open_node(engine: MemoryEngine | None = None, epoch: int = 1) -> EmbeddedStore:
+        node = Node(engine or MemoryEngine(), directory=None, on_fatal=lambda error: None, epoch=Epoch(epoch))
         nodes.append(node)
         await node.start()
         return EmbeddedStore(node)
@@ -50,6 +52,13 @@ async def opened() -> AsyncIterator[Open]:
 def engine_of(store: EmbeddedStore) -> MemoryEngine:
     assert isinstance(store.node.engine, MemoryEngine)
     return store.node.engine
+
+
+def copy_of(engine: MemoryEngine) -> MemoryEngine:
+    image = MemoryEngine()
+    image._rows = {table: dict(rows) for table, rows in engine._rows.items()}
+    image._keys = {table: list(keys) for table, keys in engine._keys.items()}
+    return image
 
 
 async def made(store: EmbeddedStore, name: str = "q", config: QueueConfig | None = None) -> EmbeddedQueue:
@@ -268,9 +277,7 @@ async def test_a_receipt_from_after_the_backup_acks_nothing_in_a_queue_made_afte
     store = await opened()
     backup = engine_of(store).crash()
     store = await opened(backup)
-    image = MemoryEngine()
-    image._rows = {table: dict(rows) for table, rows in backup._rows.items()}
-    image._keys = {table: list(keys) for table, keys in backup._keys.items()}
+    image = copy_of(backup)
     queue = await made(store)
     await publish(queue, b"lost with the disk")
     receipt = next(iter(receipts_by_seq(leased(queue)).values()))
@@ -281,6 +288,64 @@ async def test_a_receipt_from_after_the_backup_acks_nothing_in_a_queue_made_afte
     await publish(queue, b"new")
     assert await ack(queue, receipt) == [False]
     assert queue.stats().ready == 1
+
+
+@pytest.mark.parametrize("has_first", [False, True])
+async def test_a_receipt_of_a_lost_end_acks_nothing_that_stands_in_its_place(opened: Open, has_first: bool) -> None:
+    """Two leaders go on from the same log, one after the other, and the second one lacks what the first one wrote."""
+    store = await opened(epoch=4)
+    queue = await made(store)
+    if has_first:
+        await publish(queue, b"first")
+    image = copy_of(engine_of(store))
+    first = await opened(copy_of(image), epoch=5)
+    queue = first.queue("default", "q")
+    await publish(queue, b"lost")
+    *early, lost = [receipt for _ in range(1 + has_first) for receipt in receipts_by_seq(leased(queue)).values()]
+    second = await opened(image, epoch=6)
+    queue = second.queue("default", "q")
+    await publish(queue, b"in its place")
+    assert await ack(queue, lost) == [False]
+    assert queue.stats().ready == 1 + has_first
+    for receipt in early:
+        assert await ack(queue, receipt) == [True], "that one is the same message"
+
+
+async def test_a_cursor_of_a_lost_end_is_told_to_begin_anew_and_one_from_before_goes_on(opened: Open) -> None:
+    store = await opened(epoch=4)
+    await publish(await made(store, "s", STREAM), b"0", b"1")
+    image = copy_of(engine_of(store))
+    first = await opened(copy_of(image), epoch=5)
+    [part] = first.queue("default", "s").parts.all
+    await publish(first.queue("default", "s"), b"lost")
+    second = await opened(image, epoch=6)
+    stream = second.queue("default", "s")
+    await publish(stream, b"in its place")
+    uid = stream.definition.uid
+    third = await opened(engine_of(second).crash(), epoch=7)
+    [part] = third.queue("default", "s").parts.all
+
+    def begins(epoch: int, offset: int) -> tuple[int, str]:
+        found = part.start({"cursor": encode_cursor(epoch, offset, uid=uid)})
+        return found.offset, found.outcome
+
+    assert begins(5, 3) == (0, "reset")
+    for epoch, offset in ((4, 1), (4, 2), (6, 2), (6, 3), (7, 3)):
+        assert begins(epoch, offset) == (offset, "complete")
+
+
+async def test_a_cursor_of_a_leader_to_whom_nothing_was_published_goes_on_under_the_next_one(opened: Open) -> None:
+    store = await opened(epoch=1)
+    stream = await made(store, "s", STREAM)
+    await publish(stream, b"0")
+    for epoch in range(2, EPOCHS_MAX + 2):
+        store = await opened(engine_of(store).crash(), epoch=epoch)
+    [part] = store.queue("default", "s").parts.all
+    for epoch in (2, EPOCHS_MAX // 2, EPOCHS_MAX + 1):
+        found = part.start({"cursor": encode_cursor(epoch, 1, uid=stream.definition.uid)})
+        assert (found.offset, found.outcome) == (1, "complete")
+    found = part.start({"cursor": encode_cursor(1, 1, uid=stream.definition.uid)})
+    assert (found.offset, found.outcome) == (0, "reset"), "that was too long ago to tell"
 
 
 async def test_broken_entries_are_put_aside_after_an_unclean_end(opened: Open) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backend_store.core.replication.record import NodeId
-from backend_store.model import PushqError, QueueConfig
+from backend_store.model import Epoch, PushqError, QueueConfig
 from backend_store.node.node import Node
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.leading import Deposed, LeaderWriter
@@ -29,6 +29,7 @@ class Replica:
     may_serve = True
     is_leading = True
     is_all_confirmed = True
+    epoch_of_logs = Epoch(1)
 
     def __init__(self) -> None:
         self.store = SimpleNamespace(engine=MemoryEngine())

@@ -1,0 +1,35 @@
+"""When leaders may have been lost that confirmed something alone: no more is excused in mode `async`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from backend_store.core.replication.limits import LAG_MS_MAX
+
+BEHIND_S: Final = LAG_MS_MAX / 1000
+"""So far behind a follower is in sync still, and may lead next."""
+
+
+class Losses:
+    """Told by the thread of the test, asked by that of the load."""
+
+    def __init__(self) -> None:
+        self._over: list[tuple[float, float]] = []
+        self._since: float | None = None
+
+    @contextlib.contextmanager
+    def possible(self) -> Iterator[None]:
+        began = self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._over.append((began, time.monotonic()))
+            self._since = None
+
+    def excuse(self, confirmed_at: float) -> bool:
+        """Whether what was confirmed then may be lost."""
+        is_on = (since := self._since) is not None and confirmed_at >= since - BEHIND_S
+        return is_on or any(began - BEHIND_S <= confirmed_at <= ended for began, ended in self._over)

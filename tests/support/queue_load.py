@@ -1,0 +1,138 @@
+"""What producers and consumers of one queue of `FaultLoad` saw, and what of it must never be."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+from tests.support.keyed_history import KeyedHistory, Name, Place
+from tests.support.losses import Losses
+
+
+class QueueLoad:
+    """Its history, and how long its publishes waited."""
+
+    def __init__(self, name: str, *, losses: Losses | None, is_plain: bool = False) -> None:
+        """`losses`: when something may be lost; None: never. `is_plain`: each call is sent once, without ids. What was
+        not confirmed may be there or not, what was refused must not."""
+        self.name = name
+        self.is_plain = is_plain
+        self.refused: set[Name] = set()
+        """In a plain queue: nothing was begun with these."""
+        self.history = KeyedHistory(is_ordered=losses is None and not is_plain)
+        self.losses = losses
+        self.is_recovering = False
+        """What was lost is published again: from another place, and in no order."""
+        self.asked: dict[tuple[str, int], float] = {}
+        """Calls that are not confirmed yet, and when they were sent first."""
+        self.waits: list[tuple[float, float]] = []
+        """(when it was confirmed, seconds since it was sent first) of each call."""
+        self.again = 0
+        """Deliveries of what had been delivered before."""
+        self.codes: Counter[str] = Counter()
+        self.details: Counter[str] = Counter()
+        """How publishes were refused."""
+        self.seen: list[str] = []
+        self.latest_acked_sent_at = -math.inf
+        """Of what was acked, when the newest was sent."""
+        self.sent_at: dict[Name, float] = {}
+        self.places: dict[Name, Place] = {}
+        """Where each was delivered from."""
+        self.acked_at: dict[Name, float] = {}
+        self.last_acked_at: dict[Name, float] = {}
+        """Of what was acked again since its ack was lost."""
+        self.acks_lost = 0
+        """Confirmed acks that went with a leader in mode `async`: what they were of came again."""
+        self.confirmed_at: dict[Name, float] = {}
+        self.highest: dict[str, int] = defaultdict(lambda: -1)
+        """By key, the greatest number that was delivered."""
+        self.skipped: set[Name] = set()
+        self.trail: defaultdict[Name, list[str]] = defaultdict(list)
+        """What became of each message, in order."""
+
+    def tell(self, name: Name, what: str) -> None:
+        self.trail[name].append(f"{time.monotonic():.3f} {what}")
+
+    def delivered(self, message: dict[str, Any], came_at: float) -> Name:
+        name, place = Name(*message["body"]), (message.get("partition", 0), message["seq"])
+        is_first = name not in self.places
+        self.again += not is_first
+        self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
+        if name in self.refused:
+            self.seen.append(f"{name} was refused, and is there")
+        acked_at = self.last_acked_at.get(name, math.inf)
+        # It may have come while its consumer still waited for the answer to an ack.
+        if came_at > acked_at and self._may_be_lost(acked_at):
+            self.acks_lost += 1
+        elif came_at > acked_at:
+            self.seen.append(f"{name} was delivered after its ack was confirmed")
+        if not self.is_recovering:
+            self._judge_place(name, place, is_first=is_first)
+        self.places[name] = place
+        if name not in self.history.acked:
+            self.history.deliver(name)
+        return name
+
+    def _may_be_lost(self, confirmed_at: float) -> bool:
+        return self.losses is not None and self.losses.excuse(confirmed_at)
+
+    def _judge_place(self, name: Name, place: Place, *, is_first: bool) -> None:
+        """In mode `async` what was lost leaves a gap; what comes out of its order after all is none.
+
+        What a lost leader had and never confirmed may come from another place when it is sent again.
+        """
+        if self.losses is None or self.is_plain:
+            known = self.places.get(name, place), self.history.places.get(name, place)
+            if known != (place, place):
+                self.seen.append(f"{name} is at {known[0]}, at {place}, at {known[1]}")
+            return
+        if self.history.places.get(name, place) != place:
+            self.seen.append(f"{name} was confirmed at {self.history.places[name]}, and is at {place}")
+        highest = self.highest[name.key]
+        if name in self.skipped:
+            self.seen.append(f"{name} was delivered after {Name(name.key, highest)}")
+        if is_first and name.number > highest:
+            self.skipped.update(Name(name.key, number) for number in range(highest + 1, name.number))
+            self.highest[name.key] = name.number
+
+    def confirmed(self, name: Name, place: Place) -> None:
+        self.tell(name, f"confirmed at {place}")
+        self.history.confirm(name, place)
+        self.confirmed_at[name] = time.monotonic()
+
+    @property
+    def behind(self) -> int:
+        return len(self.history.places) - len(self.history.settling)
+
+    def settled(self, name: Name) -> None:
+        self.tell(name, "acked")
+        self.history.ack([name])
+        self.last_acked_at[name] = now = time.monotonic()
+        self.acked_at.setdefault(name, now)
+        self.latest_acked_sent_at = max(self.latest_acked_sent_at, self.sent_at[name])
+
+    def lost(self) -> list[Name]:
+        """What was confirmed and never delivered, when the queue is empty."""
+        return sorted(self.history.places.keys() - self.places.keys())
+
+    def broken(self) -> list[str]:
+        lost = [
+            f"{name} was confirmed and never delivered"
+            for name in self.lost()
+            if self.is_recovering or not self._may_be_lost(self.confirmed_at[name])
+        ]
+        return [*self.seen, *lost, *([] if self.losses else self.history.violations(()))]
+
+    def slowest(self, since: float) -> tuple[float, Name | None]:
+        """Of what was acked since then: the longest from its first publish to its ack, and which it was."""
+        acked = self.acked_at.copy()  # at once: the load's own thread goes on
+        found = [(at - self.sent_at[name], name) for name, at in acked.items() if at >= since]
+        return max(found, default=(0.0, None))
+
+    def longest_wait(self, since: float) -> float:
+        """Of the publishes that were confirmed since then, or wait still."""
+        waited = [seconds for at, seconds in self.waits if at >= since]
+        now = time.monotonic()
+        return max([*waited, *(now - at for at in self.asked.copy().values())], default=0.0)
