@@ -751,6 +751,7 @@ GROUPS = (
             "backend_store.node.limits:GROUP_IDLE_MS": "",
             "backend_store.node.limits:GROUP_READS_MAX": "",
             "backend_store.node.limits:COUNTED_CHUNKS": "",
+            "backend_store.node.limits:EPOCHS_MAX": "",
             "backend_store.node.limits:RETENTION_STEP_MS": "",
             "backend_store.node.limits:RETENTION_CHUNKS_PER_COMMIT": "",
             "backend_store.node.limits:RELEASED_PER_ROW_MAX": "",
