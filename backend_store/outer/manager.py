@@ -326,6 +326,8 @@ class Manager:
                 )
         elif definition.is_on_its_way:
             raise Conflict(f"queue {queue!r} is on its way, or lies in several clusters, since it was planned")
+        elif attempt.source not in [one.cluster for one in moves.shares(definition)]:
+            raise Conflict(f"queue {queue!r} does not lie in {attempt.source!r} any more, since it was planned")
         if attempt.is_split:
             await moves.spread(tenant, queue, [attempt.source, attempt.to])
         else:

@@ -65,7 +65,8 @@ def is_over(place: Place, clusters: Collection[str]) -> bool:
     """Whether these clusters share a queue evenly, and nothing else is to come."""
     found = shares(place)
     is_even = all(abs(part - 1 / len(found)) <= UNEVEN_MAX for part in found.values())
-    return not place.get("goal") and found.keys() == set(clusters) and is_even
+    is_sealing = any(move["state"] == "sealing" for move in place["moves"])
+    return not place.get("goal") and not is_sealing and found.keys() == set(clusters) and is_even
 
 
 def steps(
