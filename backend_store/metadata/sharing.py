@@ -53,13 +53,12 @@ def known_places(definition: QueueDefinition) -> list[OpenPlace | FormerPlace]:
     return [*open_places(definition), *definition.former]
 
 
-def slots_at(definition: QueueDefinition, place: Whereabouts, *, is_leaving: bool = False) -> int:
-    """The slots that a place has, as bits; or those of them that are on their way from there."""
+def leaving_slots(definition: QueueDefinition, place: Whereabouts) -> int:
+    """The slots of a place that are on their way from there, as bits."""
+    if definition.moving_to is None or place != (definition.moving_from or definition.place):
+        return 0
     here = next((unpacked(one.slots) for one in open_places(definition) if one.place == place), 0)
-    if not is_leaving:
-        return here
-    is_source = definition.moving_to is not None and place == (definition.moving_from or definition.place)
-    return here & (unpacked(definition.moving_slots) or ALL_SLOTS) if is_source else 0
+    return here & (unpacked(definition.moving_slots) or ALL_SLOTS)
 
 
 def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
-from backend_store.metadata.sharing import open_places, slots_at, why_waits
+from backend_store.metadata.sharing import leaving_slots, open_places, why_waits
 from backend_store.model import (
     Conflict,
     FormerPlace,
@@ -121,7 +121,7 @@ class Moves:
         if definition.moving_to is not None:
             source = definition.moving_from or definition.place
             names = self._name(source.cluster), self._name(definition.moving_to.cluster)
-            share = _share(slots_at(definition, source, is_leaving=True))
+            share = _share(leaving_slots(definition, source))
             found.append(QueueMove(*of, *names, "sealing", definition.moving_since_ms, None, share))
         to = definition.cluster
         for former in definition.former:

@@ -21,7 +21,7 @@ from backend_store.core.leases import Holder, Lease
 from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.sealing import Seal
-from backend_store.core.slots import Routing, SlotTable
+from backend_store.core.slots import Routing, SlotTable, routing_of
 from backend_store.core.split import routed_blocks
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
@@ -263,8 +263,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def routing(self) -> Routing:
-        config = self.config
-        return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+        return routing_of(self.config)
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         table = self.encoding_table
