@@ -65,16 +65,22 @@ def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:
     """Where the numbers of a place begin that is opened now. `end`: above those of the place that it has its slots
     from. `is_alone`: no other place gives out any meanwhile."""
     top = max(end, definition.floor, definition.top)
-    if is_alone and definition.top <= definition.floor:
-        return ((top >> FLOOR_BITS) + 2) << FLOOR_BITS
-    return ((top >> OPEN_BITS) + 1) << OPEN_BITS
+    bits = _range_bits(definition, is_alone=is_alone)
+    return ((top >> bits) + (2 if bits == FLOOR_BITS else 1)) << bits
 
 
-def check_numbers(definition: QueueDefinition) -> None:
-    """Raises `Conflict` where a further place would have no numbers that all clients can hold."""
-    if next_floor(definition, definition.floor, is_alone=False) + (1 << OPEN_BITS) > 1 << NUMBER_BITS:
+def _range_bits(definition: QueueDefinition, *, is_alone: bool) -> int:
+    return FLOOR_BITS if is_alone and definition.top <= definition.floor else OPEN_BITS
+
+
+def check_numbers(definition: QueueDefinition, places: int = 1, *, is_alone: bool = False) -> None:
+    """Raises `Conflict` where so many further places would not have numbers that all clients can hold. `is_alone`: see
+    `next_floor`."""
+    first = next_floor(definition, definition.floor, is_alone=is_alone)
+    if first + (places << _range_bits(definition, is_alone=is_alone)) > 1 << NUMBER_BITS:
+        further = "a further place" if places == 1 else f"{places} further places"
         raise Conflict(
-            f"queue {definition.name!r} was split so often that no numbers are left for a further place; make it anew"
+            f"queue {definition.name!r} was split so often that no numbers are left for {further}; make it anew"
         )
 
 
