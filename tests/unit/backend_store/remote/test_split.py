@@ -36,6 +36,7 @@ from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import MOVE_LOOK_SECONDS, MOVE_STEP_SECONDS
+from backend_store.remote.line import Line
 from backend_store.remote.moving import QueueShare
 from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
@@ -475,6 +476,29 @@ async def test_what_cannot_be_split_is_refused(world: World) -> None:
     joint: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     queue.settle_and_publish([], [], joint.set_result)
     assert "publish, then ack" in (await joint).detail
+
+
+async def test_a_poll_is_refused_where_no_place_that_takes_publishes_is_there(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    nowhere = ClusterAt("asia", FixedDirectory([("127.0.0.1", 1)]), [("127.0.0.1", 1)])
+    lone = placed(await world.gateway(others=[nowhere]), queue.name)
+    await moved(store, queue.name, "eu")
+    await eventually(lambda: lone.definition.cluster == "eu" and not lone.definition.former)
+    with pytest.raises(ClusterAway):
+        lone.check_there()
+    await spread(store, queue.name, "eu", "main")
+    await eventually(lambda: lone.definition.beside != ())
+    lone.check_there()
+    await published(queue, *keys_of(queue, ""))
+    taker = Taker(lone, 1_000)  # type: ignore[arg-type]
+    await eventually(lambda: sorted(taker.bodies) == sorted(key.encode() for key in keys_of(queue, "")))
+    monkeypatch.setattr(Line, "is_away", property(lambda line: True))
+    for one in (lone, queue):
+        with pytest.raises(ClusterAway):
+            one.check_there()
 
 
 async def test_a_queue_whose_next_step_is_still_to_begin_is_tried_again_soon(world: World) -> None:
