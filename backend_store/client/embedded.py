@@ -249,8 +249,15 @@ class EmbeddedStore:
 
     async def delete_queue(self, tenant: str, name: str) -> EmbeddedQueue:
         """Removes the queue and its messages; whoever consumes it must be told by the caller."""
+        return await self._delete(tenant, name, only_here=False)
+
+    async def delete_part(self, tenant: str, name: str) -> None:
+        """Removes what is here of a queue that stays elsewhere."""
+        await self._delete(tenant, name, only_here=True)
+
+    async def _delete(self, tenant: str, name: str, *, only_here: bool) -> EmbeddedQueue:
         queue = self.here(tenant, name)
-        await self.node.queues.delete(tenant, name)
+        await self.node.queues.delete(tenant, name, only_here=only_here)
         queue.deleted = True
         self._forget(queue)
         return queue

@@ -409,10 +409,17 @@ class Metadata:
         self.changes.add(Change("queue", definition.name, definition.tenant))
 
     async def delete_queue(
-        self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None], *, uid: int | None = None
+        self,
+        tenant: str,
+        name: str,
+        extra: Callable[[QueueDefinition, Batch], None],
+        *,
+        uid: int | None = None,
+        only_here: bool = False,
     ) -> None:
-        """Removes a queue; `extra` adds the rows that must change in the same commit. `uid`: the one that was seen, and
-        no later one of that name. Raises `QueueNotFound`.
+        """Removes a queue, with what is defined of it elsewhere; `extra` adds the rows that must change in the same
+        commit. `uid`: the one that was seen, and no later one of that name. `only_here`: where it lies elsewhere, too,
+        it stays there, and is sealed with the same keys. Raises `QueueNotFound`.
         """
         async with self._turn:
             known = self._find_seen(tenant, name, uid)
@@ -420,14 +427,17 @@ class Metadata:
             batch.delete(Table.META, _queue_key(tenant, name))
             extra(known, batch)
             self._stage_unmapped(batch, known.uid)
-            now = self.elsewhere.by_name.get((tenant, name))
-            is_left = (
-                now is not None and now.uid == known.uid
-            )  # it lies elsewhere now, and is sealed with the same keys
-            if not is_left:
+            other = self.elsewhere.by_name.get((tenant, name))
+            is_elsewhere = other is not None and other.uid == known.uid
+            stays = only_here and is_elsewhere
+            if is_elsewhere and not stays:
+                batch.delete(Table.META, _queue_key(tenant, name, PLACED))
+            if not stays:
                 self.data_keys.stage_shredded(batch, known.uid)
             await self._write(batch)
-            if not is_left:
+            if other is not None and is_elsewhere and not stays:
+                self.elsewhere.remove(other)
+            if not stays:
                 self._shredded(known.uid)
                 self._held[tenant] -= 1
             del self.queues[tenant, name]
@@ -435,11 +445,13 @@ class Metadata:
             self.changes.add(Change("queue", name, tenant))
 
     async def delete_elsewhere(self, tenant: str, name: str) -> None:
-        """Removes a queue whose messages lie in another shard; that one drops them when it hears of it."""
+        """Removes a queue whose messages lie in other shards; they drop them when they hear of it. Raises
+        `QueueNotFound`, also where it has a part here by now, which must go with it.
+        """
         async with self._turn:
             known = self.elsewhere.by_name.get((tenant, name))
-            if known is None:
-                raise QueueNotFound(f"there is no queue {name!r}")
+            if known is None or (tenant, name) in self.queues:
+                raise QueueNotFound(f"there is no queue {name!r} that lies elsewhere alone")
             batch = Batch()
             batch.delete(Table.META, _queue_key(tenant, name, PLACED))
             self.data_keys.stage_shredded(batch, known.uid)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from backend_store.core.slots import ALL_SLOTS, packed, unpacked
 from backend_store.metadata.elsewhere import links_of
-from backend_store.metadata.sharing import known_places, next_floor, next_give, open_places, slots_at
+from backend_store.metadata.sharing import known_places, leaving_slots, next_floor, next_give, open_places
 from backend_store.model import Conflict, FormerPlace, InvalidRequest, OpenPlace, QueueDefinition, Whereabouts
 
 Change = Callable[[QueueDefinition], QueueDefinition]
@@ -182,7 +182,7 @@ def lies_in(definition: QueueDefinition, cluster: str, shard: int | None) -> boo
 def as_known_in(definition: QueueDefinition, cluster: str, shard: int | None) -> QueueDefinition:
     """What a shard there is told of the queue."""
     here = next((one for one in open_places(definition) if one.cluster == cluster and shard in (None, one.shard)), None)
-    slots = unpacked(here.slots) & ~slots_at(definition, here.place, is_leaving=True) if here is not None else 0
+    slots = unpacked(here.slots) & ~leaving_slots(definition, here.place) if here is not None else 0
     floor = here.floor if here is not None else definition.floor
     if here is None:
         former = [one for one in definition.former if one.cluster == cluster and shard in (None, one.shard)]

@@ -53,13 +53,12 @@ def known_places(definition: QueueDefinition) -> list[OpenPlace | FormerPlace]:
     return [*open_places(definition), *definition.former]
 
 
-def slots_at(definition: QueueDefinition, place: Whereabouts, *, is_leaving: bool = False) -> int:
-    """The slots that a place has, as bits; or those of them that are on their way from there."""
+def leaving_slots(definition: QueueDefinition, place: Whereabouts) -> int:
+    """The slots of a place that are on their way from there, as bits."""
+    if definition.moving_to is None or place != (definition.moving_from or definition.place):
+        return 0
     here = next((unpacked(one.slots) for one in open_places(definition) if one.place == place), 0)
-    if not is_leaving:
-        return here
-    is_source = definition.moving_to is not None and place == (definition.moving_from or definition.place)
-    return here & (unpacked(definition.moving_slots) or ALL_SLOTS) if is_source else 0
+    return here & (unpacked(definition.moving_slots) or ALL_SLOTS)
 
 
 def leaving_bits(definition: QueueDefinition) -> int:
@@ -67,8 +66,8 @@ def leaving_bits(definition: QueueDefinition) -> int:
     if definition.moving_to is None:
         return 0
     source = definition.moving_from or definition.place
-    has = slots_at(definition, source)
-    leaving = slots_at(definition, source, is_leaving=True)
+    has = next((unpacked(one.slots) for one in open_places(definition) if one.place == source), 0)
+    leaving = leaving_slots(definition, source)
     return leaving | 1 << UNKEYED if leaving == has else leaving
 
 
@@ -87,9 +86,12 @@ def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:
     """Where the numbers of a place begin that is opened now. `end`: above those of the place that it has its slots
     from. `is_alone`: no other place gives out any meanwhile."""
     top = max(end, definition.floor, definition.top)
-    if is_alone and definition.top <= definition.floor:
-        return ((top >> FLOOR_BITS) + 2) << FLOOR_BITS
-    return ((top >> OPEN_BITS) + 1) << OPEN_BITS
+    bits = _range_bits(definition, is_alone=is_alone)
+    return ((top >> bits) + (2 if bits == FLOOR_BITS else 1)) << bits
+
+
+def _range_bits(definition: QueueDefinition, *, is_alone: bool) -> int:
+    return FLOOR_BITS if is_alone and definition.top <= definition.floor else OPEN_BITS
 
 
 def places_left(definition: QueueDefinition) -> int:
@@ -97,11 +99,14 @@ def places_left(definition: QueueDefinition) -> int:
     return ((1 << NUMBER_BITS) - next_floor(definition, definition.floor, is_alone=False)) >> OPEN_BITS
 
 
-def check_numbers(definition: QueueDefinition) -> None:
-    """Raises `Conflict` where a further place would have no numbers that all clients can hold."""
-    if places_left(definition) < 1:
+def check_numbers(definition: QueueDefinition, places: int = 1, *, is_alone: bool = False) -> None:
+    """Raises `Conflict` where so many further places would not have numbers that all clients can hold. `is_alone`: see
+    `next_floor`."""
+    first = next_floor(definition, definition.floor, is_alone=is_alone)
+    if first + (places << _range_bits(definition, is_alone=is_alone)) > 1 << NUMBER_BITS:
+        further = "a further place" if places == 1 else f"{places} further places"
         raise Conflict(
-            f"queue {definition.name!r} was split so often that no numbers are left for a further place; make it anew"
+            f"queue {definition.name!r} was split so often that no numbers are left for {further}; make it anew"
         )
 
 

@@ -255,7 +255,8 @@ class Queues:
         self._node.sweeper.wake()
         log.info("a partition has gone", queue=queue.label, partition=partition.index)
 
-    async def delete(self, tenant: str, name: str) -> None:
+    async def delete(self, tenant: str, name: str, *, only_here: bool = False) -> None:
+        """`only_here`: see `Metadata.delete_queue`."""
         definition = self._metadata.find(tenant, name)
         replicas: list[int] = []
 
@@ -267,7 +268,7 @@ class Queues:
                 batch.delete(Table.META, state_key(replica))
                 add_garbage(batch, replica, EVERYTHING)
 
-        await self._metadata.delete_queue(tenant, name, rows, uid=definition.uid)
+        await self._metadata.delete_queue(tenant, name, rows, uid=definition.uid, only_here=only_here)
         queue = self._queues.pop(definition.uid, None)
         self._movings.pop(definition.uid, None)
         if queue is not None:

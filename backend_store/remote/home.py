@@ -41,6 +41,7 @@ from backend_store.remote.limits import (
     CLAIM_RETRY_SECONDS,
     DROP_AFTER_SECONDS,
     LINE_CALLS_MAX,
+    RECALL_ASKS_MAX,
 )
 from backend_store.remote.line import Line
 from backend_store.remote.queue import RemoteQueue
@@ -112,6 +113,8 @@ class Home:
         """Frames that wait for a key, and those behind them."""
         self._is_claiming = self._is_adopting = self._is_dropping = False
         self._knows_definers = True
+        self.recalling = asyncio.Semaphore(RECALL_ASKS_MAX)
+        """Taken by who asks what is known here of publishes: see `recalls`."""
         self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key)
 
     def apart_from(self, other: Home) -> str | None:

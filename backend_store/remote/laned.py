@@ -6,10 +6,10 @@ consumers here would take. A receipt names its lane, so what is done with it goe
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -214,11 +214,15 @@ class LanedQueue(PartedQueue):
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
         """What any lane knows."""
+        results: dict[int, Published | PushqError] = {}
 
-        async def ask() -> None:
-            reply(recalled(await asyncio.gather(*(self._recalled(home, blocks, claim) for home in self.homes))))
+        def told(lane: int, result: Published | PushqError) -> None:
+            results[lane] = result
+            if len(results) == len(self.lanes):
+                reply(recalled([results[number] for number in range(len(self.lanes))]))
 
-        self._store.background(ask())
+        for number, lane in enumerate(self.lanes):
+            lane.recall(blocks, claim, partial(told, number))
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
         return False

@@ -16,6 +16,12 @@ LINE_CALLS_MAX: Final = 20_000
 """Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
 LINE_ASKS_MAX: Final = 200
 """Other requests of one gateway that wait for one backend; one more is refused."""
+RECALL_CALLS_MAX: Final = 200
+"""Publishes about which another place of their queue is asked with one request."""
+RECALL_MESSAGES_SOFT_MAX: Final = 2_000
+"""Such a request ends with the call that reaches so many messages."""
+RECALL_ASKS_MAX: Final = 50
+"""Such requests to one backend at once, each about another queue; others of its requests have room beside them."""
 LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 """A frame of publishes ends with the one that passes this."""
 SETTLE_MS_MAX: Final = 10_000

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
-from backend_store.metadata.sharing import open_places, slots_at, why_waits
+from backend_store.metadata.sharing import leaving_slots, open_places, why_waits
 from backend_store.model import (
     Conflict,
     FormerPlace,
@@ -123,7 +123,7 @@ class Moves:
         if definition.moving_to is not None:
             source = definition.moving_from or definition.place
             names = self._name(source.cluster), self._name(definition.moving_to.cluster)
-            share = _share(slots_at(definition, source, is_leaving=True))
+            share = _share(leaving_slots(definition, source))
             found.append(QueueMove(*of, *names, "sealing", definition.moving_since_ms, None, share))
         to = definition.cluster
         for former in definition.former:
@@ -261,15 +261,19 @@ class Moves:
         while self._news.get(uid) is news:
             news.clear()
             definition = self._moving[uid]
-            async with self._steps:
-                await self._step(definition)
+            seconds = MOVE_LOOK_SECONDS
+            try:
+                async with self._steps:
+                    await self._step(definition)
+                seconds = self._pause(definition)
+            except Exception:  # the queue would be looked after no more
+                log.exception("a step of a move failed", tenant=definition.tenant, queue=definition.name)
             # Gateways do not step on each other's feet, and what they decide twice counts once.
-            seconds = self._pause(definition) * random.uniform(0.75, 1.25)
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), seconds)
+                await asyncio.wait_for(news.wait(), seconds * random.uniform(0.75, 1.25))
 
     def _pause(self, definition: QueueDefinition) -> float:
-        if definition.moving_to is not None:
+        if definition.moving_to is not None or (definition.goal and why_waits(definition) is None):
             return MOVE_STEP_SECONDS
         left = [self._left.get((definition.uid, former.place)) for former in definition.former]
         if not all(former.is_settled for former in definition.former) or left != [NOTHING] * len(left):
@@ -297,16 +301,22 @@ class Moves:
 
     async def _arrive(self, definition: QueueDefinition) -> None:
         """Has the old place take no more publishes, and the new one go on from there."""
-        ends = []
-        for home in self._homes_at(definition, definition.moving_from or definition.place):
+        ends, source, to = [], definition.moving_from or definition.place, definition.moving_to
+        assert to is not None, "it is on its way"
+        for home in self._homes_at(definition, source):
             if not home.is_first:
                 await home.adopt([definition])
             asked = FindEnd(definition.tenant, definition.name, definition.uid, definition.version)
             ends.append(_end(await home.ask(asked, may_repeat=True)))
         arrived = Arrive(definition.tenant, definition.name, definition.version, max(ends))
-        changed = _definition(await self._store.ask(arrived))
+        await self._store.ask(arrived)
         log.info(
-            "a queue arrived in another cluster", tenant=definition.tenant, queue=definition.name, seq=changed.floor
+            "a queue arrived in another cluster",
+            tenant=definition.tenant,
+            queue=definition.name,
+            source=self._name(source.cluster),
+            to=self._name(to.cluster),
+            share=_share(leaving_slots(definition, source)),
         )
 
     async def _spread_on(self, definition: QueueDefinition) -> None:

@@ -146,8 +146,13 @@ class PlacedQueue(PartedQueue):
             self._routes = None
 
     def check_there(self) -> None:
-        if (away := self._missing.get(self.definition.place)) is not None:
-            raise away
+        """Where it is split one place that is there is enough: from the others messages come when they are back."""
+        places = [one.place for one in open_places(self.definition)]
+        there = [part for place in places if (part := self._at.get(place)) is not None]
+        if any(not home.line.is_away for part in there for home in part.homes):
+            return
+        if not there:
+            raise self._missing[places[0]]
         super().check_there()
 
     def _check_all_there(self) -> None:

@@ -21,14 +21,13 @@ from backend_store.core.leases import Holder, Lease
 from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.sealing import Seal
-from backend_store.core.slots import Routing, SlotTable
+from backend_store.core.slots import Routing, SlotTable, routing_of
 from backend_store.core.split import routed_blocks
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Block,
     Claim,
     PeekPage,
-    Published,
     PushqError,
     QueueConfig,
     QueueDefinition,
@@ -44,10 +43,10 @@ from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEAL
 from backend_store.remote.line import Call
 from backend_store.remote.peeks import peek_at
 from backend_store.remote.ranges import Ranges
+from backend_store.remote.recalls import Recalls
 from backend_store.remote.redrives import Redriving, RemoteRedrives
 from backend_store.service.operations import Cancel, SettleAndPublish
 from backend_store.service.operations import Purge as PurgeQueue
-from backend_store.service.recalling import FindKnown
 from backend_store.wire.store_frames import (
     Grouped,
     Place,
@@ -121,6 +120,7 @@ class RemoteQueue(Redriving, Ranges):
         self._looked: asyncio.Event = asyncio.Event()
         self._is_granting = False
         self.home: Home = home or store.cluster_of(definition).home(definition.shard)
+        self._recalls = Recalls(self)
         self.whole: RemoteQueue = self
         """The queue that this is a part of, where it is one."""
 
@@ -220,6 +220,10 @@ class RemoteQueue(Redriving, Ranges):
     def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._store.background(work)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Has it called in the next turn of the loop."""
+        self._store.soon(call)
+
     def want(self, want: Want) -> None:
         self.home.line.want(want)
 
@@ -263,8 +267,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def routing(self) -> Routing:
-        config = self.config
-        return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+        return routing_of(self.config)
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         table = self.encoding_table
@@ -338,23 +341,8 @@ class RemoteQueue(Redriving, Ranges):
         self.home.when_there(self.definition, go_on)
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
-        """What is known here of a call's messages; nothing is stored. See `service.recalling`."""
-
-        async def ask() -> None:
-            reply(await self._recalled(self.home, blocks, claim))
-
-        self._store.background(ask())
-
-    async def _recalled(self, home: Home, blocks: list[Block], claim: Claim | None) -> Published | PushqError:
-        definition = self.definition
-        of = self.tenant, self.name, self.uid, definition.version
-        try:
-            if not home.knows(definition):
-                await home.adopt([definition])
-            asked = FindKnown(*of, sent_blocks(blocks), claim)
-            return published(_placed(await home.ask(asked, may_repeat=True)))
-        except PushqError as error:
-            return error
+        """What is known here of a call's messages; nothing is stored. `reply` runs later. See `recalls`."""
+        self._recalls.add(blocks, claim, reply)
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
         return None
@@ -549,7 +537,7 @@ class RemoteQueue(Redriving, Ranges):
     def _grant_soon(self) -> None:
         if not self._is_granting:
             self._is_granting = True
-            self._store.soon(self._grant)
+            self.soon(self._grant)
 
     def _grant(self) -> None:
         """Grants the backend what consumers would take beyond what has come."""

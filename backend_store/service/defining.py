@@ -141,8 +141,10 @@ async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
     while name in metadata.queues or name in metadata.elsewhere.by_name:
         with contextlib.suppress(QueueNotFound):  # it arrived in another place while its turn was waited for
             if name in metadata.queues:
-                await store.delete_queue(*name)
-            if name in metadata.elsewhere.by_name:
+                await store.delete_queue(
+                    *name
+                )  # one commit, also of what lies elsewhere: it must not be left by halves
+            else:
                 await metadata.delete_elsewhere(*name)
 
 

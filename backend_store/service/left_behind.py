@@ -61,4 +61,4 @@ async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:
     left = left_of(store, own)
     if left.unsettled or left.beside:
         raise Conflict(f"queue {own.name!r} still has {counted(left.unsettled + left.beside, 'message')} here")
-    await store.delete_queue(own.tenant, own.name)
+    await store.delete_part(own.tenant, own.name)

@@ -1,10 +1,10 @@
-"""What a shard knows of a publish call's messages: asked by gateways before they bring the call to another place of its
-queue. Nothing is stored."""
+"""What a shard knows of publish calls' messages: asked by gateways before they bring the calls to another place of
+their queue. Nothing is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.model import Claim, Published, PushqError, QueueNotFound, Unavailable
@@ -12,26 +12,34 @@ from backend_store.node.calls import Call
 from backend_store.node.turned_away import RETRY_MS, recalled
 from backend_store.service.asked import Asked
 from backend_store.storage.engine import Batch
-from backend_store.wire.store_frames import Placed, SentBlock, blocks_of_sent, placed
+from backend_store.wire.store_frames import Placed, SentBlock, Wrong, blocks_of_sent, placed, wrong
+
+
+class Recall(NamedTuple):
+    """One call. Of the blocks only the traits are looked at: `data` may be empty."""
+
+    blocks: list[SentBlock]
+    claim: tuple[bytes, bytes] | None = None
+
+
+Answer = tuple[Placed | None, Wrong | None]
+"""Of one call, as that to a publish: repeats have their places, and all others are refused as `OnTheMove`; that is the
+error where nothing is known."""
 
 
 class FindKnown(Asked, frozen=True):
     """To a shard of a place that the messages' slots lay in: which of them are known there. `version`: of the
-    definition by which they lie elsewhere. Of the blocks only the traits are looked at: `data` may be empty.
-
-    The answer is that of a publish: repeats have their places, and all others are refused as `OnTheMove`; that is the
-    error where nothing is known.
+    definition by which they lie elsewhere. Each call has its answer, in the order of the calls.
     """
 
     tenant: str
     name: str
     uid: int
     version: int
-    blocks: list[SentBlock]
-    claim: tuple[bytes, bytes] | None = None
+    calls: list[Recall]
 
 
-async def _find_known(store: EmbeddedStore, asked: FindKnown) -> Placed:
+async def _find_known(store: EmbeddedStore, asked: FindKnown) -> list[Answer]:
     own = store.node.metadata.queues.get((asked.tenant, asked.name))
     if own is None or own.uid != asked.uid:
         raise QueueNotFound(f"queue {asked.name!r} is not here")
@@ -39,14 +47,14 @@ async def _find_known(store: EmbeddedStore, asked: FindKnown) -> Placed:
     if queue.definition.version < asked.version:
         detail = f"queue {asked.name!r} is not known here as it is now"  # what is not known might still be taken
         raise Unavailable(detail, retry_after_ms=RETRY_MS)
-    known = recalled(queue.all, _call_of(asked), queue.config)
-    if isinstance(known, PushqError):
-        raise known
-    await store.node.committer.write(Batch())  # behind the commit that stores what is known
-    return placed(known, store.node.copies())
+    results = [recalled(queue.all, _call_of(one), queue.config) for one in asked.calls]
+    if any(isinstance(one, Published) for one in results):
+        await store.node.committer.write(Batch())  # behind the commit that stores what is known
+    copies = store.node.copies()
+    return [(None, wrong(one)) if isinstance(one, PushqError) else (placed(one, copies), None) for one in results]
 
 
-def _call_of(asked: FindKnown) -> Call:
+def _call_of(asked: Recall) -> Call:
     blocks = blocks_of_sent(asked.blocks)
     claim = Claim(*asked.claim) if asked.claim is not None else None
     return Call(

@@ -129,6 +129,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
         asked.name, (), here=len(metadata.queues), cluster=asked.cluster, shards=asked.shards
     )
     relocation.check_movable(known, _others(store, known), to)
+    check_numbers(known, is_alone=True)
     if asked.lanes if asked.cluster else metadata.lane is not None:
         check_supported(asked.name, known.config)
     return await _relocate(store, known, relocation.begin(to, store.node.clock_ms()))
@@ -149,10 +150,9 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
         return known if not known.goal else await _relocate(store, known, spread(goal, store.node.clock_ms()))
     relocation.check_able(known, _others(store, known))
     open_now = {one.place for one in open_places(known)}
+    check_numbers(known, sum(place not in open_now for place in goal), is_alone=len(open_now) == len(goal) == 1)
     for place, size in zip(goal, asked.clusters, strict=True):
         relocation.check_free(known, place)
-        if place not in open_now:
-            check_numbers(known)
         if size.lanes if size.cluster else metadata.lane is not None:
             check_supported(asked.name, known.config)
     return await _relocate(store, known, spread(goal, store.node.clock_ms()))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
@@ -22,16 +23,21 @@ from backend_store.model import (
     Claim,
     ClusterAway,
     Conflict,
+    FormerPlace,
     InvalidRequest,
     Original,
     Published,
     PushqError,
+    QueueConfig,
+    Whereabouts,
 )
 from backend_store.remote import home as homes
 from backend_store.remote import moving, routes
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.limits import MOVE_LOOK_SECONDS, MOVE_STEP_SECONDS
+from backend_store.remote.line import Line
 from backend_store.remote.moving import QueueShare
 from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
@@ -471,6 +477,60 @@ async def test_what_cannot_be_split_is_refused(world: World) -> None:
     joint: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     queue.settle_and_publish([], [], joint.set_result)
     assert "publish, then ack" in (await joint).detail
+
+
+async def test_a_poll_is_refused_where_no_place_that_takes_publishes_is_there(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    nowhere = ClusterAt("asia", FixedDirectory([("127.0.0.1", 1)]), [("127.0.0.1", 1)])
+    lone = placed(await world.gateway(others=[nowhere]), queue.name)
+    await moved(store, queue.name, "eu")
+    await eventually(lambda: lone.definition.cluster == "eu" and not lone.definition.former)
+    with pytest.raises(ClusterAway):
+        lone.check_there()
+    await spread(store, queue.name, "eu", "main")
+    await eventually(lambda: lone.definition.beside != ())
+    lone.check_there()
+    await published(queue, *keys_of(queue, ""))
+    taker = Taker(lone, 1_000)  # type: ignore[arg-type]
+    await eventually(lambda: sorted(taker.bodies) == sorted(key.encode() for key in keys_of(queue, "")))
+    monkeypatch.setattr(Line, "is_away", property(lambda line: True))
+    for one in (lone, queue):
+        with pytest.raises(ClusterAway):
+            one.check_there()
+
+
+async def test_a_queue_whose_next_step_is_still_to_begin_is_tried_again_soon(world: World) -> None:
+    """As where one moved whole before it was spread, and the place that it left is forgotten."""
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    goal = Whereabouts("", 0), Whereabouts("eu", 0)
+    waits = msgspec.structs.replace(definition(store, queue.name), goal=goal)
+    assert store.moves._pause(waits) == MOVE_STEP_SECONDS
+    left = FormerPlace("eu", 0, 0, 0)
+    assert store.moves._pause(msgspec.structs.replace(waits, former=(left,))) == MOVE_STEP_SECONDS
+    strict = msgspec.structs.replace(waits, former=(left,), config=QueueConfig(ordering="strict"))
+    assert store.moves._pause(strict) == MOVE_LOOK_SECONDS, "it waits for what is left there"
+
+
+async def test_a_step_that_fails_ends_no_move(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+
+    async def fails(*_: Any) -> None:
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
+    with capture_logs() as logs, monkeypatch.context() as patched:
+        patched.setattr(moving.Moves, "_arrive", fails)
+        await store.moves.begin(TENANT, queue.name, "eu")
+        await eventually(lambda: any(one["event"] == "a step of a move failed" for one in logs))
+    with capture_logs() as logs:
+        await eventually(lambda: definition(store, queue.name).cluster == "eu")
+        arrived = {"source": "main", "to": "eu", "share": 1.0, "queue": queue.name, "tenant": TENANT}
+        await eventually(lambda: any(arrived.items() <= one.items() for one in logs))
 
 
 async def test_a_split_is_given_up_before_it_has_begun_to_arrive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from backend_store.model import (
 )
 from backend_store.node import turned_away
 from backend_store.service.operations import decode_operation, perform
-from backend_store.service.recalling import FindKnown
+from backend_store.service.recalling import FindKnown, Recall
 from backend_store.storage.engine import StorageCorrupt
-from backend_store.wire.store_frames import Placed, pack, published, sent_blocks
+from backend_store.wire.store_frames import error_of, pack, published, sent_blocks
 from tests.support.node_world import TENANT, NodeWorld
 from tests.support.partitioned import queue, resize, rest
 from tests.support.split_queue import HERE, THERE, blocks, claim_of, id_of, publish, raised, stored, text_of, told
@@ -39,11 +40,21 @@ def world() -> Iterator[NodeWorld]:
 def known(
     world: NodeWorld, call: Sequence[Block], claim: Claim | None = None, *, version: int = 0, uid: int = 0
 ) -> Published | PushqError:
+    result = asked(world, Recall(sent_blocks(call), claim), version=version, uid=uid)
+    return result if isinstance(result, PushqError) else result[0]
+
+
+def asked(
+    world: NodeWorld, *calls: Recall, version: int = 0, uid: int = 0
+) -> list[Published | PushqError] | PushqError:
     uid = uid or world.node.metadata.find(TENANT, "q").uid
-    asked = decode_operation(pack(FindKnown(TENANT, "q", uid, version, sent_blocks(call), claim)))
-    result = raised(world, perform(world.store, asked))
-    assert isinstance(result, Placed | PushqError)
-    return published(result) if isinstance(result, Placed) else result
+    what = decode_operation(pack(FindKnown(TENANT, "q", uid, version, [*calls])))
+    result = raised(world, perform(world.store, what))
+    return result if isinstance(result, PushqError) else answers(result)
+
+
+def answers(result: Any) -> list[Published | PushqError]:
+    return [error_of(wrong) if wrong is not None else published(found) for found, wrong in result]
 
 
 def found(answer: Published | PushqError) -> list[object]:
@@ -108,11 +119,32 @@ def test_what_is_on_its_way_to_the_disk_is_answered_when_it_is_there(world: Node
     made = queue(world, dedupe="id")
     world.hold()
     publish(world, made, blocks(1, ids=IDS[:1]))
-    asked = FindKnown(TENANT, "q", made.uid, 0, sent_blocks(blocks(1, ids=IDS[:1])))
-    task = world.start(perform(world.store, asked))
+    calls = [Recall(sent_blocks(blocks(1, ids=[one]))) for one in IDS[:2]]
+    task = world.start(perform(world.store, FindKnown(TENANT, "q", made.uid, 0, calls)))
     assert world.writer.is_held and not task.done()
     world.let_go()
-    assert found(published(task.result())) == [Original(0, 0)]
+    known, unknown = answers(task.result())
+    assert found(known) == [Original(0, 0)] and isinstance(unknown, OnTheMove)
+
+
+def test_of_several_calls_each_has_its_answer(world: NodeWorld) -> None:
+    made = queue(world, dedupe="id")
+    claim, call = claim_of(THERE, 5), blocks(2)
+    publish(world, made, blocks(1, ids=IDS[:1]))
+    publish(world, made, call, claim)
+    world.settle()
+    said = asked(
+        world,
+        Recall(sent_blocks(blocks(1, ids=IDS[2:]))),
+        Recall(sent_blocks(blocks(2, ids=IDS[:2]))),
+        Recall(sent_blocks(call), claim),
+        Recall(sent_blocks(call), claim_of(THERE, 5, payload=1)),
+    )
+    assert isinstance(said, list) and len(said) == 4
+    unknown, known, again, mismatch = said
+    assert isinstance(unknown, OnTheMove) and found(known) == [Original(0, 0), OnTheMove]
+    assert isinstance(again, Published) and again.is_repeat and again.base == 1
+    assert isinstance(mismatch, IdempotencyMismatch)
 
 
 def test_a_shard_that_has_not_heard_of_the_change_does_not_say(world: NodeWorld) -> None:
