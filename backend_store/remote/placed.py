@@ -65,7 +65,8 @@ class PlacedQueue(PartedQueue):
     """See the file's first sentence. `parts` has a queue for each place, those first that take publishes."""
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
-        super().__init__(store, definition, owner=owner, is_companion=is_companion)
+        """Raises `ClusterAway` where none of its places is there."""
+        super().__init__(store, definition, owner=owner, is_companion=is_companion, home=_any_home(store, definition))
         self.parts: list[RemoteQueue] = []
         self._at: dict[Whereabouts, RemoteQueue] = {}
         self._missing: dict[Whereabouts, ClusterAway] = {}
@@ -467,6 +468,19 @@ class PlacedQueue(PartedQueue):
         if outcome == "unknown":
             self._check_all_there()
         return outcome
+
+
+def _any_home(store: RemoteBackends, definition: QueueDefinition) -> Home:
+    """Of the first of its places that is there. Raises `ClusterAway`."""
+    away: ClusterAway | None = None
+    for one in open_places(definition):
+        there = msgspec.structs.replace(definition, cluster=one.cluster, shard=one.shard)
+        try:
+            return store.cluster_of(there).home(one.shard)
+        except ClusterAway as error:
+            away = away or error
+    assert away is not None, "a queue has a place"
+    raise away
 
 
 def _bring(bound: Sequence[Bound], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:

@@ -241,11 +241,12 @@ class RemoteBackends:
         return found
 
     def _kind_of(self, definition: QueueDefinition) -> type[RemoteQueue]:
+        """Raises `ClusterAway` where its cluster is not there, and of several the queue itself may."""
+        if definition.config.kind != "stream" and len(self.clusters) > 1:
+            return PlacedQueue
         cluster = self.cluster_of(definition)
         if definition.config.kind == "stream":
             return RemoteStream
-        if len(self.clusters) > 1:
-            return PlacedQueue
         return LanedQueue if cluster.lanes else RemoteQueue
 
     def _companion(self, tenant: str, name: str) -> RemoteQueue:

@@ -376,9 +376,10 @@ async def test_what_is_left_of_a_split_queue_goes_with_it(world: World) -> None:
     assert isinstance(again, PlacedQueue) and (await looked(store, again)).ready == 0
 
 
-async def test_where_one_place_is_away_the_others_go_on(world: World) -> None:
+@pytest.mark.parametrize("first", ["", "eu"])
+async def test_where_one_place_is_away_the_others_go_on(world: World, first: str) -> None:
     store = await world.ready()
-    queue = await in_cluster(store, "")
+    queue = await in_cluster(store, first)
     await spread(store, queue.name, "main", "eu")
     await world.eu.go()
     late = await world.gateway()
