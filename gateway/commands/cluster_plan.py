@@ -92,8 +92,9 @@ def apply_plan(
         grows, grow = "queue that gets more partitions", "queues that get more partitions"
         merged, split = sum(one.is_merge for one in wanted.moves), sum(map(is_split, wanted.partitions))
         many, more = len(wanted.moves) - merged, len(wanted.partitions) - split
-        moves = f"{counted(many, 'move')}, {counted(split, 'split')}, {counted(merged, 'merge')}"
-        tell(f"the plan is good: {moves}, {counted(more, grows, grow)}")
+        parts = [(many, "move", "moves"), (split, "split", "splits"), (merged, "merge", "merges"), (more, grows, grow)]
+        said = ", ".join(counted(number, one, several) for number, one, several in parts if number)
+        tell(f"the plan is good: {said or 'nothing to do'}")
 
 
 def _read(file: Path, clusters: Sequence[str]) -> Plan:

@@ -283,7 +283,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
         (queue, "partition 0", "eu", ["us"], True),
         ("theirs", "split, 4 partitions", None, ["eu", "us"], False),
     ]
-    assert "1 move, 1 queue that gets" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
+    assert "the plan is good: 1 move, 1 split\n" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
     nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")
     assert nowhere.code == 1 and "moves[0].to: there is no cluster 'us'" in nowhere.err
     for moves, said in (

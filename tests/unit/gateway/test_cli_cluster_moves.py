@@ -322,7 +322,7 @@ def test_a_queue_of_a_plan_is_merged_and_passed_over_when_that_is_done(shell: Sh
     asked = shell.apply(moves=[merge, THEIRS], answers="n\n")
     assert "Move 1 queue to other clusters and merge 1 queue into one cluster each, at" in asked.output
     dry = shell.apply("--dry-run", moves=[merge, THEIRS])
-    assert "the plan is good: 1 move, 0 splits, 1 merge, 0 queues" in dry.output and shell.clusters.acts == []
+    assert "the plan is good: 1 move, 1 merge\n" in dry.output and shell.clusters.acts == []
     found = shell.apply("--yes", "--json", moves=[merge])
     assert found.exit_code == 0 and shell.clusters.acts == [begun("orders")], found.output
     [row] = json.loads(found.output)["items"]
@@ -405,7 +405,7 @@ def test_a_dry_run_shows_what_would_be_done(shell: Shell) -> None:
     shell("move", "theirs", "--to", "eu", "--tenant", "acme")
     shared = CLICKS | {"clusters": ["us", "eu"]}
     found = shell.apply("--dry-run", moves=[ORDERS, THEIRS], partitions=[shared])
-    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split, 0 merges, 0 queues that" in found.output
+    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split\n" in found.output
     assert "to do" in found.output and "passed over" in found.output
     assert shell.clusters.acts == [begun("theirs", "acme")]
 
