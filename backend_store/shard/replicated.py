@@ -7,6 +7,7 @@ The core says what is to be done, in order; this does it. Rows are made when an 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -97,7 +98,8 @@ class Replicated:
         self._is_due = False
         """Some of the work must not wait for anything else."""
         self._apply_to = self.replica.log.applied
-        self._recent: dict[int, Entry] = {}
+        self._recent: OrderedDict[int, Entry] = OrderedDict()
+        """By their offsets. There may be ten thousands, and which of them is the first is asked with each commit."""
         self._recent_bytes = 0
         self._rows: dict[int, dict[Table, Rows]] = {}
         """Rows of entries that this process made, until they are on their way."""
@@ -492,8 +494,8 @@ class Replicated:
             return
         self._tell(partial(self.replica.committed, mark))
         durable = self.replica.log.durable_end
-        for offset in list(self._recent):
-            if self._recent_bytes <= RECENT_BYTES_MAX or offset >= durable:
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            if (offset := next(iter(self._recent))) >= durable:
                 break
             self._recent_bytes -= len(self._recent.pop(offset).data)
         if self._is_due:
