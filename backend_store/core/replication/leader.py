@@ -188,7 +188,9 @@ class Leader:
         progress.matched(fetch, self._log.end, now_ms)
         progress.parked = fetch
         self.advance(now_ms)
-        self.reshaping.propose(now_ms, barrier=self.barrier)
+        if self.reshaping.is_leaving or fetch.sender.node not in self.record.isr:
+            # What is due by its time alone, as dropping one that lags, the next look finds.
+            self.reshaping.propose(now_ms, barrier=self.barrier)
         if fetch.end < self._log.end:
             self._serve(progress)
 

@@ -193,7 +193,8 @@ class Replica:
         match self.role:
             case Leader() as leader:
                 leader.advance(now_ms)
-                leader.reshaping.propose(now_ms, barrier=leader.barrier)
+                if leader.reshaping.is_leaving:
+                    leader.reshaping.propose(now_ms, barrier=leader.barrier)
             case Follower() as follower:
                 follower.committed(now_ms)
             case None:
@@ -215,7 +216,8 @@ class Replica:
         assert leader is not None, "only a leader confirms"
         if not leader.wait(end, ticket):
             return False
-        leader.advance(now_ms)
+        if end <= leader.confirmed_end(now_ms):
+            leader.advance(now_ms)
         return True
 
     def renew(self, *, now_ms: int) -> bool:
