@@ -47,7 +47,8 @@ class Grant:
         """Leases that wait for the disk."""
 
     def wants(self) -> int:
-        return self.granted - self.sent if self.visitor.has_room else 0
+        wanted = self.granted - self.sent
+        return wanted if wanted > 0 and self.visitor.has_room else 0
 
     def take(self, lease: Lease) -> None:
         messages = lease.bits.bit_count()

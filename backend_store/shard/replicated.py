@@ -279,9 +279,9 @@ class Replicated:
     def why_not_durable(self) -> str:
         """Why nothing that is taken now would be confirmed; "" where it would."""
         leader = self.replica.leader
-        if leader is None or leader.record.mode == "async" or not leader.record.is_short:
+        if leader is None or (record := leader.record).mode == "async" or not record.is_short:
             return ""
-        return f"{len(leader.record.isr)} of at least {leader.record.min_in_sync} replicas are in sync"
+        return f"{len(record.isr)} of at least {record.min_in_sync} replicas are in sync"
 
     def copies(self) -> int:
         """How many disks have what was confirmed last: those in sync, or the leader's where it waits for none."""

@@ -123,7 +123,7 @@ class Leader:
     def advance(self, now_ms: int) -> None:
         """Moves the high watermark as far as all who count have the log, and confirms what that allows."""
         log = self._log
-        if not self.record.is_short:
+        if log.high_watermark < log.durable_end and not self.record.is_short:
             ends = [self.followers.end_of(node, disks) for node, disks in self.reshaping.counted()]
             log.advance(min([log.durable_end, *ends]))
         confirmed = self.confirmed_end(now_ms)

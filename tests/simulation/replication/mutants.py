@@ -99,7 +99,7 @@ CORE_MUTANTS: dict[str, Edit] = {
         "self._tail_size += len(entry.data); self.durable_end = self.end",
     ),
     # Who counts.
-    "commits with too few in sync": Edit(0, Leader.advance, "if not self.record.is_short:", "if True:"),
+    "commits with too few in sync": Edit(0, Leader.advance, " and not self.record.is_short:", ":"),
     "commits without those that lag": Edit(
         1,
         Reshaping.counted,
