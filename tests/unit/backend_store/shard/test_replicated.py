@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from backend_store.cluster.coordinator import boot_seconds
-from backend_store.core.replication.entries import Draft
+from backend_store.core.replication.entries import Draft, Entry
 from backend_store.core.replication.follower import Follower
 from backend_store.core.replication.log import ProtocolBroken
-from backend_store.core.replication.messages import Diverged, Fetch, Message
+from backend_store.core.replication.messages import Diverged, Fetch, Fetched, Message
 from backend_store.core.replication.record import (
     Change,
     DiskId,
@@ -122,6 +122,37 @@ async def test_log_is_deleted_though_no_other_entry_comes(tmp_path: Path) -> Non
 
     await eventually(is_deleted, "the log is trimmed")
     assert not fatal
+    await replicated.close()
+
+
+async def test_follower_far_behind_is_served_from_the_disk_and_one_that_keeps_up_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is on the disk only the newest entries stay in memory, within a bound of bytes."""
+    monkeypatch.setattr("backend_store.shard.replicated.RECENT_BYTES_MAX", 1_000)
+    read: list[int] = []
+    replicated, _ = opened(tmp_path / "shard")
+    from_disk = replicated.store.entries
+
+    def entries(start: Offset, end: int, bytes_max: int) -> list[Entry]:
+        read.append(start)
+        return from_disk(start, end, bytes_max)
+
+    monkeypatch.setattr(replicated.store, "entries", entries)
+    sent: list[Message] = []
+    monkeypatch.setattr(Nobody, "send", lambda self, to, message: sent.append(message))
+    replicated.on_record(changed(led_by(replicated), is_released=True))
+    await stored(replicated)
+    for number in range(AT_ONCE):
+        assert replicated.append(Batch(), b"%099d" % number, lambda error: None)
+        await stored(replicated)
+    sender = Identity(B, Incarnation(1), disk=DiskId("disk of b"))
+    for request, end in ((1, AT_ONCE - 2), (2, 1)):
+        replicated.on_message(B, Fetch(0, Epoch(1), request, sender, Offset(end), Epoch(1)))
+    near, far = [found for found in sent if isinstance(found, Fetched)]
+    assert (near.start, len(near.entries)) == (AT_ONCE - 2, 3)
+    assert (far.start, len(far.entries)) == (1, AT_ONCE)
+    assert read and set(read) == {1}
     await replicated.close()
 
 
