@@ -42,6 +42,9 @@ class StreamOutlet(Protocol):
     def tell_gap(self, number: int, gap: Gap) -> None:
         """Says which offsets the subscriber will never get."""
 
+    def tell_reset(self, number: int, cursor: str) -> None:
+        """Says that it goes on from a cursor: some of what it was given is not in the log any more."""
+
     def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None) -> None:
         """So much of the queue was handed to the socket. `batch` is there where spans are wanted."""
 
@@ -71,6 +74,8 @@ class Fanout:
         self.tails = Tails(queue.parts)
         self._ends: Mapping[int, int] = self.tails.ends()
         """Where all live ones stand. Replaced, never changed: who leaves them takes it along."""
+        self._epochs: Mapping[int, int] = self.tails.epochs()
+        """Likewise, in which epochs."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self.waiting: set[asyncio.Future[None]] = set()
@@ -82,6 +87,7 @@ class Fanout:
         for tail in tails:
             tail.part.on_appended(partial(self._appended, tail))
             tail.part.on_trimmed(partial(self._trimmed, tail))
+            tail.part.on_replaced(partial(self._replaced, tail))
 
     def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """Begins to deliver from where the subscription stands, in the next turn of the loop."""
@@ -108,7 +114,7 @@ class Fanout:
     def _leave(self, sub: StreamSubscription) -> None:
         if sub.live:
             sub.live = False
-            sub.reading.stand_at(self._ends)
+            sub.reading.stand_at(self._ends, self._epochs)
             group = self._group(sub)
             members = self._live[group]
             del members[sub]
@@ -155,11 +161,27 @@ class Fanout:
         if self._ends[tail.number] < floor:
             self._ends = {**self._ends, tail.number: floor}
 
+    def _replaced(self, tail: Tail) -> None:
+        """Live ones who had what is not in the log any more are told so, as the others are, when they go on."""
+        tail.chunks.clear()
+        number = tail.number
+        parted = tail.parted(self._epochs[number], self._ends[number])
+        if parted is not None:
+            for members in list(self._live.values()):
+                self._wake(members)
+            tail.latest = min(tail.latest, parted)
+            self._ends = {**self._ends, number: parted}
+        self._epochs = {**self._epochs, number: int(tail.part.epoch)}
+        for ready in self.waiting:
+            if not ready.done():
+                ready.set_result(None)
+
     def _partitions_changed(self) -> None:
         """Live ones go on in new partitions; where something lies there already, they read it first."""
         came, went = self.tails.refresh()
         stayed = {number: place for number, place in self._ends.items() if number not in went}
         self._ends = {**stayed, **{tail.number: tail.born for tail in came}}
+        self._epochs = self.tails.epochs() | {one: epoch for one, epoch in self._epochs.items() if one not in went}
         self._listen(came)
         if any(not tail.part.is_empty for tail in came):
             for members in list(self._live.values()):
@@ -180,6 +202,8 @@ class Fanout:
         sub.feeding = False
         if sub.stopped or not outlet.writable or sub.credit == 0:
             return False  # `start` is called again when there is room or credit
+        if self.tails.rewound(sub.reading):
+            outlet.tell_reset(sub.number, self.tails.cursor(sub.reading))
         for gap in self.tails.missed(sub.reading):
             outlet.tell_gap(sub.number, gap)
         try:

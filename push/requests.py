@@ -376,7 +376,7 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
     credit = checked_credit(frame.credit) if frame.credit is not None else None
     number = session.number()
     key = "json" if session.encoding == "json" else "msgpack"
-    sub = StreamSubscription(session, number, queue, places=start.places, credit=credit, key=key)
+    sub = StreamSubscription(session, number, queue, start=start, credit=credit, key=key)
     session.subs[number] = sub
     queue.consumers += 1
     # With the cursor a client cut before its first message can still go on from here.
@@ -384,7 +384,7 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
     for gap in start.gaps:
         session.send({"type": "gap", "sub": number, **gap_fields(gap)})
     if start.outcome == "reset":
-        session.send({"type": "reset", "sub": number, "cursor": start.cursor})
+        session.tell_reset(number, start.cursor)
     session.fanout(queue).start(sub, session)
 
 

@@ -583,6 +583,11 @@ class Session:
         self.send({"type": "gap", "sub": number, **gap_fields(gap)})
         self.flush()
 
+    def tell_reset(self, number: int, cursor: str) -> None:
+        """Likewise."""
+        self.send({"type": "reset", "sub": number, "cursor": cursor})
+        self.flush()
+
     def tell_lost(self, number: int, receipts: list[str]) -> None:
         if number in self.subs:
             self.send({"type": "lost", "sub": number, "receipts": receipts})

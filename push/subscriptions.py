@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from backend_store.client import SUFFIXES, Lease, Queue, indexes
+from backend_store.client import SUFFIXES, Lease, Queue, Start, indexes
 from push.feeder import Feeder
 from push.limits import LAPSE_MS_MIN
 from push.tails import Reading
@@ -322,13 +322,11 @@ class StreamSubscription:
         "stopped",
     )
 
-    def __init__(
-        self, outlet: Outlet, number: int, queue: Queue, *, places: Mapping[int, int], credit: int | None, key: str
-    ):
+    def __init__(self, outlet: Outlet, number: int, queue: Queue, *, start: Start, credit: int | None, key: str):
         self.outlet = outlet
         self.number = number
         self.queue = queue
-        self.reading = Reading(places)
+        self.reading = Reading(start.places, start.epochs)
         """Where it stands while it is not live; live ones stand where the fan-out does."""
         self.credit = credit
         self.key = key

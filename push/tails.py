@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from backend_store.client import Chunk, Gap, StreamPart, StreamParts, standing
-from backend_store.model import Offset, Position
+from backend_store.client import Chunk, Gap, StreamPart, StreamParts, standing, where_it_parts
+from backend_store.model import Epoch, Offset, Position
 from push.limits import CHUNK_CACHE_MAX
 
 Others = Mapping[int, Position] | None
@@ -26,12 +26,15 @@ class Head(NamedTuple):
 
 
 class Reading:
-    """Where a reader stands: an offset in each partition. `places` may be shared, so it is replaced, never changed."""
+    """Where a reader stands: an offset in each partition, and the epochs in which these mean what they do. Both may be
+    shared, so they are replaced, never changed.
+    """
 
-    __slots__ = ("heads", "places")
+    __slots__ = ("epochs", "heads", "places")
 
-    def __init__(self, places: Mapping[int, int]):
+    def __init__(self, places: Mapping[int, int], epochs: Mapping[int, int]):
         self.places = places
+        self.epochs = epochs
         self.heads: dict[int, Head] = {}
 
     def move(self, number: int, offset: int) -> None:
@@ -40,9 +43,11 @@ class Reading:
     def leave(self, number: int) -> None:
         """The partition has gone."""
         self.places = {one: place for one, place in self.places.items() if one != number}
+        self.epochs = {one: epoch for one, epoch in self.epochs.items() if one != number}
 
-    def stand_at(self, places: Mapping[int, int]) -> None:
+    def stand_at(self, places: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self.places = places
+        self.epochs = epochs
         self.heads.clear()
 
 
@@ -60,6 +65,11 @@ class Tail:
 
     def place(self, reading: Reading) -> int:
         return reading.places.get(self.number, self.born)
+
+    def parted(self, epoch: int, place: int) -> int | None:
+        """Where a reader goes on whose place is not of this log any more: not behind what it has not read."""
+        parted = where_it_parts(self.part.epochs, Position(Epoch(epoch), Offset(place)))
+        return None if parted is None else max(parted, self.part.floor)
 
     def read(self, place: int) -> Chunk | None:
         """The first chunk that has or follows an offset."""
@@ -101,6 +111,13 @@ class Tails:
     def ends(self) -> dict[int, int]:
         return {number: int(tail.part.end) for number, tail in self._by_number.items()}
 
+    def epochs(self) -> dict[int, int]:
+        return {number: int(tail.part.epoch) for number, tail in self._by_number.items()}
+
+    def cursor(self, reading: Reading) -> str:
+        """By which a reader comes back to where it stands."""
+        return self._parts.cursor(reading.places)
+
     def forget(self) -> None:
         """Nobody reads now."""
         for tail in self._by_number.values():
@@ -111,6 +128,20 @@ class Tails:
     def is_near(self, reading: Reading) -> bool:
         """Whether it has come to what the last commits added."""
         return all(tail.place(reading) >= tail.latest for tail in self._by_number.values())
+
+    def rewound(self, reading: Reading) -> bool:
+        """Whether something that the reader was given is not in the log any more, which goes on in another epoch. It
+        stands where the two part then. To be asked before anything else."""
+        is_rewound = False
+        for number, tail in self._by_number.items():
+            epoch, now = reading.epochs.get(number), int(tail.part.epoch)
+            if epoch == now:
+                continue
+            parted = tail.parted(epoch, tail.place(reading)) if epoch is not None else None
+            places = reading.places if parted is None else {**reading.places, number: parted}
+            reading.stand_at(places, {**reading.epochs, number: now})
+            is_rewound = is_rewound or parted is not None
+        return is_rewound
 
     def missed(self, reading: Reading) -> list[Gap]:
         """What is gone before the reader came to it. It stands behind that now."""

@@ -53,7 +53,7 @@ from backend_store.core.chunk import (
     message_id,
     plain_blocks,
 )
-from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor
+from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor, where_it_parts
 from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
@@ -183,6 +183,7 @@ __all__ = [
     "put_group",
     "read_range",
     "standing",
+    "where_it_parts",
     "timestamp",
     "trace_context",
     "unbounded_task",

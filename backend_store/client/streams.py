@@ -18,7 +18,7 @@ from backend_store.core.cursor import (
     resolve,
     resume,
 )
-from backend_store.core.records import PartitionState
+from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.slot_book import Barrier
 from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
 from backend_store.node.partition import Partition
@@ -44,6 +44,8 @@ class Start(NamedTuple):
     outcome: Outcome
     gaps: list[Gap]
     cursor: str
+    epochs: Mapping[int, int]
+    """Of the places: see `StreamPart.epoch`."""
 
 
 class StreamPart:
@@ -55,7 +57,12 @@ class StreamPart:
 
     @property
     def epoch(self) -> Epoch:
+        """In which its log is written: offsets that somebody had from another one may mean other messages."""
         return self.partition.state.epoch
+
+    @property
+    def epochs(self) -> Sequence[EpochStart]:
+        return self.partition.state.epochs
 
     @property
     def floor(self) -> Offset:
@@ -100,6 +107,9 @@ class StreamPart:
     def on_trimmed(self, trimmed: Callable[[], None]) -> None:
         """`trimmed` runs after the oldest messages were dropped, or all that were stored so far."""
         self.partition.on_purged = trimmed
+
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
+        """`replaced` runs when the log goes on in another epoch; here it stays in one for as long as it is open."""
 
 
 class StreamParts:
@@ -172,7 +182,9 @@ class StreamParts:
                 gaps.append(Gap(*start.missed, number if several else None))
         is_reset = any(start.outcome == "reset" for start in starts.values())
         places = {number: int(start.offset) for number, start in starts.items()}
-        return Start(places, "reset" if is_reset else "gap" if gaps else "complete", gaps, self.cursor(places))
+        epochs = {part.number: int(part.epoch) for part in self.all if part.number in places}
+        outcome: Outcome = "reset" if is_reset else "gap" if gaps else "complete"
+        return Start(places, outcome, gaps, self.cursor(places), epochs)
 
     def _gone(self, positions: Mapping[int, Position]) -> list[Gap]:
         """What a reader had not read of partitions that have gone since: they were trimmed to their end."""

@@ -3,7 +3,7 @@
 A cursor is a *vector*: it names the queue, and (epoch, offset) in each of its partitions. After a backup was restored
 the log may hold other messages under offsets it had given out before; the epoch tells them apart. Another queue, or an
 earlier one of the same name, has another number. In both cases a reader is told `reset` instead of being handed other
-data.
+data, and goes on where the two logs part, or at the earliest message where nobody knows.
 
     cursor = version 3 u8 | queue uid u64 | partitions u8 | (partition u16 | epoch u32 | offset u64) each
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from backend_store.core.records import PartitionState
+from backend_store.core.records import EpochStart, PartitionState
 from backend_store.model import PARTITIONS_MAX, Epoch, FieldError, InvalidRequest, Offset, Position
 
 _ONE = struct.Struct(">BHIQ")  # version 1, partition, epoch, offset
@@ -165,9 +165,27 @@ def has_dropped_since(state: PartitionState, time_ms: int) -> bool:
 
 def resume(state: PartitionState, position: Position) -> StreamStart:
     """Where a reader goes on who stood at a position of this log."""
-    if position.offset > _end_of_epoch(state, position.epoch):
+    parted = where_it_parts(state.epochs, position)
+    if parted is not None:
+        return StreamStart(Offset(max(parted, state.floor)), "reset")
+    if position.offset > state.end:
         return begin_anew(state)
     return _from_offset(state, position.offset)
+
+
+def where_it_parts(epochs: Sequence[EpochStart], position: Position) -> Offset | None:
+    """Up to where a log is the one in which a position was given out: beyond, it may hold other messages. None where
+    that was not passed; 0 where nobody knows.
+
+    An epoch that went on elsewhere ended here where the next one of this log begins: what somebody had read of it from
+    there on was lost with its leader, or made after the backup that was restored.
+    """
+    numbers = [start.epoch for start in epochs]
+    if position.epoch not in numbers:
+        return Offset(0)
+    [*_, following] = epochs[numbers.index(position.epoch) :][:2]
+    has_ended = following.epoch != position.epoch
+    return following.start if has_ended and position.offset > following.start else None
 
 
 def begin_anew(state: PartitionState) -> StreamStart:
@@ -179,11 +197,3 @@ def _from_offset(state: PartitionState, offset: int) -> StreamStart:
     if offset < state.floor:
         return StreamStart(Offset(state.floor), "gap", (offset, state.floor - 1))
     return StreamStart(Offset(min(offset, state.end)), "complete")
-
-
-def _end_of_epoch(state: PartitionState, epoch: int) -> int:
-    """The offset at which an epoch's log ended; -1 for an epoch this log never had."""
-    for index, start in enumerate(state.epochs):
-        if start.epoch == epoch:
-            return state.epochs[index + 1].start if index + 1 < len(state.epochs) else state.end
-    return -1

@@ -3,6 +3,9 @@
 The backend says how far each partition is. What readers here want of it is fetched and kept for a moment: the end as
 it moves on, for all who stand there; what lies further back for whoever reads it, who begins anew when it is here. A
 partition ends here where its last chunk is that was fetched, so nobody is told of an end before its messages are here.
+
+A leader of mode `async` that is lost may take with it what was read here already. The next one's log is another epoch:
+what lies here beyond the place where the two part is forgotten, and who had read it is told.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import structlog
 
 from backend_store.client.streams import Start
 from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import encode_positions
+from backend_store.core.cursor import encode_positions, where_it_parts
+from backend_store.core.records import EpochStart
 from backend_store.core.slot_book import Barrier
 from backend_store.model import Epoch, Offset, Position, PushqError, Unavailable
 from backend_store.remote.limits import (
@@ -88,10 +92,15 @@ class RemotePart:
         self._end = now.end
         self.appended: Callable[[list[Chunk]], None] = _ignored
         self._trimmed: Callable[[], None] = _nothing
+        self._replaced: Callable[[], None] = _nothing
 
     @property
     def epoch(self) -> Epoch:
         return Epoch(self.now.epoch)
+
+    @property
+    def epochs(self) -> list[EpochStart]:
+        return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in self.now.epochs]
 
     @property
     def floor(self) -> Offset:
@@ -116,7 +125,7 @@ class RemotePart:
         if found is False:
             stream = self._parts.stream
             what = f"messages of {stream.name!r} from {at} on"
-            chunks = stream.known(what, f"read {self.number} {at}", lambda: self.fetch(at))
+            chunks = stream.known(what, f"read {self.number} {self.epoch} {at}", lambda: self.fetch(at))
             return chunks[0] if chunks else None
         return found if isinstance(found, Chunk) else None
 
@@ -126,11 +135,27 @@ class RemotePart:
     def on_trimmed(self, trimmed: Callable[[], None]) -> None:
         self._trimmed = trimmed
 
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
+        self._replaced = replaced
+
     def take(self, now: PartNow) -> None:
-        before, self.now = self.now, now
+        before = self.now
+        if now.epoch < before.epoch:
+            return  # a late word of who leads no more
+        self.now = now
+        if now.epoch > before.epoch:
+            self._goes_on_in_another(Epoch(before.epoch))
         if now.floor > before.floor:
             self._end = max(self._end, now.floor)
             self._trimmed()
+
+    def _goes_on_in_another(self, before: Epoch) -> None:
+        parted = where_it_parts(self.epochs, Position(before, Offset(self._end)))
+        if parted is not None:
+            log.warning("a stream goes on without its end", queue=self._parts.stream.name, partition=self.number)
+            self._shelf = Shelf()
+            self._end = max(parted, self.floor)
+        self._replaced()
 
     async def fetch(self, at: int) -> list[Chunk]:
         """The next chunks from an offset on. Raises `PushqError`."""
@@ -138,11 +163,13 @@ class RemotePart:
 
     async def page(self, at: int) -> tuple[list[Chunk], int]:
         """The same, and up to where that is all."""
-        stream = self._parts.stream
+        stream, epoch = self._parts.stream, self.epoch
         asked = ReadRange(stream.place_there, self.number, at, None, PAGE_MESSAGES_MAX, READ_BYTES_MAX)
         found = _pieces(await stream.ask(asked, may_repeat=True))
         await stream.learnt([piece.chunk for piece in found.pieces])
         chunks = [opened(stream, piece) for piece in found.pieces]
+        if self.epoch != epoch or any(chunk.epoch > epoch for chunk in chunks):
+            raise Unavailable(f"stream {stream.name!r} has another leader", retry_after_ms=500)
         self._shelf.put(at, chunks, found.next)
         return chunks, found.next
 
@@ -224,12 +251,14 @@ class RemoteParts:
         asked = StartReading(self.stream.place_there, wanted)
         start, ends = _started(await self.stream.ask(asked, may_repeat=True))
         # Who begins at the end must not be given what was there before; who reads must be given what was confirmed.
-        await self._until(lambda: all(self._is_at(number, end) for number, end in ends.items()))
+        await self._until(lambda: all(self._is_at(number, end, start.epochs) for number, end in ends.items()))
         return start
 
-    def _is_at(self, number: int, place: int) -> bool:
+    def _is_at(self, number: int, place: int, epochs: Mapping[int, int]) -> bool:
         part = self._by_number.get(number)
-        return part is not None and part.end >= place
+        if part is None or part.epoch < epochs.get(number, 0):
+            return False
+        return part.end >= place or part.epoch > epochs.get(number, 0)
 
     # ---------------------------------------------------------------------------------------------------- following
 

@@ -12,6 +12,7 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Start, StreamPart
 from backend_store.core.chunk import Chunk
 from backend_store.service.asked import Asked, queue_at
+from backend_store.service.limits import EPOCHS_TOLD_MAX
 from backend_store.wire.store_frames import PartNow, Place
 
 if TYPE_CHECKING:
@@ -51,7 +52,15 @@ class Tailing:
 
     def now(self) -> list[PartNow]:
         return [
-            PartNow(part.number, part.epoch, part.floor, part.end, part.is_empty, list(part.barriers))
+            PartNow(
+                part.number,
+                part.epoch,
+                part.floor,
+                part.end,
+                part.is_empty,
+                list(part.barriers),
+                list(part.epochs[-EPOCHS_TOLD_MAX:]),
+            )
             for part in self._stream.parts.all
         ]
 

@@ -163,7 +163,9 @@ class Handed(NamedTuple):
 
 
 class PartNow(NamedTuple):
-    """How far a partition of a stream is. `barriers`: see `slot_book.Barrier`."""
+    """How far a partition of a stream is. `barriers`: see `slot_book.Barrier`. `epochs`: the last ones, each with the
+    offset from which on the log was written in it.
+    """
 
     number: int
     epoch: int
@@ -171,6 +173,7 @@ class PartNow(NamedTuple):
     end: int
     is_empty: bool
     barriers: list[tuple[int, int, int]]
+    epochs: Sequence[tuple[int, int]] = ()
 
 
 class Idle(NamedTuple):

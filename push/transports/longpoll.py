@@ -195,8 +195,10 @@ async def receive_stream(
         raise PushqError("the server is shutting down", code="draining")
     began_ms = hub.clock_ms()
     start = stream_start(queue, wanted)
-    reading = Reading(start.places)
-    if wait_ms and Tails(queue.parts).next(reading) is None:
+    reading = Reading(start.places, start.epochs)
+    tails = Tails(queue.parts)
+    is_reset = tails.rewound(reading) or start.outcome == "reset"
+    if wait_ms and tails.next(reading) is None:
         ready: asyncio.Future[None] = hub.loop.create_future()
         fanout = hub.fanout(queue)
         fanout.waiting.add(ready)
@@ -205,7 +207,8 @@ async def receive_stream(
                 return None
         finally:
             fanout.waiting.discard(ready)
-    tails = Tails(queue.parts)
+        tails = Tails(queue.parts)
+        is_reset = tails.rewound(reading) or is_reset
     is_whole = not tails.missed(reading)  # something may have been dropped while it waited
     parts: list[Part] = []
     messages = _read(tails, reading, limit, parts)
@@ -217,7 +220,7 @@ async def receive_stream(
     return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
         b",".join(messages),
         queue.parts.cursor(reading.places).encode(),
-        (start.outcome if is_whole or start.outcome == "reset" else "gap").encode(),
+        ("reset" if is_reset else start.outcome if is_whole else "gap").encode(),
     )
 
 
@@ -233,7 +236,7 @@ def _read(tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> list
                 raise
             break  # what is here is not kept waiting for the rest
         if found is None:
-            reading.stand_at(tails.ends())
+            reading.stand_at(tails.ends(), tails.epochs())
             break
         tail, chunk = found
         start = max(0, tail.place(reading) - chunk.base)

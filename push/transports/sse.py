@@ -73,6 +73,9 @@ class EventStream:
     def tell_gap(self, number: int, gap: Gap) -> None:
         self.write(json_event("gap", {"type": "gap", **gap_fields(gap)}))
 
+    def tell_reset(self, number: int, cursor: str) -> None:
+        self.write(json_event("reset", {"type": "reset", "cursor": cursor}))
+
     def write(self, data: bytes) -> None:
         self._buffer.append(data)
         self._size += len(data)
@@ -286,10 +289,10 @@ def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, 
     queue = stream.queue
     start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
     stream.refill = checked_credit(credit) if credit is not None else None
-    sub = StreamSubscription(stream, 0, queue, places=start.places, credit=stream.refill, key="sse")
+    sub = StreamSubscription(stream, 0, queue, start=start, credit=stream.refill, key="sse")
     stream.sub = sub
     for gap in start.gaps:
         stream.tell_gap(0, gap)
     if start.outcome == "reset":
-        stream.write(json_event("reset", {"type": "reset", "cursor": start.cursor}))
+        stream.tell_reset(0, start.cursor)
     hub.fanout(queue).start(sub, stream)

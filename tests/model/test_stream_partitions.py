@@ -67,7 +67,7 @@ class Reader:
         # A purge drops by place: a reader is told of it also where no message was left that it had not read.
         assert self.story.is_purged or (not start.gaps and start.outcome == "complete")
         self.cursor = start.cursor
-        self.sub = StreamSubscription(self, 1, self.story.queue, places=start.places, credit=self.credit, key="json")
+        self.sub = StreamSubscription(self, 1, self.story.queue, start=start, credit=self.credit, key="json")
         self.story.fanout.start(self.sub, self)
 
     def write(self, data: bytes) -> None:
@@ -81,6 +81,9 @@ class Reader:
 
     def tell_gap(self, number: int, gap: Gap) -> None:
         self.gaps.append(gap)
+
+    def tell_reset(self, number: int, cursor: str) -> None:
+        raise AssertionError("the log is the same")
 
     def flush_soon(self) -> None: ...
     def tell_lost(self, number: int, receipts: list[str]) -> None: ...
@@ -96,7 +99,8 @@ class Poller:
 
     def poll(self, limit: int) -> int:
         parts = self.story.queue.parts
-        reading = Reading(parts.start({"cursor": self.cursor}).places)
+        start = parts.start({"cursor": self.cursor})
+        reading = Reading(start.places, start.epochs)
         found = read_poll(Tails(parts), reading, limit, [])
         for message in found:
             self.order.see(json.loads(message)["body"])

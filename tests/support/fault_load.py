@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import threading
 import time
 from collections import defaultdict
@@ -46,6 +47,8 @@ VISIBILITY_MS: Final = 10_000
 CREDIT: Final = 20
 AHEAD_MESSAGES_MAX: Final = 200
 """Producers wait for consumers."""
+AHEAD_SECONDS_MAX: Final = 5.0
+"""And no longer where what they wait for may be lost."""
 EMPTY_S_MAX: Final = 120.0
 END_S_MAX: Final = 30.0
 PLAIN: Final = {"visibility_timeout_ms": VISIBILITY_MS, "dead_letter_queue": None}
@@ -238,7 +241,11 @@ class FaultLoad:
             names = [queue.history.next(f"{name}-{(number + one) % KEYS}") for one in range(CALL_MESSAGES)]
             await self._publish((name, number), names, queue, clients)
             await asyncio.sleep(self._pause_s)
-            while queue.behind > AHEAD_MESSAGES_MAX and not self._stopping.is_set():  # noqa: ASYNC110 - consumers move it
+            patience_s = math.inf if queue.losses is None else AHEAD_SECONDS_MAX
+            until_s = time.monotonic() + patience_s
+            while (  # noqa: ASYNC110 - consumers move it
+                queue.behind > AHEAD_MESSAGES_MAX and not self._stopping.is_set() and time.monotonic() < until_s
+            ):
                 await asyncio.sleep(self._pause_s)
 
     async def _publish(

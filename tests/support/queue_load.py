@@ -104,7 +104,8 @@ class QueueLoad:
 
     @property
     def behind(self) -> int:
-        return len(self.history.places) - len(self.history.settling)
+        """How many its consumers have to come to yet, as far as is known."""
+        return len(self.history.places) - len(self.history.settling) - len(self.skipped)
 
     def settled(self, name: Name) -> None:
         self.tell(name, "acked")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_store.client import Gap, Queue
+from backend_store.client import Gap, Queue, Start
 from backend_store.core.chunk import Chunk
 from backend_store.model import Offset
 from push import pacing
@@ -43,6 +43,9 @@ class Reader:
     def tell_gap(self, number: int, gap: Gap) -> None:
         assert gap.partition is None, "there is only one"
         self.gaps.append((gap.first, gap.last))
+
+    def tell_reset(self, number: int, cursor: str) -> None:
+        raise AssertionError("the log is the same")
 
     def flush_soon(self) -> None:
         """A stream writes at once."""
@@ -76,7 +79,14 @@ class Setup:
         self, position: int = 0, credit: int | None = None, number: int = 1
     ) -> tuple[StreamSubscription, Reader]:
         reader = Reader()
-        sub = StreamSubscription(reader, number, self.queue, places={0: position}, credit=credit, key="json")
+        sub = StreamSubscription(
+            reader,
+            number,
+            self.queue,
+            start=Start({0: position}, "complete", [], "", {0: 1}),
+            credit=credit,
+            key="json",
+        )
         self.fanout.start(sub, reader)
         return sub, reader
 

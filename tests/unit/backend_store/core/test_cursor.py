@@ -161,9 +161,21 @@ def test_a_cursor_below_the_purge_says_what_is_missed() -> None:
     assert start({"cursor": cursor(1, 7)}) == StreamStart(Offset(20), "gap", (7, 19))
 
 
-@pytest.mark.parametrize(("epoch", "offset"), [(1, 101), (2, 50), (4, 151), (5, 10), (0, 0)])
-def test_a_cursor_into_a_log_that_was_replaced_is_told_to_begin_anew(epoch: int, offset: int) -> None:
+@pytest.mark.parametrize("offset", [101, 140, 151])
+def test_a_cursor_into_what_was_replaced_goes_on_where_the_logs_part(offset: int) -> None:
     """After a restore the same offsets may hold other messages: the epoch tells."""
+    assert start({"cursor": cursor(1, offset)}) == StreamStart(Offset(100), "reset")
+
+
+def test_where_the_logs_part_below_the_purge_it_is_the_earliest() -> None:
+    epochs = [EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(4), Offset(10))]
+    state = PartitionState(epochs, end=150, floor=20, time_ms=900)
+    found = resolve(state, {"cursor": cursor(1, 15)}, at_time, uid=UID)
+    assert found == StreamStart(Offset(20), "reset")
+
+
+@pytest.mark.parametrize(("epoch", "offset"), [(2, 50), (4, 151), (5, 10), (0, 0)])
+def test_a_cursor_into_a_log_that_was_replaced_is_told_to_begin_anew(epoch: int, offset: int) -> None:
     assert start({"cursor": cursor(epoch, offset)}) == StreamStart(Offset(20), "reset")
 
 

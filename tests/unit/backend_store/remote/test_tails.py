@@ -1,0 +1,378 @@
+"""A stream that gateways read while its leader of mode `async` is lost with its end: real nodes, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.client import Chunk, Gap
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.cursor import decode_cursor
+from backend_store.model import Epoch, Published, PushqError, QueueConfig, Unavailable
+from backend_store.node.node import Node
+from backend_store.remote.known import Known
+from backend_store.remote.tails import RemotePart, RemoteParts
+from backend_store.service import ranges, tailing
+from backend_store.service.tailing import StartReading, tailing_of
+from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import PartNow, Place, Want
+from push.fanout import Fanout, cursor_after
+from push.looking_up import LookingUp, found, handled
+from push.subscriptions import StreamSubscription
+from push.tails import Others
+from push.transports.longpoll import receive_stream
+from push.waits import Waits
+from tests.support.patience import eventually
+
+pytestmark = pytest.mark.anyio
+STREAM = QueueConfig(kind="stream", retention_ms=None)
+
+
+class Backend:
+    """Whoever leads: the epoch is its own."""
+
+    def __init__(self, engine: MemoryEngine, epoch: int):
+        self.engine = engine
+        self.node = Node(engine, directory=None, on_fatal=lambda error: None, epoch=Epoch(epoch))
+        self.store = EmbeddedStore(self.node)
+
+    @property
+    def stream(self) -> EmbeddedQueue:
+        return self.store.queue("default", "s")
+
+    async def publish(self, *bodies: str) -> None:
+        done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+        self.stream.publish(plain_blocks(KIND_JSON, [json.dumps(body).encode() for body in bodies]), done.set_result)
+        assert isinstance(await done, Published)
+
+    def copied(self) -> MemoryEngine:
+        """What a follower has of it."""
+        image = MemoryEngine()
+        image._rows = {table: dict(rows) for table, rows in self.engine._rows.items()}
+        image._keys = {table: list(keys) for table, keys in self.engine._keys.items()}
+        return image
+
+
+class Gateway:
+    """The stream as a gateway has it: what it asks, the leader of that moment answers."""
+
+    deleted = is_looking = False
+    name = "s"
+
+    def __init__(self, leader: Backend):
+        self.loop = asyncio.get_running_loop()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.extras: dict[str, Any] = {}
+        self.consumers = 1
+        self.uid = leader.stream.uid
+        self.place_there = Place("default", "s", self.uid)
+        self._known = Known(LookingUp, self.background)
+        self.holds: asyncio.Event | None = None
+        self.leader = leader
+        self.parts = RemoteParts(self)  # type: ignore[arg-type]
+
+    def led_by(self, leader: Backend) -> None:
+        self.leader = leader
+        self.hears()
+
+    def hears(self) -> None:
+        self.parts.heard(msgspec.msgpack.decode(msgspec.msgpack.encode(self.news()), type=list[PartNow]))
+
+    def news(self) -> list[Any]:
+        return tailing_of(self.leader.stream).now()
+
+    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(self.loop.create_task(work))
+        return self.tasks[-1]
+
+    def want(self, want: Want) -> None:
+        """The leader is known."""
+
+    def forget_parts(self, parts: RemoteParts) -> None:
+        parts.close()
+
+    def known(self, what: str, key: str, ask: Callable[[], Any], *, is_used_up: bool = False) -> Any:
+        return self._known.of((self.place_there, key), what, ask, is_used_up=is_used_up)
+
+    async def ask(self, asked: Any, *, may_repeat: bool = False) -> bytes:
+        leader = self.leader
+        if isinstance(asked, StartReading):
+            return msgspec.msgpack.encode(await tailing.start(leader.store, asked))
+        answer = msgspec.msgpack.encode(await ranges.read(leader.store, asked))
+        if self.holds is not None:
+            await self.holds.wait()
+        return answer
+
+    async def learnt(self, chunks: list[bytes]) -> None:
+        """Nothing is sealed."""
+
+    def opened(self, chunk: Chunk, partition: int) -> Chunk:
+        chunk.partition, chunk.seal, chunk.uid = partition, None, self.uid
+        return chunk
+
+    async def next_look(self) -> None:
+        await asyncio.sleep(3600)
+
+    def check_there(self) -> None:
+        """It is."""
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.writable = True
+        self.told: list[Any] = []
+        """Bodies, and the offsets at which it was told to go on."""
+
+    def write(self, data: bytes) -> None:
+        self.told += json.loads(data)
+
+    def tell_reset(self, number: int, cursor: str) -> None:
+        self.told.append(int(decode_cursor(cursor).positions[0].offset))
+
+    def tell_gap(self, number: int, gap: Gap) -> None:
+        raise AssertionError("nothing was dropped")
+
+    def delivered(self, *_: Any) -> None: ...
+    def flush_soon(self) -> None: ...
+    def tell_lost(self, number: int, receipts: list[str]) -> None: ...
+
+
+def framed(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
+    assert cursor_after(chunk, stop, others)
+    return json.dumps([json.loads(chunk.messages.bodies[n]) for n in range(start, stop)]).encode()
+
+
+class Setup:
+    """Two messages that all have, and three that the first leader has alone. The next one has others in their place."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    async def begin(self) -> Gateway:
+        self.first = await self.leads(MemoryEngine(), 1)
+        await self.first.store.create_queue("default", "s", STREAM)
+        await self.first.publish("a", "b")
+        self.copy = self.first.copied()
+        await self.first.publish("lost 1", "lost 2", "lost 3")
+        self.gateway = Gateway(self.first)
+        self.gateway.hears()
+        await self.is_at(5)
+        loop = asyncio.get_running_loop()
+        self.fanout = Fanout(self.gateway, loop, {"json": framed}, lambda count: None)  # type: ignore[arg-type]
+        return self.gateway
+
+    async def leads(self, engine: MemoryEngine, epoch: int) -> Backend:
+        backend = Backend(engine, epoch)
+        self.nodes.append(backend.node)
+        await backend.node.start()
+        return backend
+
+    async def is_at(self, end: int) -> RemotePart:
+        await eventually(lambda: self.gateway.parts.is_ready and self.gateway.parts.all[0].end == end)
+        return self.gateway.parts.all[0]
+
+    async def read(self, wanted: Any, *, credit: int | None = None) -> tuple[StreamSubscription, Reader]:
+        start = await found(lambda: self.gateway.parts.start(wanted))
+        reader = Reader()
+        queue: Any = self.gateway
+        sub = StreamSubscription(reader, 1, queue, start=start, credit=credit, key="json")
+        self.fanout.start(sub, reader)
+        return sub, reader
+
+    async def fails_over(self, *bodies: str) -> Backend:
+        second = await self.leads(self.copy, 2)
+        for body in bodies:
+            await second.publish(body)
+        self.gateway.led_by(second)
+        return second
+
+    async def end(self) -> None:
+        for task in [*self.gateway.tasks, *(task for node in self.nodes for task in node._tasks)]:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        for node in self.nodes:
+            if node._timer is not None:
+                node._timer.cancel()
+            await node.writer.close()
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    setup = Setup()
+    await setup.begin()
+    yield setup
+    await setup.end()
+
+
+LOST = ["lost 1", "lost 2", "lost 3"]
+
+
+def _has(reader: Reader, last: str) -> bool:
+    return bool(reader.told) and reader.told[-1] == last
+
+
+async def test_whoever_had_what_was_lost_is_told_and_misses_nothing_that_stands_in_its_place(setup: Setup) -> None:
+    _, live = await setup.read("earliest")
+    _, joins_late = await setup.read("latest")
+    by_credit, paced = await setup.read("earliest", credit=4)
+    halfway, slow = await setup.read("earliest")
+    await eventually(lambda: live.told == ["a", "b", *LOST] and len(slow.told) == 5 and len(paced.told) == 4)
+    slow.writable = False
+    second = await setup.fails_over("c")
+    await setup.is_at(3)
+    slow.writable = True
+    setup.fanout.start(halfway, slow)
+    setup.fanout.allow(by_credit, 10, paced)
+    await second.publish("d", "e", "f")
+    setup.gateway.hears()
+    await setup.is_at(6)
+    for reader, before in ((live, LOST), (slow, LOST), (paced, LOST[:2])):
+        await eventually(partial(_has, reader, "f"))
+        assert reader.told == ["a", "b", *before, 2, "c", "d", "e", "f"]
+    await eventually(lambda: joins_late.told == [2, "c", "d", "e", "f"])
+
+
+async def test_who_had_not_come_so_far_reads_on_as_if_nothing_had_been(setup: Setup) -> None:
+    sub, reader = await setup.read("earliest", credit=1)
+    await eventually(lambda: reader.told == ["a"])
+    await setup.fails_over("c", "d")
+    await setup.is_at(4)
+    setup.fanout.allow(sub, 10, reader)
+    await eventually(lambda: reader.told == ["a", "b", "c", "d"])
+
+
+async def test_a_leader_that_had_everything_resets_nobody(setup: Setup) -> None:
+    _, live = await setup.read("latest")
+    await setup.is_at(5)
+    second = await setup.leads(setup.first.copied(), 2)
+    setup.gateway.led_by(second)
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 2)
+    await second.publish("c")
+    setup.gateway.hears()
+    await eventually(lambda: live.told == ["c"])
+    third = await setup.leads(second.copied(), 3)
+    await third.publish("d")
+    setup.gateway.led_by(third)
+    await eventually(lambda: live.told == ["c", "d"])
+
+
+async def test_two_leaders_that_are_lost_with_their_ends_are_told_of_twice(setup: Setup) -> None:
+    _, live = await setup.read("earliest")
+    await eventually(lambda: len(live.told) == 5)
+    second = await setup.fails_over("c")
+    await eventually(lambda: live.told[5:] == [2, "c"])
+    image = second.copied()
+    await second.publish("lost 4")
+    setup.gateway.hears()
+    await eventually(lambda: live.told[7:] == ["lost 4"])
+    third = await setup.leads(image, 3)
+    await third.publish("d")
+    setup.gateway.led_by(third)
+    await eventually(lambda: live.told[8:] == [3, "d"])
+
+
+async def test_a_leader_of_whom_nothing_is_left_sends_its_readers_to_the_earliest(setup: Setup) -> None:
+    """It led, was read from, and was lost before anybody copied that: nobody knows where its log and the next part."""
+    await setup.fails_over("lost 4")
+    await setup.is_at(3)
+    _, live = await setup.read("latest")
+    await asyncio.sleep(0)
+    image = MemoryEngine()
+    image._rows, image._keys = setup.first.copied()._rows, setup.first.copied()._keys
+    third = await setup.leads(image, 3)
+    setup.gateway.led_by(third)
+    await eventually(lambda: live.told == [0, "a", "b", *LOST])
+
+
+async def test_a_late_word_of_the_leader_before_changes_nothing(setup: Setup) -> None:
+    _, live = await setup.read("latest")
+    late = setup.gateway.news()
+    await setup.fails_over("c")
+    part = await setup.is_at(3)
+    setup.gateway.parts.heard(late)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (part.epoch, part.end) == (2, 3)
+    await eventually(lambda: live.told == [2, "c"])
+
+
+async def test_a_late_answer_of_the_leader_before_is_not_read(setup: Setup) -> None:
+    part = setup.gateway.parts.all[0]
+    setup.gateway.holds = asyncio.Event()
+    late = asyncio.ensure_future(part.page(2))
+    await asyncio.sleep(0)
+    holds, setup.gateway.holds = setup.gateway.holds, None
+    await setup.fails_over("c", "d", "e", "f")
+    await setup.is_at(6)
+    holds.set()
+    with pytest.raises(Unavailable, match="another leader"):
+        await late
+    chunk = await found(lambda: part.read(2))
+    assert chunk is not None and chunk.epoch == 2
+
+
+async def test_an_answer_of_a_leader_that_was_not_heard_of_yet_is_not_read(setup: Setup) -> None:
+    part = setup.gateway.parts.all[0]
+    second = await setup.leads(setup.copy, 2)
+    await second.publish("c", "d", "e", "f")
+    setup.gateway.leader = second
+    with pytest.raises(Unavailable, match="another leader"):
+        await part.page(2)
+    setup.gateway.hears()
+    await setup.is_at(6)
+
+
+async def test_who_begins_at_a_leader_that_was_not_heard_of_yet_is_not_given_what_was_lost(setup: Setup) -> None:
+    second = await setup.leads(setup.copy, 2)
+    setup.gateway.leader = second
+    reads = asyncio.ensure_future(setup.read({"seq": 1}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not reads.done()
+    setup.gateway.hears()
+    _, reader = await reads
+    await second.publish("c")
+    setup.gateway.hears()
+    await eventually(lambda: reader.told == ["b", "c"])
+
+
+async def _polled(setup: Setup, wanted: Any, *, wait_ms: int = 0) -> Any:
+    hub: Any = SimpleNamespace(
+        draining=False,
+        full=False,
+        spans=None,
+        loop=setup.gateway.loop,
+        polls={},
+        delivered=0,
+        waits={"poll": Waits()},
+        clock_ms=lambda: 0,
+        fanout=lambda queue: setup.fanout,
+    )
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    queue: Any = setup.gateway
+    answer = await handled(lambda: receive_stream(hub, queue, limit=10, wait_ms=wait_ms, wanted=wanted, receive=never))
+    assert answer is not None
+    return json.loads(answer)
+
+
+async def test_a_long_poll_that_stood_behind_what_was_lost_says_reset(setup: Setup) -> None:
+    before = await _polled(setup, "earliest")
+    assert [one["body"] for one in before["messages"]] == ["a", "b", *LOST]
+    waits = asyncio.ensure_future(_polled(setup, {"cursor": before["cursor"]}, wait_ms=20_000))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await setup.fails_over("c")
+    for answer in (await waits, await _polled(setup, {"cursor": before["cursor"]})):
+        assert (answer["resume"], [one["body"] for one in answer["messages"]]) == ("reset", ["c"])
+    assert (await _polled(setup, {"cursor": answer["cursor"]}))["resume"] == "complete"
