@@ -89,7 +89,9 @@ class GapFrame(_Sent, kw_only=True):
 
 
 class ResetFrame(_Sent, kw_only=True):
-    """The cursor belongs to another log: reading goes on from here."""
+    """The cursor belongs to another log, or the log was replaced from there on while it was read: reading goes on from
+    there.
+    """
 
     sub: int
     cursor: str | None
@@ -155,7 +157,7 @@ class GapEvent(_Sent, kw_only=True):
 
 
 class ResetEvent(_Sent, kw_only=True):
-    """`event: reset`: the cursor belongs to another log."""
+    """`event: reset`: the cursor belongs to another log, or the log was replaced while it was read."""
 
     cursor: str | None
 
