@@ -74,8 +74,8 @@ class Fanout:
         self.tails = Tails(queue.parts)
         self._ends: Mapping[int, int] = self.tails.ends()
         """Where all live ones stand. Replaced, never changed: who leaves them takes it along."""
-        self._epochs: Mapping[int, int] = self.tails.epochs()
-        """Likewise, in which epochs."""
+        self._epochs = self.tails.epochs()
+        """Likewise, of which logs."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self.waiting: set[asyncio.Future[None]] = set()
@@ -127,9 +127,7 @@ class Fanout:
         last = chunks[-1]
         tail.latest = chunks[0].base
         count = sum(c.count for c in chunks)
-        for ready in self.waiting:
-            if not ready.done():
-                ready.set_result(None)
+        self._wake_polls()
         others = self.tails.others(tail, self._ends) if self._live else None
         batch = None if self._spans is None or not self._live else self._spans.of_chunks(chunks)
         for (key, number), members in list(self._live.items()):
@@ -167,25 +165,25 @@ class Fanout:
         number = tail.number
         parted = tail.parted(self._epochs[number], self._ends[number])
         if parted is not None:
-            for members in list(self._live.values()):
-                self._wake(members)
-            tail.latest = min(tail.latest, parted)
-            self._ends = {**self._ends, number: parted}
-        self._epochs = {**self._epochs, number: int(tail.part.epoch)}
-        for ready in self.waiting:
-            if not ready.done():
-                ready.set_result(None)
+            self._wake_all()
+            tail.latest = int(tail.part.end)
+            self._ends = {**self._ends, number: tail.latest}
+            self._wake_polls()
+        self._epochs = {**self._epochs, number: tail.part.epochs}
 
     def _partitions_changed(self) -> None:
         """Live ones go on in new partitions; where something lies there already, they read it first."""
+        if self.tails.are_lost():
+            self._wake_all()  # they are told, as their places say what they had read
+            self._wake_polls()
         came, went = self.tails.refresh()
         stayed = {number: place for number, place in self._ends.items() if number not in went}
         self._ends = {**stayed, **{tail.number: tail.born for tail in came}}
-        self._epochs = self.tails.epochs() | {one: epoch for one, epoch in self._epochs.items() if one not in went}
+        known = {number: epochs for number, epochs in self._epochs.items() if number not in went}
+        self._epochs = {**self.tails.epochs(), **known}
         self._listen(came)
         if any(not tail.part.is_empty for tail in came):
-            for members in list(self._live.values()):
-                self._wake(members)
+            self._wake_all()
         self._ends = {**stayed, **{tail.number: int(tail.part.end) for tail in came}}
 
     # ------------------------------------------------------------------------------------------------- catching up
@@ -232,6 +230,15 @@ class Fanout:
 
     def _group(self, sub: StreamSubscription) -> tuple[str, int]:
         return (sub.key, sub.number) if sub.credit is None else (PACED, 0)
+
+    def _wake_polls(self) -> None:
+        for ready in self.waiting:
+            if not ready.done():
+                ready.set_result(None)
+
+    def _wake_all(self) -> None:
+        for members in list(self._live.values()):
+            self._wake(members)
 
     def _wake(self, members: dict[StreamSubscription, StreamOutlet]) -> None:
         for sub, outlet in list(members.items()):

@@ -6,15 +6,26 @@ newer messages wait until the reader has come past the older ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from backend_store.client import Chunk, Gap, StreamPart, StreamParts, standing, where_it_parts
-from backend_store.model import Epoch, Offset, Position
+from backend_store.client import (
+    Chunk,
+    EpochStart,
+    Gap,
+    StreamPart,
+    StreamParts,
+    positions_of,
+    standing,
+    where_they_part,
+)
+from backend_store.model import Position
 from push.limits import CHUNK_CACHE_MAX
 
 Others = Mapping[int, Position] | None
 """Where a reader stands in the other partitions; None for a stream that has only the first."""
+Logs = Mapping[int, Sequence[EpochStart]]
+"""By partition, the epochs of its log; see `StreamPart.epochs`."""
 
 
 class Head(NamedTuple):
@@ -26,13 +37,13 @@ class Head(NamedTuple):
 
 
 class Reading:
-    """Where a reader stands: an offset in each partition, and the epochs in which these mean what they do. Both may be
-    shared, so they are replaced, never changed.
+    """Where a reader stands: an offset in each partition, and of which log, by the epochs that were known of it. Both
+    may be shared, so they are replaced, never changed.
     """
 
     __slots__ = ("epochs", "heads", "places")
 
-    def __init__(self, places: Mapping[int, int], epochs: Mapping[int, int]):
+    def __init__(self, places: Mapping[int, int], epochs: Logs):
         self.places = places
         self.epochs = epochs
         self.heads: dict[int, Head] = {}
@@ -43,9 +54,9 @@ class Reading:
     def leave(self, number: int) -> None:
         """The partition has gone."""
         self.places = {one: place for one, place in self.places.items() if one != number}
-        self.epochs = {one: epoch for one, epoch in self.epochs.items() if one != number}
+        self.epochs = {one: epochs for one, epochs in self.epochs.items() if one != number}
 
-    def stand_at(self, places: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+    def stand_at(self, places: Mapping[int, int], epochs: Logs) -> None:
         self.places = places
         self.epochs = epochs
         self.heads.clear()
@@ -66,10 +77,10 @@ class Tail:
     def place(self, reading: Reading) -> int:
         return reading.places.get(self.number, self.born)
 
-    def parted(self, epoch: int, place: int) -> int | None:
+    def parted(self, epochs: Sequence[EpochStart], place: int) -> int | None:
         """Where a reader goes on whose place is not of this log any more: not behind what it has not read."""
-        parted = where_it_parts(self.part.epochs, Position(Epoch(epoch), Offset(place)))
-        return None if parted is None else max(parted, self.part.floor)
+        parted = where_they_part(epochs, self.part.epochs, place)
+        return None if parted is None else max(parted, int(self.part.floor))
 
     def read(self, place: int) -> Chunk | None:
         """The first chunk that has or follows an offset."""
@@ -92,6 +103,8 @@ class Tails:
         self._by_number = {part.number: Tail(part) for part in parts.all}
         self._gone: dict[int, int] = {}
         """The floors of partitions that have gone: readers who had not come so far miss what was below."""
+        self._lost: set[int] = set()
+        """Of these, those that were lost, and so with all that was read of them."""
 
     @property
     def all(self) -> list[Tail]:
@@ -103,16 +116,21 @@ class Tails:
         went = [tail for number, tail in self._by_number.items() if parts.get(number) is not tail.part]
         for tail in went:
             self._gone[tail.number] = int(tail.part.floor)
+            self._lost = self._lost | {tail.number} if tail.part.is_lost else self._lost - {tail.number}
             del self._by_number[tail.number]
         came = [Tail(part) for number, part in parts.items() if number not in self._by_number]
         self._by_number = {tail.number: tail for tail in sorted([*self.all, *came], key=lambda tail: tail.number)}
         return came, [tail.number for tail in went]
 
+    def are_lost(self) -> bool:
+        """Whether one of those that the next `refresh` finds gone was lost."""
+        return any(tail.part.is_lost for tail in self._by_number.values())
+
     def ends(self) -> dict[int, int]:
         return {number: int(tail.part.end) for number, tail in self._by_number.items()}
 
-    def epochs(self) -> dict[int, int]:
-        return {number: int(tail.part.epoch) for number, tail in self._by_number.items()}
+    def epochs(self) -> Logs:
+        return {number: tail.part.epochs for number, tail in self._by_number.items()}
 
     def cursor(self, reading: Reading) -> str:
         """By which a reader comes back to where it stands."""
@@ -132,12 +150,15 @@ class Tails:
     def rewound(self, reading: Reading) -> bool:
         """Whether something that the reader was given is not in the log any more, which goes on in another epoch. It
         stands where the two part then. To be asked before anything else."""
-        is_rewound = False
+        is_rewound = bool(self._lost) and any(
+            number not in self._by_number and number in self._lost and place > 0
+            for number, place in reading.places.items()
+        )
         for number, tail in self._by_number.items():
-            epoch, now = reading.epochs.get(number), int(tail.part.epoch)
-            if epoch == now:
+            before, now = reading.epochs.get(number), tail.part.epochs
+            if before is now:
                 continue
-            parted = tail.parted(epoch, tail.place(reading)) if epoch is not None else None
+            parted = tail.parted(before, tail.place(reading)) if before is not None and before != now else None
             places = reading.places if parted is None else {**reading.places, number: parted}
             reading.stand_at(places, {**reading.epochs, number: now})
             is_rewound = is_rewound or parted is not None
@@ -202,7 +223,7 @@ class Tails:
         if len(self._by_number) == 1 and tail.number == 0:
             return None
         return {
-            number: Position(one.part.epoch, Offset(places.get(number, one.born)))
+            number: positions_of([one.part], {number: places.get(number, one.born)})[number]
             for number, one in self._by_number.items()
             if one is not tail
         }

@@ -35,7 +35,7 @@ from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
 from backend_store.client.redrive import Redrive
 from backend_store.client.since import ASKED, Asked, changed, unbounded_task, waited_until
-from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
+from backend_store.client.streams import Gap, Start, StreamPart, StreamParts, positions_of
 from backend_store.core.bits import indexes
 from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
 from backend_store.core.chunk import (
@@ -53,7 +53,7 @@ from backend_store.core.chunk import (
     message_id,
     plain_blocks,
 )
-from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor, where_it_parts
+from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor, where_they_part
 from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
@@ -62,6 +62,7 @@ from backend_store.core.ledger import LedgerCut
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
 from backend_store.core.names import DIGITS, NumberedNames
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
+from backend_store.core.records import EpochStart
 from backend_store.core.sealing import (
     CLEAR_NAMES,
     SEALED_FLAGS,
@@ -183,7 +184,9 @@ __all__ = [
     "put_group",
     "read_range",
     "standing",
-    "where_it_parts",
+    "positions_of",
+    "EpochStart",
+    "where_they_part",
     "timestamp",
     "trace_context",
     "unbounded_task",

@@ -14,10 +14,12 @@ from backend_store.core.cursor import (
     begin_anew,
     decode_cursor,
     encode_positions,
+    epoch_at,
     has_dropped_since,
     resolve,
     resume,
 )
+from backend_store.core.limits import EPOCHS_TOLD_MAX
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.slot_book import Barrier
 from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
@@ -44,8 +46,8 @@ class Start(NamedTuple):
     outcome: Outcome
     gaps: list[Gap]
     cursor: str
-    epochs: Mapping[int, int]
-    """Of the places: see `StreamPart.epoch`."""
+    epochs: Mapping[int, Sequence[EpochStart]] = {}
+    """See `StreamPart.epochs`; of an earlier backend nothing is known."""
 
 
 class StreamPart:
@@ -62,7 +64,13 @@ class StreamPart:
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
+        """Where the epochs of its log begin, as far back as they are known; the last one is `epoch`."""
         return self.partition.state.epochs
+
+    @property
+    def is_lost(self) -> bool:
+        """It is not there any more, and was not dropped: with its leader it was lost itself."""
+        return False
 
     @property
     def floor(self) -> Offset:
@@ -152,7 +160,7 @@ class StreamParts:
     def positions(self, places: Mapping[int, int]) -> dict[int, Position]:
         """Of those partitions that it knows."""
         here = [part for part in self.all if part.number in places]
-        return {part.number: Position(part.epoch, Offset(places[part.number])) for part in here}
+        return positions_of(here, places)
 
     def start(self, wanted: Any) -> Start:
         """Where a reader begins. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}.
@@ -173,16 +181,24 @@ class StreamParts:
     def _resumed(self, positions: dict[int, Position]) -> Start:
         """A partition that the cursor does not name was not there: it is read from its beginning."""
         starts = {part.number: part.start(positions.get(part.number, "earliest")) for part in self.all}
-        return self._started(starts, self._gone(positions))
+        return self._started(starts, self._gone(positions), is_reset=self._are_lost(positions))
 
-    def _started(self, starts: dict[int, StreamStart], gaps: list[Gap]) -> Start:
+    def _are_lost(self, positions: Mapping[int, Position]) -> bool:
+        """Whether something was read of partitions that this queue never had: another log had them."""
+        known = self._partitions.map.replicas if self._partitions.map is not None else {}
+        return any(
+            position.offset > 0 and number not in known and self._partitions.get(number) is None
+            for number, position in positions.items()
+        )
+
+    def _started(self, starts: dict[int, StreamStart], gaps: list[Gap], *, is_reset: bool = False) -> Start:
         several = self.are_several
         for number, start in starts.items():
             if start.missed is not None:
                 gaps.append(Gap(*start.missed, number if several else None))
-        is_reset = any(start.outcome == "reset" for start in starts.values())
+        is_reset = is_reset or any(start.outcome == "reset" for start in starts.values())
         places = {number: int(start.offset) for number, start in starts.items()}
-        epochs = {part.number: int(part.epoch) for part in self.all if part.number in places}
+        epochs = {part.number: part.epochs[-EPOCHS_TOLD_MAX:] for part in self.all if part.number in places}
         outcome: Outcome = "reset" if is_reset else "gap" if gaps else "complete"
         return Start(places, outcome, gaps, self.cursor(places), epochs)
 
@@ -208,6 +224,15 @@ class StreamParts:
                 state = read_state(self._partitions.first.node.engine, replica)
                 if state is not None:
                     yield number, state
+
+
+def positions_of(parts: Sequence[Any], places: Mapping[int, int]) -> dict[int, Position]:
+    """Where a reader stands in partitions. `parts` have the shape of `StreamPart`."""
+    found = {}
+    for part in parts:
+        place = Offset(places[part.number])
+        found[part.number] = Position(epoch_at(part.epochs, place) if part.epochs else part.epoch, place)
+    return found
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:

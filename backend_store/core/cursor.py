@@ -165,7 +165,7 @@ def has_dropped_since(state: PartitionState, time_ms: int) -> bool:
 
 def resume(state: PartitionState, position: Position) -> StreamStart:
     """Where a reader goes on who stood at a position of this log."""
-    parted = where_it_parts(state.epochs, position)
+    parted = where_they_part([EpochStart(position.epoch, Offset(0))], state.epochs, position.offset)
     if parted is not None:
         return StreamStart(Offset(max(parted, state.floor)), "reset")
     if position.offset > state.end:
@@ -173,19 +173,27 @@ def resume(state: PartitionState, position: Position) -> StreamStart:
     return _from_offset(state, position.offset)
 
 
-def where_it_parts(epochs: Sequence[EpochStart], position: Position) -> Offset | None:
-    """Up to where a log is the one in which a position was given out: beyond, it may hold other messages. None where
-    that was not passed; 0 where nobody knows.
+def where_they_part(before: Sequence[EpochStart], now: Sequence[EpochStart], offset: int) -> Offset | None:
+    """Up to where a log is the one that a reader has read before, which stands at an offset. None where it has read
+    nothing beyond, or one of the two is not known; 0 where they have no epoch in common.
 
-    An epoch that went on elsewhere ended here where the next one of this log begins: what somebody had read of it from
-    there on was lost with its leader, or made after the backup that was restored.
+    Logs that have an epoch in common are the same up to its end in the one or the other: what was read of it from there
+    on was lost with its leader, or written after the backup that was restored.
     """
-    numbers = [start.epoch for start in epochs]
-    if position.epoch not in numbers:
+    if not before or not now or offset == 0:
+        return None
+    ours = {start.epoch: index for index, start in enumerate(now)}
+    common = next((index for index in reversed(range(len(before))) if before[index].epoch in ours), None)
+    if common is None:
         return Offset(0)
-    [*_, following] = epochs[numbers.index(position.epoch) :][:2]
-    has_ended = following.epoch != position.epoch
-    return following.start if has_ended and position.offset > following.start else None
+    ends = [*before[common + 1 : common + 2], *now[ours[before[common].epoch] + 1 :][:1]]
+    parted = min((end.start for end in ends), default=None)
+    return parted if parted is not None and parted < offset else None
+
+
+def epoch_at(epochs: Sequence[EpochStart], offset: int) -> Epoch:
+    """In which the last message before an offset was written: a log that goes on otherwise has it, too."""
+    return next((start.epoch for start in reversed(epochs) if start.start < offset), epochs[0].epoch)
 
 
 def begin_anew(state: PartitionState) -> StreamStart:

@@ -58,3 +58,6 @@ FAIR_AHEAD_CHUNKS_MAX = 8
 """Chunks that may be read in search of quiet keys before the next draw goes to a noisy one."""
 FAIR_ASIDE_RUNS_MAX = 16_384
 """Runs of noisy keys that are set aside in memory, about 1 KB each with their chunk; then the lane reads no further."""
+EPOCHS_TOLD_MAX = 8
+"""The last ones of a stream's partition, to gateways that read it. A gateway that heard of none for longer has its
+readers begin anew where their place was written in an older one."""

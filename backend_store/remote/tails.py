@@ -11,18 +11,19 @@ what lies here beyond the place where the two part is forgotten, and who had rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from backend_store.client.streams import Start
+from backend_store.client.streams import Start, positions_of
 from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import encode_positions, where_it_parts
+from backend_store.core.cursor import encode_positions, where_they_part
 from backend_store.core.records import EpochStart
 from backend_store.core.slot_book import Barrier
-from backend_store.model import Epoch, Offset, Position, PushqError, Unavailable
+from backend_store.model import Epoch, Offset, PushqError, Unavailable
+from backend_store.node.limits import EPOCHS_MAX
 from backend_store.remote.limits import (
     READ_BYTES_MAX,
     TAIL_BYTES_MAX,
@@ -88,6 +89,9 @@ class RemotePart:
         self._parts = parts
         self.number = now.number
         self.now = now
+        self.epochs = _epochs(now)
+        """The same list for as long as the log goes on in one epoch."""
+        self.is_lost = False
         self._shelf = Shelf()
         self._end = now.end
         self.appended: Callable[[list[Chunk]], None] = _ignored
@@ -97,10 +101,6 @@ class RemotePart:
     @property
     def epoch(self) -> Epoch:
         return Epoch(self.now.epoch)
-
-    @property
-    def epochs(self) -> list[EpochStart]:
-        return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in self.now.epochs]
 
     @property
     def floor(self) -> Offset:
@@ -138,23 +138,29 @@ class RemotePart:
     def on_replaced(self, replaced: Callable[[], None]) -> None:
         self._replaced = replaced
 
-    def take(self, now: PartNow) -> None:
+    def take(self, now: PartNow, *, is_first: bool) -> None:
+        """`is_first`: of a line that has just been opened."""
         before = self.now
-        if now.epoch < before.epoch:
+        if now.epoch < before.epoch and not is_first:
             return  # a late word of who leads no more
         self.now = now
-        if now.epoch > before.epoch:
-            self._goes_on_in_another(Epoch(before.epoch))
+        if now.epoch != before.epoch:
+            self._goes_on_in_another()
         if now.floor > before.floor:
             self._end = max(self._end, now.floor)
             self._trimmed()
 
-    def _goes_on_in_another(self, before: Epoch) -> None:
-        parted = where_it_parts(self.epochs, Position(before, Offset(self._end)))
+    def _goes_on_in_another(self) -> None:
+        before, told = self.epochs, _epochs(self.now)
+        # Where our list has the first epoch that we are told of, what we know of the time before is of the same log.
+        older = next((index for index, start in enumerate(before) if told and start == told[0]), 0)
+        self.epochs = [*before[:older], *told][-EPOCHS_MAX:]
+        self._shelf = Shelf()  # also what lies beyond our end, where somebody read on
+        parted = where_they_part(before, self.epochs, self._end)
         if parted is not None:
             log.warning("a stream goes on without its end", queue=self._parts.stream.name, partition=self.number)
-            self._shelf = Shelf()
-            self._end = max(parted, self.floor)
+            # What of it is ours is not known: those who read here begin anew, and nobody else waits for that.
+            self._end = parted if parted > self.floor else self.now.end
         self._replaced()
 
     async def fetch(self, at: int) -> list[Chunk]:
@@ -168,7 +174,7 @@ class RemotePart:
         found = _pieces(await stream.ask(asked, may_repeat=True))
         await stream.learnt([piece.chunk for piece in found.pieces])
         chunks = [opened(stream, piece) for piece in found.pieces]
-        if self.epoch != epoch or any(chunk.epoch > epoch for chunk in chunks):
+        if not self.epoch == epoch == found.at.epoch:  # its news are on their way here
             raise Unavailable(f"stream {stream.name!r} has another leader", retry_after_ms=500)
         self._shelf.put(at, chunks, found.next)
         return chunks, found.next
@@ -192,6 +198,8 @@ class RemoteParts:
         self._came = asyncio.Event()
         self._moved = asyncio.Event()
         self.used_at = self._loop.time()
+        self._is_first = True
+        """The next news are the first of a line."""
         self._task = stream.background(self._follow())
         self.follow()
 
@@ -201,6 +209,7 @@ class RemoteParts:
 
     def follow(self) -> None:
         """Says to the backend that somebody reads here."""
+        self._is_first = True
         self._want(1)
 
     def _want(self, granted: int) -> None:
@@ -239,8 +248,7 @@ class RemoteParts:
 
     def cursor(self, places: Mapping[int, int]) -> str:
         here = [part for part in self.all if part.number in places]
-        positions = {part.number: Position(part.epoch, Offset(places[part.number])) for part in here}
-        return encode_positions(positions, uid=self.stream.uid)
+        return encode_positions(positions_of(here, places), uid=self.stream.uid)
 
     def start(self, wanted: Any) -> Start:
         """Raises `InvalidRequest`, and `LookingUp`."""
@@ -254,11 +262,12 @@ class RemoteParts:
         await self._until(lambda: all(self._is_at(number, end, start.epochs) for number, end in ends.items()))
         return start
 
-    def _is_at(self, number: int, place: int, epochs: Mapping[int, int]) -> bool:
+    def _is_at(self, number: int, place: int, epochs: Mapping[int, Sequence[EpochStart]]) -> bool:
         part = self._by_number.get(number)
-        if part is None or part.epoch < epochs.get(number, 0):
+        if part is None:
             return False
-        return part.end >= place or part.epoch > epochs.get(number, 0)
+        epoch = epochs[number][-1].epoch if epochs.get(number) else part.epoch
+        return part.epoch > epoch or (part.epoch == epoch and part.end >= place)
 
     # ---------------------------------------------------------------------------------------------------- following
 
@@ -295,12 +304,15 @@ class RemoteParts:
         there = {now.number: now for now in news}
         came = [now for now in news if now.number not in self._by_number]
         went = [number for number in self._by_number if number not in there]
+        is_of_new_line, self._is_first = self._is_first, False
         for number, part in self._by_number.items():
             if number in there:
-                part.take(there[number])
+                part.take(there[number], is_first=is_of_new_line)
         is_first = not self._by_number
+        epoch = max((now.epoch for now in news), default=0)
         for number in went:
-            self._by_number.pop(number)
+            part = self._by_number.pop(number)
+            part.is_lost = part.epoch != epoch
         for now in came:  # one that came while we read is read from its beginning
             self._by_number[now.number] = RemotePart(self, now if is_first else now._replace(end=now.floor))
             self._by_number[now.number].now = now
@@ -324,6 +336,11 @@ class RemoteParts:
         for part, _, until in pages:
             part.came([], until)
         return bool(behind)
+
+
+def _epochs(now: PartNow) -> list[EpochStart]:
+    """An earlier backend tells of none; one epoch says nothing about what was before."""
+    return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in now.epochs]
 
 
 def _ignored(chunks: list[Chunk]) -> None:

@@ -31,8 +31,6 @@ PULSES_PER_ASK_MAX: Final = 500
 """Queues whose numbers a gateway's series get with one request."""
 LETTERS_SECONDS_MAX: Final = 1.0
 """How long one request counts the dead letters of a redrive; the next one goes on behind them."""
-EPOCHS_TOLD_MAX: Final = 8
-"""Of a stream's partition, to gateways that read it: who reads in an older epoch begins anew."""
 GROUPS_PER_ASK_MAX: Final = 100
 """Consumer groups of a stream that one request lists."""
 RANGE_BYTES_PER_ASK_MAX: Final = 4 * 1024 * 1024

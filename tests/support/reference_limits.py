@@ -317,7 +317,7 @@ GROUPS = (
             "backend_store.service.limits:LEFT_SECONDS_MAX": "",
             "backend_store.service.limits:DROPPED_KNOWN_MAX": "",
             "backend_store.service.limits:LETTERS_SECONDS_MAX": "",
-            "backend_store.service.limits:EPOCHS_TOLD_MAX": "",
+            "backend_store.core.limits:EPOCHS_TOLD_MAX": "",
             "backend_store.service.limits:GROUPS_PER_ASK_MAX": "",
             "backend_store.service.limits:RANGE_BYTES_PER_ASK_MAX": "",
             "backend_store.service.limits:RANGE_SECONDS_MAX": "",

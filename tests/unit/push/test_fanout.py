@@ -83,7 +83,7 @@ class Setup:
             reader,
             number,
             self.queue,
-            start=Start({0: position}, "complete", [], "", {0: 1}),
+            start=Start({0: position}, "complete", [], "", {}),
             credit=credit,
             key="json",
         )

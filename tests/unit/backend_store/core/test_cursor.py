@@ -17,7 +17,9 @@ from backend_store.core.cursor import (
     decode_cursor,
     encode_cursor,
     encode_positions,
+    epoch_at,
     resolve,
+    where_they_part,
 )
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.model import PARTITIONS_MAX, Epoch, InvalidRequest, Offset, Position
@@ -167,6 +169,42 @@ def test_a_cursor_into_what_was_replaced_goes_on_where_the_logs_part(offset: int
     assert start({"cursor": cursor(1, offset)}) == StreamStart(Offset(100), "reset")
 
 
+def test_who_has_read_nothing_of_an_unknown_log_has_nothing_to_forget() -> None:
+    state = PartitionState([EpochStart(Epoch(4), Offset(0))], end=3, floor=0, time_ms=900)
+    assert resolve(state, {"cursor": cursor(1, 0)}, at_time, uid=UID) == StreamStart(Offset(0), "complete")
+
+
+def _log(*starts: tuple[int, int]) -> list[EpochStart]:
+    return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in starts]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "offset", "parted"),
+    [
+        ([(1, 0)], [(1, 0), (2, 5)], 5, None),
+        ([(1, 0)], [(1, 0), (2, 5)], 6, 5),
+        ([(1, 0), (2, 5)], [(1, 0), (3, 5)], 5, None),
+        ([(1, 0), (2, 5)], [(1, 0), (3, 7)], 6, 5),
+        ([(1, 0), (2, 7)], [(1, 0), (3, 5)], 9, 5),
+        ([(1, 0), (2, 5), (3, 8)], [(1, 0), (2, 5), (4, 9)], 10, 8),
+        ([(1, 0), (2, 5)], [(2, 5), (3, 9)], 4, None),
+        ([(1, 0)], [(2, 5), (3, 9)], 4, 0),
+        ([(1, 0)], [(2, 0)], 0, None),
+        ([], [(2, 0)], 7, None),
+        ([(1, 0)], [], 7, None),
+    ],
+)
+def test_two_logs_part_where_the_last_epoch_that_both_have_ends_in_one_of_them(
+    before: list[tuple[int, int]], now: list[tuple[int, int]], offset: int, parted: int | None
+) -> None:
+    assert where_they_part(_log(*before), _log(*now), offset) == parted
+
+
+def test_a_place_is_of_the_epoch_of_the_message_before_it() -> None:
+    log = _log((1, 0), (2, 5), (3, 5), (4, 9))
+    assert [epoch_at(log, offset) for offset in (0, 1, 5, 6, 9, 10)] == [1, 1, 1, 3, 3, 4]
+
+
 def test_where_the_logs_part_below_the_purge_it_is_the_earliest() -> None:
     epochs = [EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(4), Offset(10))]
     state = PartitionState(epochs, end=150, floor=20, time_ms=900)
@@ -174,7 +212,7 @@ def test_where_the_logs_part_below_the_purge_it_is_the_earliest() -> None:
     assert found == StreamStart(Offset(20), "reset")
 
 
-@pytest.mark.parametrize(("epoch", "offset"), [(2, 50), (4, 151), (5, 10), (0, 0)])
+@pytest.mark.parametrize(("epoch", "offset"), [(2, 50), (4, 151), (5, 10), (0, 1)])
 def test_a_cursor_into_a_log_that_was_replaced_is_told_to_begin_anew(epoch: int, offset: int) -> None:
     assert start({"cursor": cursor(epoch, offset)}) == StreamStart(Offset(20), "reset")
 

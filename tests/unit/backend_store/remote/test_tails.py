@@ -16,6 +16,7 @@ from backend_store.client import Chunk, Gap
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.cursor import decode_cursor
+from backend_store.core.limits import EPOCHS_TOLD_MAX
 from backend_store.model import Epoch, Published, PushqError, QueueConfig, Unavailable
 from backend_store.node.node import Node
 from backend_store.remote.known import Known
@@ -76,6 +77,7 @@ class Gateway:
         self.place_there = Place("default", "s", self.uid)
         self._known = Known(LookingUp, self.background)
         self.holds: asyncio.Event | None = None
+        self.asks = 0
         self.leader = leader
         self.parts = RemoteParts(self)  # type: ignore[arg-type]
 
@@ -85,6 +87,11 @@ class Gateway:
 
     def hears(self) -> None:
         self.parts.heard(msgspec.msgpack.decode(msgspec.msgpack.encode(self.news()), type=list[PartNow]))
+
+    async def hears_always(self) -> None:
+        while True:
+            self.hears()
+            await asyncio.sleep(0.01)
 
     def news(self) -> list[Any]:
         return tailing_of(self.leader.stream).now()
@@ -104,6 +111,7 @@ class Gateway:
 
     async def ask(self, asked: Any, *, may_repeat: bool = False) -> bytes:
         leader = self.leader
+        self.asks += 1
         if isinstance(asked, StartReading):
             return msgspec.msgpack.encode(await tailing.start(leader.store, asked))
         answer = msgspec.msgpack.encode(await ranges.read(leader.store, asked))
@@ -138,7 +146,7 @@ class Reader:
         self.told.append(int(decode_cursor(cursor).positions[0].offset))
 
     def tell_gap(self, number: int, gap: Gap) -> None:
-        raise AssertionError("nothing was dropped")
+        self.told.append(gap)
 
     def delivered(self, *_: Any) -> None: ...
     def flush_soon(self) -> None: ...
@@ -165,9 +173,12 @@ class Setup:
         self.gateway = Gateway(self.first)
         self.gateway.hears()
         await self.is_at(5)
+        self.fans_out()
+        return self.gateway
+
+    def fans_out(self) -> None:
         loop = asyncio.get_running_loop()
         self.fanout = Fanout(self.gateway, loop, {"json": framed}, lambda count: None)  # type: ignore[arg-type]
-        return self.gateway
 
     async def leads(self, engine: MemoryEngine, epoch: int) -> Backend:
         backend = Backend(engine, epoch)
@@ -279,17 +290,228 @@ async def test_two_leaders_that_are_lost_with_their_ends_are_told_of_twice(setup
     await eventually(lambda: live.told[8:] == [3, "d"])
 
 
-async def test_a_leader_of_whom_nothing_is_left_sends_its_readers_to_the_earliest(setup: Setup) -> None:
-    """It led, was read from, and was lost before anybody copied that: nobody knows where its log and the next part."""
+async def test_of_a_leader_of_whom_nothing_is_left_the_gateway_knows_where_it_began(setup: Setup) -> None:
+    """It led, was read from, and was lost before anybody copied that."""
     await setup.fails_over("lost 4")
     await setup.is_at(3)
     _, live = await setup.read("latest")
     await asyncio.sleep(0)
-    image = MemoryEngine()
-    image._rows, image._keys = setup.first.copied()._rows, setup.first.copied()._keys
+    third = await setup.leads(setup.first.copied(), 3)
+    setup.gateway.led_by(third)
+    await eventually(lambda: live.told == [2, *LOST])
+
+
+async def test_a_leader_that_was_lost_before_its_epoch_was_copied_resets_nobody(setup: Setup) -> None:
+    """Also whoever comes with a cursor of that time has read nothing that is not there."""
+    _, live = await setup.read("earliest")
+    await eventually(lambda: len(live.told) == 5)
+    second, image = await setup.leads(setup.first.copied(), 2), setup.first.copied()
+    setup.gateway.led_by(second)
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 2)
+    cursor = (await _polled(setup, "earliest"))["cursor"]
     third = await setup.leads(image, 3)
     setup.gateway.led_by(third)
-    await eventually(lambda: live.told == [0, "a", "b", *LOST])
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 3)
+    assert (await _polled(setup, {"cursor": cursor}))["resume"] == "complete"
+    await third.publish("d")
+    setup.gateway.hears()
+    await eventually(lambda: _has(live, "d"))
+    assert live.told == ["a", "b", *LOST, "d"]
+
+
+async def test_readers_of_a_log_of_which_nobody_knows_the_past_begin_anew_and_nobody_else_waits_for_them(
+    setup: Setup,
+) -> None:
+    _, live = await setup.read("earliest")
+    await eventually(lambda: len(live.told) == 5)
+    third = await setup.leads(setup.copy, 3)
+    await third.publish("c")
+    setup.gateway.leader = third
+    [now] = tailing_of(third.stream).now()
+    setup.gateway.parts.heard([now._replace(epochs=now.epochs[-1:])])
+    assert (await setup.is_at(3)).epoch == 3
+    _, late = await setup.read("latest")
+    await eventually(lambda: live.told[5:] == [0, "a", "b", "c"])
+    await third.publish("d")
+    setup.gateway.hears()
+    await eventually(lambda: (live.told[9:], late.told) == (["d"], ["d"]))
+
+
+async def test_a_page_that_a_shorter_leader_answers_is_asked_for_again_when_its_news_are_here(setup: Setup) -> None:
+    """The backend had said that there is more, and is lost before it is asked."""
+    _, live = await setup.read("latest")
+    await setup.first.publish("lost 4")
+    news = setup.gateway.news()
+    second = await setup.leads(setup.copy, 2)
+    setup.gateway.leader = second
+    before = setup.gateway.asks
+    setup.gateway.parts.heard(news)
+    await eventually(lambda: setup.gateway.asks > before)
+    await asyncio.sleep(0.02)
+    asked = setup.gateway.asks
+    await asyncio.sleep(0.05)
+    assert setup.gateway.asks <= asked + 1, "it asks as fast as it can"
+    setup.gateway.hears()
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 2)
+    await second.publish("c")
+    setup.gateway.hears()
+    await eventually(lambda: live.told == [2, "c"])
+
+
+async def test_what_a_reader_fetched_beyond_the_end_is_forgotten_with_the_leader(setup: Setup) -> None:
+    image = setup.first.copied()
+    await setup.first.publish("lost 4")  # its news never come
+    await setup.gateway.parts.all[0].page(2)
+    second = await setup.leads(image, 2)
+    await second.publish("c")
+    setup.gateway.led_by(second)
+    await setup.is_at(6)
+    _, late = await setup.read("earliest")
+    await eventually(lambda: late.told == ["a", "b", *LOST, "c"])
+
+
+async def test_an_earlier_backend_tells_nothing_of_epochs_and_nobody_is_reset(setup: Setup) -> None:
+    start, ends = await tailing.start(setup.first.store, StartReading(setup.gateway.place_there, "latest"))
+    told = msgspec.msgpack.encode((tuple(start)[:4], ends))
+    assert msgspec.msgpack.decode(told, type=tailing.Started).start.epochs == {}
+    _, live = await setup.read("latest")
+    second = await setup.leads(setup.first.copied(), 2)
+    setup.gateway.leader = second
+    setup.gateway.parts.heard([one._replace(epochs=()) for one in tailing_of(second.stream).now()])
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 2)
+    assert setup.gateway.parts.cursor({0: 5})
+    await second.publish("c")
+    setup.gateway.parts.heard([one._replace(epochs=()) for one in tailing_of(second.stream).now()])
+    await eventually(lambda: live.told == ["c"])
+
+
+async def test_who_reads_nothing_over_more_leaders_than_are_told_of_reads_on(setup: Setup) -> None:
+    sub, paused = await setup.read("earliest", credit=5)
+    await eventually(lambda: len(paused.told) == 5)
+    leader = setup.first
+    for epoch in range(2, EPOCHS_TOLD_MAX + 4):
+        leader = await setup.leads(leader.copied(), epoch)
+        setup.gateway.led_by(leader)
+        await eventually(lambda epoch=epoch: setup.gateway.parts.all[0].epoch == epoch)  # type: ignore[misc]
+    assert len(setup.gateway.parts.all[0].now.epochs) == EPOCHS_TOLD_MAX
+    await leader.publish("d")
+    setup.gateway.hears()
+    setup.fanout.allow(sub, 10, paused)
+    await eventually(lambda: _has(paused, "d"))
+    assert paused.told == ["a", "b", *LOST, "d"]
+
+
+async def test_who_waits_at_an_empty_stream_is_not_reset_by_its_next_leader() -> None:
+    setup = Setup()
+    setup.first = await setup.leads(MemoryEngine(), 1)
+    await setup.first.store.create_queue("default", "s", STREAM)
+    setup.gateway = Gateway(setup.first)
+    setup.gateway.hears()
+    await setup.is_at(0)
+    setup.fans_out()
+    try:
+        _, live = await setup.read("latest")
+        second = await setup.leads(setup.first.copied(), 2)
+        setup.gateway.led_by(second)
+        await second.publish("c")
+        setup.gateway.hears()
+        await eventually(lambda: live.told == ["c"])
+    finally:
+        await setup.end()
+
+
+async def test_a_long_poll_waits_on_under_a_leader_that_had_everything(setup: Setup) -> None:
+    before = await _polled(setup, "earliest")
+    waits = asyncio.ensure_future(_polled(setup, {"cursor": before["cursor"]}, wait_ms=20_000))
+    await eventually(lambda: setup.fanout.waiting)
+    second = await setup.leads(setup.first.copied(), 2)
+    setup.gateway.led_by(second)
+    await eventually(lambda: setup.gateway.parts.all[0].epoch == 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waits.done()
+    await second.publish("c")
+    setup.gateway.hears()
+    answer = await waits
+    assert (answer["resume"], [one["body"] for one in answer["messages"]]) == ("complete", ["c"])
+
+
+async def test_news_of_a_new_line_are_taken_also_of_an_older_epoch(setup: Setup) -> None:
+    """A cluster was restored from a backup under gateways that live on."""
+    later = await setup.leads(setup.first.copied(), 3)
+    setup.gateway.led_by(later)
+    await later.publish("lost 4")
+    setup.gateway.hears()
+    await setup.is_at(6)
+    _, live = await setup.read("latest")
+    restored = await setup.leads(setup.copy, 2)
+    await restored.publish("c")
+    setup.gateway.leader = restored
+    setup.gateway.parts.follow()
+    setup.gateway.hears()
+    await eventually(lambda: live.told == [2, "c"])
+
+
+async def test_live_ones_who_were_reset_stand_where_the_others_do(setup: Setup) -> None:
+    sub, live = await setup.read("earliest")
+    await eventually(lambda: len(live.told) == 5)
+    second = await setup.fails_over()
+    await eventually(lambda: sub.live and live.told[5:] == [2])
+    setup.fanout.allow(sub, 100, live)  # it leaves them, and takes their places along
+    await second.publish("c")
+    setup.gateway.hears()
+    await eventually(lambda: live.told[5:] == [2, "c"])
+
+
+async def test_what_was_lost_and_what_was_dropped_are_both_told(setup: Setup) -> None:
+    _, live = await setup.read("earliest")
+    await eventually(lambda: len(live.told) == 5)
+    second = await setup.leads(setup.copy, 2)
+    await second.publish("c")
+    purged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    second.stream.parts.all[0].partition.on_purged = lambda: purged.set_result(None)
+    asking = asyncio.ensure_future(second.stream.purge("p"))
+    await purged
+    await asking
+    await second.publish("d")
+    setup.gateway.led_by(second)
+    await eventually(lambda: live.told[5:] == [3, "d"])
+
+
+async def test_a_partition_that_was_lost_with_its_leader_is_told_of() -> None:
+    setup = Setup()
+    setup.first = await setup.leads(MemoryEngine(), 1)
+    config = msgspec.structs.replace(STREAM, ordering="strict", partitions=1)
+    stream, _ = await setup.first.store.create_queue("default", "s", config)
+    await setup.first.publish("a")
+    setup.copy = setup.first.copied()
+    version = stream.definition.version
+    await setup.first.store.update_queue("default", "s", msgspec.structs.replace(config, partitions=2), version)
+    await eventually(lambda: len(setup.first.stream.parts.all) == 2)
+    setup.gateway = Gateway(setup.first)
+    setup.gateway.background(setup.gateway.hears_always())
+    await eventually(lambda: setup.gateway.parts.is_ready and len(setup.gateway.parts.all) == 2)
+    setup.fans_out()
+    try:
+        _, live = await setup.read("earliest")
+
+        async def is_beside() -> bool:
+            """Messages go round; one that lies in the second partition has come."""
+            await setup.first.publish("lost")
+            await asyncio.sleep(0.02)
+            return int(setup.gateway.parts.all[1].end) > 0 and _has(live, "lost")
+
+        await eventually(is_beside)
+        polled = await _polled(setup, "earliest")
+        second = await setup.fails_over("c")
+        await eventually(lambda: _has(live, "c"), lambda: str(live.told))
+        assert live.told[0] == "a" and live.told[-2:] == [1, "c"]
+        await eventually(lambda: len(setup.gateway.parts.all) == 1)
+        answer = await _polled(setup, {"cursor": polled["cursor"]})
+        assert (answer["resume"], [one["body"] for one in answer["messages"]]) == ("reset", ["c"])
+        assert second.stream.parts.start({"cursor": polled["cursor"]}).outcome == "reset"
+    finally:
+        await setup.end()
 
 
 async def test_a_late_word_of_the_leader_before_changes_nothing(setup: Setup) -> None:
