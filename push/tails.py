@@ -103,8 +103,6 @@ class Tails:
         self._by_number = {part.number: Tail(part) for part in parts.all}
         self._gone: dict[int, int] = {}
         """The floors of partitions that have gone: readers who had not come so far miss what was below."""
-        self._lost: set[int] = set()
-        """Of these, those that were lost, and so with all that was read of them."""
 
     @property
     def all(self) -> list[Tail]:
@@ -116,7 +114,6 @@ class Tails:
         went = [tail for number, tail in self._by_number.items() if parts.get(number) is not tail.part]
         for tail in went:
             self._gone[tail.number] = int(tail.part.floor)
-            self._lost = self._lost | {tail.number} if tail.part.is_lost else self._lost - {tail.number}
             del self._by_number[tail.number]
         came = [Tail(part) for number, part in parts.items() if number not in self._by_number]
         self._by_number = {tail.number: tail for tail in sorted([*self.all, *came], key=lambda tail: tail.number)}
@@ -124,7 +121,7 @@ class Tails:
 
     def are_lost(self) -> bool:
         """Whether one of those that the next `refresh` finds gone was lost."""
-        return any(tail.part.is_lost for tail in self._by_number.values())
+        return any(number in self._parts.lost for number in self._by_number)
 
     def ends(self) -> dict[int, int]:
         return {number: int(tail.part.end) for number, tail in self._by_number.items()}
@@ -150,10 +147,7 @@ class Tails:
     def rewound(self, reading: Reading) -> bool:
         """Whether something that the reader was given is not in the log any more, which goes on in another epoch. It
         stands where the two part then. To be asked before anything else."""
-        is_rewound = bool(self._lost) and any(
-            number not in self._by_number and number in self._lost and place > 0
-            for number, place in reading.places.items()
-        )
+        is_rewound = any(reading.places.get(number, 0) > 0 for number in self._parts.lost)
         for number, tail in self._by_number.items():
             before, now = reading.epochs.get(number), tail.part.epochs
             if before is now:

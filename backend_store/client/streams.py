@@ -5,7 +5,7 @@ A reader keeps its place itself. It is one offset a partition, and `cursor` is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from backend_store.core.chunk import Chunk
@@ -68,11 +68,6 @@ class StreamPart:
         return self.partition.state.epochs
 
     @property
-    def is_lost(self) -> bool:
-        """It is not there any more, and was not dropped: with its leader it was lost itself."""
-        return False
-
-    @property
     def floor(self) -> Offset:
         """Everything below is gone."""
         return Offset(self.partition.state.floor)
@@ -122,6 +117,10 @@ class StreamPart:
 
 class StreamParts:
     """All partitions of a stream that may hold something."""
+
+    lost: Collection[int] = ()
+    """The numbers of those that are not there any more and were not dropped: with a leader they were lost themselves.
+    Here none is."""
 
     def __init__(self, partitions: Partitions):
         self._partitions = partitions

@@ -91,7 +91,6 @@ class RemotePart:
         self.now = now
         self.epochs = _epochs(now)
         """The same list for as long as the log goes on in one epoch."""
-        self.is_lost = False
         self._shelf = Shelf()
         self._end = now.end
         self.appended: Callable[[list[Chunk]], None] = _ignored
@@ -193,6 +192,7 @@ class RemoteParts:
         self.stream = stream
         self._loop = asyncio.get_running_loop()
         self._by_number: dict[int, RemotePart] = {}
+        self.lost: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self._news: list[PartNow] = []
         self._came = asyncio.Event()
@@ -311,11 +311,12 @@ class RemoteParts:
         is_first = not self._by_number
         epoch = max((now.epoch for now in news), default=0)
         for number in went:
-            part = self._by_number.pop(number)
-            part.is_lost = part.epoch != epoch
+            if self._by_number.pop(number).epoch != epoch:
+                self.lost.add(number)
         for now in came:  # one that came while we read is read from its beginning
             self._by_number[now.number] = RemotePart(self, now if is_first else now._replace(end=now.floor))
             self._by_number[now.number].now = now
+            self.lost.discard(now.number)
         if (came or went) and not is_first:
             for changed in self._listeners:
                 changed()
