@@ -110,13 +110,13 @@ class Gateway:
         return self._known.of((self.place_there, key), what, ask, is_used_up=is_used_up)
 
     async def ask(self, asked: Any, *, may_repeat: bool = False) -> bytes:
-        leader = self.leader
+        leader, holds = self.leader, self.holds
         self.asks += 1
         if isinstance(asked, StartReading):
             return msgspec.msgpack.encode(await tailing.start(leader.store, asked))
         answer = msgspec.msgpack.encode(await ranges.read(leader.store, asked))
-        if self.holds is not None:
-            await self.holds.wait()
+        if holds is not None:
+            await holds.wait()
         return answer
 
     async def learnt(self, chunks: list[bytes]) -> None:
