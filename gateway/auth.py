@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -234,6 +234,11 @@ class Keyring:
             if minute_ms is not None and is_stored and minute_ms != self._metadata.keys_used.get(key_id):
                 taken[key_id] = minute_ms
         return taken
+
+    def keep_used(self, taken: Mapping[str, int]) -> None:
+        """What was taken could not be stored; what was used again meanwhile is known better."""
+        for key_id, minute_ms in taken.items():
+            self._used.setdefault(key_id, minute_ms)
 
     def keys_until_ms(self, principal: Principal) -> int | None:
         """How long a key may last whose secret goes to this caller; None: for ever.

@@ -35,8 +35,8 @@ class KeyCare:
             await asyncio.sleep(KEY_CARE_SECONDS)
             try:
                 await self.look()
-            except PushqError:
-                log.exception("what is known of keys could not be written")
+            except PushqError as error:
+                log.warning("what is known of keys is written down later", error=error.detail)
 
     async def look(self) -> None:
         """One round."""
@@ -51,7 +51,11 @@ class KeyCare:
                 self._keyring.note_use(principal.id)
         used = self._keyring.take_used(KEYS_USED_PER_COMMIT_MAX)
         if used:
-            await self._metadata.note_keys_used(used)
+            try:
+                await self._metadata.note_keys_used(used)
+            except PushqError:
+                self._keyring.keep_used(used)
+                raise
 
     async def _remove_expired(self) -> None:
         """They open nothing; for a time they show in lists why somebody is refused."""

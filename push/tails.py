@@ -15,7 +15,7 @@ from backend_store.client import (
     Gap,
     StreamPart,
     StreamParts,
-    positions_of,
+    position_in,
     standing,
     where_they_part,
 )
@@ -217,7 +217,7 @@ class Tails:
         if len(self._by_number) == 1 and tail.number == 0:
             return None
         return {
-            number: positions_of([one.part], {number: places.get(number, one.born)})[number]
+            number: position_in(one.part, places.get(number, one.born))
             for number, one in self._by_number.items()
             if one is not tail
         }

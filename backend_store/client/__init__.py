@@ -35,7 +35,7 @@ from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
 from backend_store.client.redrive import Redrive
 from backend_store.client.since import ASKED, Asked, changed, unbounded_task, waited_until
-from backend_store.client.streams import Gap, Start, StreamPart, StreamParts, positions_of
+from backend_store.client.streams import Gap, Start, StreamPart, StreamParts, position_in
 from backend_store.core.bits import indexes
 from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
 from backend_store.core.chunk import (
@@ -101,6 +101,7 @@ __all__ = [
     "DIGITS",
     "DataKey",
     "Draft",
+    "EpochStart",
     "Gap",
     "GroupInfo",
     "GroupQueue",
@@ -180,15 +181,14 @@ __all__ = [
     "definitions",
     "pulses_of",
     "own_priority",
+    "position_in",
     "priority_of",
     "put_group",
     "read_range",
     "standing",
-    "positions_of",
-    "EpochStart",
-    "where_they_part",
     "timestamp",
     "trace_context",
     "unbounded_task",
     "waited_until",
+    "where_they_part",
 ]

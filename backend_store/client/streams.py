@@ -158,8 +158,7 @@ class StreamParts:
 
     def positions(self, places: Mapping[int, int]) -> dict[int, Position]:
         """Of those partitions that it knows."""
-        here = [part for part in self.all if part.number in places]
-        return positions_of(here, places)
+        return {part.number: position_in(part, places[part.number]) for part in self.all if part.number in places}
 
     def start(self, wanted: Any) -> Start:
         """Where a reader begins. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}.
@@ -225,13 +224,10 @@ class StreamParts:
                     yield number, state
 
 
-def positions_of(parts: Sequence[Any], places: Mapping[int, int]) -> dict[int, Position]:
-    """Where a reader stands in partitions. `parts` have the shape of `StreamPart`."""
-    found = {}
-    for part in parts:
-        place = Offset(places[part.number])
-        found[part.number] = Position(epoch_at(part.epochs, place) if part.epochs else part.epoch, place)
-    return found
+def position_in(part: Any, place: int) -> Position:
+    """Where a reader stands in a partition of the shape of `StreamPart`, as of the oldest log that has the place."""
+    epochs = part.epochs
+    return Position(part.epoch if len(epochs) < 2 else epoch_at(epochs, place), Offset(place))
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:

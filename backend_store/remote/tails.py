@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from backend_store.client.streams import Start, positions_of
+from backend_store.client.streams import Start, position_in
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import encode_positions, where_they_part
 from backend_store.core.records import EpochStart
@@ -137,10 +137,10 @@ class RemotePart:
     def on_replaced(self, replaced: Callable[[], None]) -> None:
         self._replaced = replaced
 
-    def take(self, now: PartNow, *, is_first: bool) -> None:
-        """`is_first`: of a line that has just been opened."""
+    def take(self, now: PartNow, *, may_go_back: bool) -> None:
+        """`may_go_back`: to an older epoch, as where a backup was restored."""
         before = self.now
-        if now.epoch < before.epoch and not is_first:
+        if now.epoch < before.epoch and not may_go_back:
             return  # a late word of who leads no more
         self.now = now
         if now.epoch != before.epoch:
@@ -198,8 +198,10 @@ class RemoteParts:
         self._came = asyncio.Event()
         self._moved = asyncio.Event()
         self.used_at = self._loop.time()
-        self._is_first = True
-        """The next news are the first of a line."""
+        self._is_line_new = True
+        """Nothing was heard of it yet."""
+        self._may_go_back = False
+        """Among the news is the first word of a new line: whatever epoch it names is the present one."""
         self._task = stream.background(self._follow())
         self.follow()
 
@@ -209,7 +211,7 @@ class RemoteParts:
 
     def follow(self) -> None:
         """Says to the backend that somebody reads here."""
-        self._is_first = True
+        self._is_line_new = True
         self._want(1)
 
     def _want(self, granted: int) -> None:
@@ -247,8 +249,8 @@ class RemoteParts:
         self._listeners.append(changed)
 
     def cursor(self, places: Mapping[int, int]) -> str:
-        here = [part for part in self.all if part.number in places]
-        return encode_positions(positions_of(here, places), uid=self.stream.uid)
+        positions = {part.number: position_in(part, places[part.number]) for part in self.all if part.number in places}
+        return encode_positions(positions, uid=self.stream.uid)
 
     def start(self, wanted: Any) -> Start:
         """Raises `InvalidRequest`, and `LookingUp`."""
@@ -273,6 +275,8 @@ class RemoteParts:
 
     def heard(self, news: list[PartNow]) -> None:
         self._news = news
+        self._may_go_back |= self._is_line_new
+        self._is_line_new = False
         self._came.set()
 
     async def _follow(self) -> None:
@@ -304,10 +308,10 @@ class RemoteParts:
         there = {now.number: now for now in news}
         came = [now for now in news if now.number not in self._by_number]
         went = [number for number in self._by_number if number not in there]
-        is_of_new_line, self._is_first = self._is_first, False
+        may_go_back, self._may_go_back = self._may_go_back, False
         for number, part in self._by_number.items():
             if number in there:
-                part.take(there[number], is_first=is_of_new_line)
+                part.take(there[number], may_go_back=may_go_back)
         is_first = not self._by_number
         epoch = max((now.epoch for now in news), default=0)
         for number in went:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend_store.client import Queue, Store
-from backend_store.model import QueueConfig
+from backend_store.model import QueueConfig, Unavailable
 from gateway.auth import Keyring, NewKey
 from gateway.key_care import KeyCare
 from gateway.limits import EXPIRED_KEY_KEPT_MS
@@ -59,6 +59,30 @@ async def test_all_keys_used_in_a_minute_cost_one_commit_and_the_same_minute_aga
     keyring.identify(tokens[0])
     await care.look()
     assert len(set(store.metadata.keys_used.values())) == 2
+
+
+async def test_a_use_that_could_not_be_stored_is_stored_the_next_time(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring = Keyring(store, clock)
+    early, late = await make(keyring), await make(keyring)
+    care = KeyCare(store, keyring, Connections())
+    keyring.identify(early.token)
+    keyring.identify(late.token)
+    minute_ms = clock.ms - clock.ms % MINUTE_MS
+
+    async def refuse(used: dict[str, int]) -> None:
+        clock.ms += MINUTE_MS
+        keyring.identify(late.token)
+        raise Unavailable("1 of at least 2 replicas are in sync")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.metadata, "note_keys_used", refuse)
+        with pytest.raises(Unavailable):
+            await care.look()
+    await care.look()
+    stored = {early.stored.id: minute_ms, late.stored.id: minute_ms + MINUTE_MS}
+    assert store.metadata.keys_used == stored
 
 
 async def test_a_key_of_an_open_connection_is_in_use(store: Store, clock: Clock) -> None:
