@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +37,7 @@ from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
     ADOPT_RETRY_SECONDS,
+    ADOPT_RETRY_SECONDS_MAX,
     ADOPT_SECONDS_MAX,
     ADOPTED_AT_ONCE_MAX,
     CLAIM_RETRY_SECONDS,
@@ -112,6 +114,8 @@ class Home:
         self._later: deque[Leases] = deque()
         """Frames that wait for a key, and those behind them."""
         self._is_claiming = self._is_adopting = self._is_dropping = False
+        self._defined_anew = asyncio.Event()
+        """Wakes who tells the shard what it lacks."""
         self._knows_definers = True
         self.recalling = asyncio.Semaphore(RECALL_ASKS_MAX)
         """Taken by who asks what is known here of publishes: see `recalls`."""
@@ -254,9 +258,11 @@ class Home:
     def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
         """The first shard told of these: those that lie here are taken over, if they are not yet."""
         is_able = self.line.is_open and self.is_ours and self._store.first.line.is_open
-        if is_able and any(self._lacks(one) for one in changed) and not self._is_adopting:
-            self._is_adopting = True
-            self._store.background(self._adopt_missing())
+        if is_able and any(self._lacks(one) for one in changed):
+            self._defined_anew.set()
+            if not self._is_adopting:
+                self._is_adopting = True
+                self._store.background(self._adopt_missing())
         self.drop_soon()
 
     def _lacks(self, one: QueueDefinition) -> bool:
@@ -264,19 +270,35 @@ class Home:
         return is_here and self._there.get(one.uid, 0) < one.version and one.uid not in self.moved
 
     async def _adopt_missing(self) -> None:
+        """Until it has all, or one of the two shards is lost: whichever comes back begins this anew."""
+        pause, told = ADOPT_RETRY_SECONDS, ""
         try:
-            tried: set[tuple[int, int]] = set()
-            while self.line.is_open and self._store.first.line.is_open:
-                missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
-                missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
-                if not missing:
-                    return
-                tried.update((one.uid, one.version) for one in missing)
-                await self.adopt(missing)
-        except PushqError as error:
-            log.info("a shard did not take its queues over", shard=self.shard, error=error.detail)
+            while (error := await self._adopt_all()) is not None:
+                if error.detail != told:
+                    told = error.detail
+                    log.info("a shard did not take its queues over", shard=self.shard, error=told)
+                self._defined_anew.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._defined_anew.wait(), pause)
+                pause = min(ADOPT_RETRY_SECONDS_MAX, 2 * pause)
         finally:
             self._is_adopting = False
+
+    async def _adopt_all(self) -> PushqError | None:
+        """Tells the shard each version that it lacks, once. The last error, where it is to be told again."""
+        tried: set[tuple[int, int]] = set()
+        error: PushqError | None = None
+        while self.line.is_open and self._store.first.line.is_open:
+            missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
+            missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
+            if not missing:
+                return error
+            tried.update((one.uid, one.version) for one in missing)
+            try:
+                await self.adopt(missing)
+            except PushqError as refused:
+                error = refused
+        return None
 
     def drop_soon(self) -> None:
         """Some of what lies here may be defined no more."""

@@ -67,6 +67,8 @@ ADOPT_SECONDS_MAX: Final = 8.0
 """How long messages wait for a shard without a leader to take over the queue that they are for."""
 ADOPT_RETRY_SECONDS: Final = 0.2
 """How soon it is asked to do so again."""
+ADOPT_RETRY_SECONDS_MAX: Final = 5.0
+"""The longest pause between two such requests to a shard that refuses what it is told."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
 AWAY_SECONDS: Final = 3.0

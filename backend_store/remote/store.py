@@ -437,8 +437,12 @@ class RemoteBackends:
         for uid in [uid for uid in self._queues if uid not in there]:
             self._deleted(uid)
         self._keyring.told(news)
+        # The line that brought them counts as open from then on only.
+        self._loop.call_soon(self._defined_elsewhere, news.queues)
+
+    def _defined_elsewhere(self, changed: list[QueueDefinition]) -> None:
         for home in self.homes[1:]:
-            home.defined_elsewhere(news.queues)
+            home.defined_elsewhere(changed)
 
     def has_new_key(self, ids: Collection[int]) -> bool:
         """Whether something is sealed with a key that this gateway cannot use yet."""

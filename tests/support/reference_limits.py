@@ -356,6 +356,7 @@ GROUPS = (
             "backend_store.remote.limits:ADOPTED_AT_ONCE_MAX": "",
             "backend_store.remote.limits:ADOPT_SECONDS_MAX": "",
             "backend_store.remote.limits:ADOPT_RETRY_SECONDS": "",
+            "backend_store.remote.limits:ADOPT_RETRY_SECONDS_MAX": "",
             "backend_store.remote.limits:DROP_AFTER_SECONDS": "",
             "backend_store.remote.limits:REDRIVE_LOOK_SECONDS": "",
             "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",

@@ -355,6 +355,54 @@ async def test_further_clusters_go_on_while_the_home_cluster_is_away(world: Worl
     assert clusters_of(await make(store, "new")) == [""]
 
 
+async def test_what_was_changed_before_a_gateway_is_back_at_the_home_cluster_is_told_to_further_ones(
+    world: World,
+) -> None:
+    """Nobody else tells them, and they had no reason to ask."""
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    await world.home.go()
+    await eventually(lambda: not store.first.line.is_open)
+    changed = await world.home.first.metadata.update_queue(
+        TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), far.definition.version
+    )
+    await world.home.come()
+    await eventually(lambda: store.first.line.is_open)
+    await eventually(lambda: far.home.knows(changed))
+    assert far.config.max_attempts == 3
+    assert all(one.line.connections == 1 for one in store.clusters["eu"].homes)
+
+
+async def test_what_a_shard_refuses_for_now_is_told_to_it_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing else is defined meanwhile; and what is defined meanwhile does not wait for that."""
+    store = await world.ready()
+    far = await in_further(store, "far")
+    node = next(one for one in world.eu.nodes if one.metadata.queues)
+    adopt, refusals = node.metadata.adopt, 0
+
+    async def refuse(definition: Any) -> bool:
+        nonlocal refusals
+        if definition.name == "far" and refusals < 3:
+            refusals += 1
+            raise Unavailable("not now", retry_after_ms=100)
+        return await adopt(definition)
+
+    monkeypatch.setattr(node.metadata, "adopt", refuse)
+    changed = await world.home.first.metadata.update_queue(
+        TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), far.definition.version
+    )
+    await eventually(lambda: far.home.knows(changed))
+    assert refusals == 3
+
+
+async def in_further(store: RemoteBackends, name: str) -> RemoteQueue:
+    await make(store, f"{name}-near")
+    queue = await make(store, name)
+    assert clusters_of(queue) == ["eu"]
+    return queue
+
+
 async def _names(store: RemoteBackends) -> list[tuple[str, str]]:
     while True:
         try:
