@@ -45,6 +45,7 @@ class Away:
 class WorkSubscription:
     """A consumer of a work queue. `outstanding` counts messages sent and neither settled nor given back."""
 
+    gateway = ""
     __slots__ = (
         "auto",
         "credit",

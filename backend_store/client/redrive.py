@@ -64,6 +64,8 @@ class Redrive:
 class Redriver:
     """Runs one redrive. It holds what it is about to move, like a consumer; what stays is free again, uncounted."""
 
+    gateway = ""
+
     def __init__(self, job: Redrive, letters: Letters, find: Find, *, label: str):
         self._job = job
         self._letters = letters

@@ -17,6 +17,7 @@ class KeptLease(msgspec.Struct, frozen=True):
     shelf: int = 0
     number: int = 0
     """Of a lease that has a row of its own."""
+    gateway: str = ""
 
 
 class KeptSession(msgspec.Struct, frozen=True):
@@ -35,6 +36,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 class Detached:
     """Holds leases whose consumer has not come back yet."""
+
+    gateway = ""
 
     def released(self, count: int) -> None:
         """Nobody has credit to get back."""

@@ -15,6 +15,10 @@ from backend_store.core.receipts import SUFFIXES
 class Holder(Protocol):
     """Who leases: a subscription or a long-poll request. It is told when it holds less."""
 
+    @property
+    def gateway(self) -> str:
+        """The name of the gateway that it is at, where that is another process; else ""."""
+
     def released(self, count: int) -> None:
         """`count` of its messages were settled or returned; as many may be sent again."""
 
@@ -135,6 +139,7 @@ class Lease:
         "counts",
         "deadline_ms",
         "durable",
+        "gateway",
         "holder",
         "number",
         "receipts",
@@ -151,6 +156,8 @@ class Lease:
         """Key of its stored row, where leases outlive a crash; 0 where they do not."""
         self.durable = True
         """False while what lets its bytes leave is on its way to the disk."""
+        self.gateway = ""
+        """Where its holder is, of one with a row: after a crash that gateway says what has come to it."""
         self.counts = True
         """False where the server itself holds the messages: that is no attempt."""
         self.receipts = True
@@ -214,6 +221,7 @@ class LeaseTable:
         """Makes `bits` a part of their own; the others keep what the lease has."""
         part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms, lease.chunk)
         part.number, part.durable, part.untried = lease.number, lease.durable, lease.untried
+        part.gateway = lease.gateway
         lease.bits &= ~bits
         self.join(lease, part)
         return part

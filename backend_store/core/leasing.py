@@ -196,7 +196,7 @@ class Leasing(Backlog):
         self.in_flight += bits.bit_count()
         lease = Lease(self._token(state, bits), state, bits, holder, deadline_ms, state.chunk)
         if self.policy.stores_leases:
-            lease.number, lease.durable = self._lease_number, False
+            lease.number, lease.durable, lease.gateway = self._lease_number, False, holder.gateway
             self._store_lease(lease)
             self._awaited.append(lease)
         self._active = holder
@@ -237,7 +237,7 @@ class Leasing(Backlog):
             bits |= part.bits
         deadline_ms = max((part.deadline_ms for part in parts), default=0)
         self._lease_records[lease.number] = LeaseRecorded(
-            self.number, lease.number, lease.token, Offset(lease.state.base), bits, deadline_ms
+            self.number, lease.number, lease.token, Offset(lease.state.base), bits, deadline_ms, lease.gateway
         )
 
     def _token(self, state: ChunkState, bits: int) -> str:
@@ -307,7 +307,7 @@ class Leasing(Backlog):
         state.lane.runs.hold(state, bits)
         self.in_flight += bits.bit_count()
         lease = Lease(kept.token, state, bits, holder, kept.deadline_ms)
-        lease.number = kept.number
+        lease.number, lease.gateway = kept.number, kept.gateway
         known = self.leases.get(kept.token)
         if known is None:
             self.leases.add(lease)

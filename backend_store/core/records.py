@@ -278,6 +278,8 @@ class LeaseRecorded(NamedTuple):
     base: Offset
     bits: int
     deadline_ms: int
+    gateway: str = ""
+    """Where its holder is: see `Holder`."""
 
 
 class Purged(NamedTuple):

@@ -239,6 +239,8 @@ def _load(partition: Partition, of: str) -> int:
 class _Carrier:
     """Holds messages on their way to another partition."""
 
+    gateway = ""
+
     def released(self, count: int) -> None:
         """It has no credit to get back."""
 

@@ -38,6 +38,7 @@ from backend_store.node.rows import TIMED, replicas_in
 from backend_store.node.sweeper import Sweeper, is_swept
 from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
+from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
 from backend_store.storage.keys import META_RESTORED
 from backend_store.storage.space import DEFAULT_RULES, SpaceGuard, SpaceRules
@@ -131,6 +132,8 @@ class Node:
         self.is_closing = False
         """Nothing new is begun: what is on its way to the disk is the last."""
         self.kept_leases: dict[str, Lease] = {}
+        self.kept_at: dict[str, list[tuple[View, str]]] = {}
+        """By gateway, until it is here again: tokens of leases of before this process led."""
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
         self._tasks: list[asyncio.Task[None]] = []
@@ -205,8 +208,10 @@ class Node:
             partition = self.queues.partitions.get(lease.uid)
             view = partition.find_view(lease.view) if partition is not None else None
             restored = view.restore(lease, holder) if view is not None else None
-            if restored is not None:
+            if view is not None and restored is not None:
                 self.kept_leases.setdefault(restored.token, restored)
+                if restored.gateway:
+                    self.kept_at.setdefault(restored.gateway, []).append((view, restored.token))
         self.kept_sessions = kept.sessions
 
     def _stored_leases(self) -> list[KeptLease]:
@@ -217,7 +222,9 @@ class Node:
                 fields = read_token(self.receipt_key, row.token)
                 shelf = fields.shelf if fields is not None else 0
                 found.append(
-                    KeptLease(uid, row.token, row.base, row.bits, row.deadline_ms, row.view, shelf, row.number)
+                    KeptLease(
+                        uid, row.token, row.base, row.bits, row.deadline_ms, row.view, shelf, row.number, row.gateway
+                    )
                 )
         return found
 

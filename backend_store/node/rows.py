@@ -121,7 +121,7 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
                 if expires_ms:
                     key = timed_key(replica, expires_ms, base)
                     batch.put(Table.EXPIRY, key, seal(key, bytes([shelf])))
-            case LeaseRecorded(view, number, _, _, bits, _):
+            case LeaseRecorded(view, number, _, _, bits, _, _):
                 row = _encode(_storable(record)) if bits else b""
                 _put_or_delete(batch, Table.LEASES, lease_key(replica, view, number), row)
             case OrderReleased(number, is_head, places):
@@ -227,7 +227,7 @@ def _put_or_delete(batch: Batch, table: Table, key: bytes, value: bytes) -> None
         batch.delete(table, key)
 
 
-def _storable(record: LeaseRecorded) -> tuple[int, int, str, int, bytes, int]:
+def _storable(record: LeaseRecorded) -> tuple[int, int, str, int, bytes, int, str]:
     size = (record.bits.bit_length() + 7) // 8
     return (
         record.view,
@@ -236,6 +236,7 @@ def _storable(record: LeaseRecorded) -> tuple[int, int, str, int, bytes, int]:
         record.base,
         record.bits.to_bytes(size, "little"),
         record.deadline_ms,
+        record.gateway,
     )
 
 
@@ -261,6 +262,7 @@ class StoredLease(msgspec.Struct, array_like=True):
     base: int
     bits: bytes
     deadline_ms: int
+    gateway: str = ""
 
 
 _lease_row = msgspec.msgpack.Decoder(StoredLease)

@@ -238,6 +238,8 @@ class Timers(Protocol):
 class Transfer:
     """Moves all that a view has, as it becomes ready. It is a consumer like any other, and it never gives up."""
 
+    gateway = ""
+
     def __init__(
         self,
         view: View,

@@ -64,6 +64,10 @@ class Grant:
 
     # A holder of leases
 
+    @property
+    def gateway(self) -> str:
+        return self.visitor.name
+
     def released(self, count: int) -> None:
         self.visitor.released(count)
 

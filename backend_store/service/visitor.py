@@ -138,7 +138,31 @@ class Visitor:
             unheard = live_bits(lease) & ~kept.get(token, 0)
             self._take_back(grant, lease, unheard, is_unsent=True)
             self._note(token, kept.get(token, 0))
+        places = {token: place for place, token, _ in held}
+        for view, token in self._store.node.kept_at.pop(self.name, ()):
+            if (restored := view.core.leases.get(token)) is not None:
+                self._take_up(view, restored, places.get(token), kept.get(token, 0))
         return [(place, token) for place, token, _ in held if token not in self._leases]
+
+    def _take_up(self, view: View, lease: Lease, place: Place | None, kept: int) -> None:
+        """A lease of before this process led. What the gateway has of it is its own again; what has not come to it is
+        in no consumer's hands, and need not wait for the end of its time."""
+        live = live_bits(lease)
+        for part in list(lease.parts()):
+            if unheard := part.bits & ~kept:
+                _free(view, part, unheard, is_unsent=True)
+        if place is None or not live & kept:
+            return
+        try:
+            grant = Grant(self, place, queue_at(self._store, place), 0)
+        except PushqError:
+            return  # the queue is deleted, which ends its leases
+        for part in lease.parts():
+            part.holder = grant
+        self._leases[lease.token] = grant, lease, live & kept
+        if gone := kept & ~live:
+            self._gone.append((lease.token, of_bits(gone)))
+            self._flush_soon()
 
     def depart(self) -> list[tuple[Grant, Lease]]:
         """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""

@@ -46,6 +46,7 @@ def _unheard(messages: int, batch: Batch | None = None) -> None:
 class Poll:
     """A waiting request: a consumer that takes one turn's messages and is gone."""
 
+    gateway = ""
     __slots__ = (
         "asker",
         "bytes",

@@ -61,6 +61,8 @@ class Cluster:
 class Consumer:
     """Takes messages at one gateway and acks them, some of them late."""
 
+    gateway = ""
+
     def __init__(self, world: World, queue: PlacedQueue, rng: random.Random) -> None:
         self._world, self._queue, self._rng = world, queue, rng
         self.is_over = False

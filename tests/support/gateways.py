@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, Leases, Place, to_bits
 
 
 class Gateway:
     """Takes what comes, and settles nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Iterable[tuple[Place, str, Bits]] = ()) -> None:
+        """`holds`: leases of before."""
         self.messages = 0
         self.biggest_bytes = 0
         """Of all frames of leases."""
@@ -16,11 +19,19 @@ class Gateway:
         """How often it was told that there is nothing."""
         self.tokens: dict[str, Bits] = {}
         """The leases that came."""
+        self.tries: list[int] = []
+        """Those of messages that came again, as attempts."""
+        self.unknown: list[str] = []
+        """Leases of before that the backend does not know."""
+        self.gone: dict[str, int] = {}
+        """Of leases, what was settled elsewhere."""
+        self._holds = list(holds)
 
     def held(self) -> list[tuple[Place, str, Bits]]:
-        return []
+        return self._holds
 
-    def greeted(self, frame: Greeted) -> None: ...
+    def greeted(self, frame: Greeted) -> None:
+        self.unknown = [token for _, token in frame.unknown]
 
     def defined(self, frame: Defined, *, is_first: bool) -> None: ...
 
@@ -28,8 +39,11 @@ class Gateway:
         self.messages += sum(to_bits(handed.bits).bit_count() for handed in frame.handed)
         self.idle += len(frame.idle)
         self.tokens.update({handed.token: handed.bits for handed in frame.handed})
+        self.tries += [tries for handed in frame.handed for tries in handed.attempts.values()]
         self.biggest_bytes = max(self.biggest_bytes, sum(len(handed.chunk) for handed in frame.handed))
 
-    def ended(self, frame: Ended) -> None: ...
+    def ended(self, frame: Ended) -> None:
+        for token, bits in frame.gone:
+            self.gone[token] = self.gone.get(token, 0) | to_bits(bits)
 
     def lost(self) -> None: ...

@@ -181,6 +181,8 @@ def places(*answers: Published | PushqError) -> list[tuple[int, int]]:
 class Taker:
     """A consumer of a queue at one gateway, with so much credit."""
 
+    gateway = ""
+
     def __init__(self, queue: LanedQueue, credit: int):
         self.queue = queue
         self.credit = credit

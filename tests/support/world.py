@@ -114,6 +114,8 @@ class ManualCommitter:
 class Consumer:
     """A holder that writes down what it is told."""
 
+    gateway = ""
+
     def __init__(self) -> None:
         self.leases: list[Lease] = []
         self.released_total = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
@@ -16,12 +16,14 @@ from backend_store.remote.line import Call, Line
 from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
     Place,
     Settle,
     Want,
     Wants,
+    of_bits,
 )
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
@@ -133,13 +135,79 @@ async def test_credit_of_messages_that_are_purged_before_they_leave_is_not_lost(
         await eventually(lambda: gateway.messages == 2)
 
 
+@pytest.mark.parametrize("heard", [0b000, 0b010, 0b111], ids=["nothing", "one of three", "all"])
+async def test_what_the_leader_before_leased_and_did_not_bring_is_free_when_its_gateway_is_back(heard: int) -> None:
+    """It waited for the end of its time, though no consumer had it: a key in strict order, with all behind it."""
+    place, token, engine = await left_leased()
+    store = await opened(engine)
+    gateway = Gateway([(place, token, of_bits(heard))] if heard else [])
+    async with visited(store, gateway=gateway) as (line, _):
+        assert gateway.unknown == []
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: gateway.messages == 3 - heard.bit_count())
+        assert gateway.tries == [], "what nobody had was no attempt"
+        stats = queue_of(store, place).stats()
+        assert (stats.ready, stats.in_flight) == (0, 3)
+
+
+async def test_what_another_gateway_was_given_before_waits_for_that_one() -> None:
+    place, _, engine = await left_leased()
+    store = await opened(engine)
+    async with visited(store, name="another") as (line, gateway):
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: gateway.idle == 1)
+        assert queue_of(store, place).stats().in_flight == 3
+        await line.ask(GoneQueues([]), may_repeat=True)
+        assert gateway.messages == 0
+
+
+async def test_a_lease_of_before_is_its_gateways_own_again() -> None:
+    """It hears of what others settle of it, and keeps it over one more leader: nobody else is given it meanwhile."""
+    place, token, engine = await left_leased()
+    store = await opened(engine)
+    held = Gateway([(place, token, of_bits(0b111))])
+    async with visited(store, gateway=held):
+        done: list[Any] = []
+        queue_of(store, place).settle([token + "00"], done.append)
+        await eventually(lambda: held.gone == {token: 0b001})
+        assert done[0][0].ok
+    assert isinstance(store.node.engine, MemoryEngine)
+    store = await opened(store.node.engine.crash())
+    held = Gateway([(place, token, of_bits(0b111))])
+    async with visited(store, gateway=held) as (line, _):
+        await eventually(lambda: held.gone == {token: 0b001}, "what it does not know to be settled is told")
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: held.idle == 1)
+        assert (held.unknown, held.messages) == ([], 0)
+
+
+async def left_leased() -> tuple[Place, str, MemoryEngine]:
+    """A queue's place, the one lease of its three messages, and the disk that has both."""
+    store = await opened()
+    queue = await made(store, "q", lease_mode="replicated")
+    await published(queue, *map(draft, "123"))
+    place = Place("default", "q", queue.uid)
+    async with visited(store) as (line, gateway):
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: gateway.messages == 3)
+    assert isinstance(store.node.engine, MemoryEngine)
+    [token] = gateway.tokens
+    return place, token, store.node.engine.crash()
+
+
+def queue_of(store: EmbeddedStore, place: Place) -> EmbeddedQueue:
+    return store.queue(place.tenant, place.name)
+
+
 @asynccontextmanager
-async def visited(store: EmbeddedStore, service: StoreService | None = None) -> AsyncIterator[tuple[Line, Gateway]]:
+async def visited(
+    store: EmbeddedStore, service: StoreService | None = None, *, gateway: Gateway | None = None, name: str = "gateway"
+) -> AsyncIterator[tuple[Line, Gateway]]:
     """A gateway at the store, connected; all is closed afterwards."""
-    service = service or StoreService(store)
-    server, gateway = StoreServer({0: service}), Gateway()
+    service, gateway = service or StoreService(store), gateway or Gateway()
+    server = StoreServer({0: service})
     port = await server.listen("127.0.0.1", 0, None)
-    line = Line(0, FixedDirectory([("127.0.0.1", port)]), gateway, "gateway", None)
+    line = Line(0, FixedDirectory([("127.0.0.1", port)]), gateway, name, None)
     try:
         assert await line.opened(WAIT_S)
         yield line, gateway
