@@ -215,7 +215,9 @@ class Home:
         except Conflict as error:
             self.cluster.why_not = error.detail
             raise ClusterAway(error.detail, retry_after_ms=5_000) from None
-        self.cluster.why_not = ""
+        if self.cluster.why_not:
+            self.cluster.why_not = ""
+            self._store.met()
 
     async def drop(self, uids: Sequence[int], moved: Sequence[tuple[int, int]] = ()) -> None:
         """Of queues that are defined no more; `moved` are those that lie here no more, with the versions that say so.
@@ -314,20 +316,30 @@ class Home:
         return definition is not None and definition.uid == uid and self.cluster.lies_in(definition, self.shard)
 
     async def _drop(self) -> None:
-        """News of the two shards come as they come: who has the definitions is asked before anything goes."""
+        """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
+        refused is asked for again, until one of the two is lost: whichever comes back begins this anew."""
         asked: set[int] = set()
+        pause, told = DROP_AFTER_SECONDS, ""
         try:
             while True:
-                await asyncio.sleep(DROP_AFTER_SECONDS)
-                strangers = [uid for uid in self._strangers() if uid not in asked]
+                await asyncio.sleep(pause)
+                strangers = [uid for uid in self._strangers() if uid not in asked] if self.is_ours else []
                 if not strangers:
                     return
-                asked.update(strangers)
-                gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
-                if gone:
-                    await self._drop_of(set(gone))
-        except PushqError as error:
-            log.info("a shard did not drop its queues", shard=self.shard, error=error.detail)
+                try:
+                    gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
+                    if gone:
+                        await self._drop_of(set(gone))
+                except PushqError as error:
+                    if error.detail != told:
+                        told = error.detail
+                        log.info("a shard did not drop its queues", shard=self.shard, error=told)
+                    if not (self.line.is_open and self._store.first.line.is_open):
+                        return
+                    pause = min(ADOPT_RETRY_SECONDS_MAX, 2 * pause)
+                else:
+                    pause = DROP_AFTER_SECONDS
+                    asked.update(strangers)
         finally:
             self._is_dropping = False
 

@@ -465,7 +465,8 @@ class RemoteBackends:
                 companion.redefined(msgspec.structs.replace(definition, name=companion.name, config=config))
 
     def met(self) -> None:
-        """A further cluster has said what it is: what lies in it can be served."""
+        """A further cluster has said what it is, or that it is the one of its name after all: what lies in it can be
+        served."""
         for queue in (*self._queues.values(), *self._companions.values()):
             if isinstance(queue, PlacedQueue):
                 queue.met()

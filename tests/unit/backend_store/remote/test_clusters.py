@@ -27,6 +27,7 @@ from backend_store.model import (
     Unavailable,
 )
 from backend_store.node.node import Node, wall_clock_ms
+from backend_store.remote import home as homes
 from backend_store.remote import line as lines
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
@@ -53,7 +54,7 @@ class Shards:
     def __init__(self, name: str, shards: int = 2):
         self.name = name
         self.nodes = [Node(MemoryEngine(), directory=None) for _ in range(shards)]
-        self._services: dict[int, StoreService] = {}
+        self.services: dict[int, StoreService] = {}
         self._server: StoreServer | None = None
         self._port = 0
         self.operate: Operate | None = None
@@ -66,13 +67,13 @@ class Shards:
 
     async def come(self) -> None:
         for shard, node in enumerate(self.nodes):
-            self._services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
-        self._server = StoreServer(self._services, operate=self.operate)
+            self.services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
+        self._server = StoreServer(self.services, operate=self.operate)
         self._port = await self._server.listen("127.0.0.1", self._port, None)
 
     async def go(self) -> None:
         """Nobody can connect any more; what was stored is there when it comes back."""
-        for service in self._services.values():
+        for service in self.services.values():
             service.close()
         if self._server is not None:
             await self._server.close()
@@ -393,6 +394,30 @@ async def test_what_a_shard_refuses_for_now_is_told_to_it_again(world: World, mo
         TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), far.definition.version
     )
     await eventually(lambda: far.home.knows(changed))
+    assert refusals == 3
+
+
+async def test_what_a_shard_does_not_drop_for_now_goes_from_it_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing else is defined or deleted meanwhile."""
+    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+    store = await world.ready()
+    far = await in_further(store, "far")
+    assert isinstance(await publish(far, b"1"), Published)
+    node = next(one for one in world.eu.nodes if one.metadata.queues)
+    delete, refusals = node.metadata.delete_queue, 0
+
+    async def refuse(*args: Any, **options: Any) -> None:
+        nonlocal refusals
+        if refusals < 3:
+            refusals += 1
+            raise Unavailable("not now", retry_after_ms=100)
+        await delete(*args, **options)
+
+    monkeypatch.setattr(node.metadata, "delete_queue", refuse)
+    await world.home.first.metadata.delete_elsewhere(TENANT, "far")
+    await eventually(lambda: world.eu.queues == [])
     assert refusals == 3
 
 

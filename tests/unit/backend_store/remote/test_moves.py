@@ -34,9 +34,10 @@ from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service import relocating
 from backend_store.service.defining import DropQueues
+from backend_store.service.serving import StoreServer
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
-from tests.unit.backend_store.remote.test_clusters import TENANT, World, make
+from tests.unit.backend_store.remote.test_clusters import TENANT, Shards, World, make
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +134,31 @@ async def test_a_queue_moves_with_consumers_and_receipts_and_loses_nothing(world
     assert await settle(queue, taker.receipts) == [True, True]
     stats = await looked(store, queue)
     assert (stats.ready, stats.in_flight, stats.published_total) == (0, 0, 4)
+
+
+async def test_what_is_left_in_a_cluster_is_served_once_its_address_leads_there(world: World) -> None:
+    """Until then a gateway came to other backends there, and what lay in the cluster was out of its reach."""
+    store = await world.ready()
+    await make(store, "near")
+    queue = await make(store, "q")
+    assert isinstance(queue, PlacedQueue) and queue.definition.cluster == "eu"
+    placed_at(await publish(queue, b"1"))
+    await moved(store, "q", "main")
+    async with AsyncExitStack() as opened:
+        other = Shards("other")
+        await other.open()
+        opened.push_async_callback(other.close)
+        mistaken = await world.gateway(others=[other.at._replace(name="eu")])
+        cluster = mistaken.clusters["eu"]
+        await eventually(lambda: bool(cluster.why_not))
+        taker = Taker(placed(mistaken, "q"), 1)  # type: ignore[arg-type]
+        await other.go()
+        mended = StoreServer(world.eu.services)
+        await mended.listen(*other.at.addresses[0], None)
+        opened.push_async_callback(mended.close)
+        await eventually(lambda: cluster.is_ready)
+        await eventually(lambda: taker.bodies == [b"1"])
+        await mistaken.close()
 
 
 async def looked(store: RemoteBackends, queue: PlacedQueue) -> Any:
