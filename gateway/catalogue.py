@@ -193,12 +193,15 @@ class Follower:
         changed: Callable[[Change, Moment], None],
         *,
         clock_ms: Callable[[], int],
+        lost_sight: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is told each change, before anything is looked up again."""
+        """`changed` is told each change, before anything is looked up again; `lost_sight` runs where it is not known
+        what has changed, as when it is heard for the first time."""
         self._service = service
         self._caches = caches
         self._changed = changed
         self._clock_ms = clock_ms
+        self._lost_sight = lost_sight
         self._after: Moment | None = None
         self.resets = 0
 
@@ -218,6 +221,7 @@ class Follower:
                     self.resets += 1
                     for cache in self._caches:
                         cache.doubt(news.now)
+                    self._lost_sight()
                 self._after = news.now
                 for change in news.changes:
                     self._changed(change, news.now)

@@ -77,6 +77,8 @@ class Certificates:
         self.reloads = 0
         self.refusals = 0
         """Changed files that made no pair."""
+        self._why_refused = ""
+        """As it was told; "" where what the files have now was taken."""
         self.context = RenewedTls(self._loaded.context)
 
     @property
@@ -100,9 +102,10 @@ class Certificates:
             self._wake.clear()
             stamp = _stamp(self._files)
             if asked or stamp != self._stamp:
-                # Remembered even when the pair is refused: each change is tried, and told, once.
-                self._stamp = stamp
+                self._stamp, self._why_refused = stamp, ""
                 self._reload()
+            elif self._why_refused:
+                self._reload()  # what was in its way may not have been in the files; it is told once all the same
             self._warn_of_expiry()
 
     def _reload(self) -> None:
@@ -112,9 +115,12 @@ class Certificates:
                 raise CertificateError(f"{self._files.certificate} has expired")
             self._loaded = loaded
         except CertificateError as error:
-            self.refusals += 1
-            log.error("new certificate refused, the old one stays", error=str(error))
+            if str(error) != self._why_refused:
+                self._why_refused = str(error)
+                self.refusals += 1
+                log.error("new certificate refused, the old one stays", error=str(error))
             return
+        self._why_refused = ""
         self.context.give(self._loaded.context)
         self.reloads += 1
         self._warned_s = None

@@ -157,8 +157,9 @@ class FileMasters(LocalMasters):
         version = _version(self.file)
         if version == self._seen:
             return None
-        self._seen = version
-        return _read_masters(self.file)
+        keys = _read_masters(self.file)
+        self._seen = version  # one that cannot be read is looked at again: that may not change its version
+        return keys
 
     def take(self, keys: Sequence[bytes]) -> None:
         """Goes by these from now on: the first wraps."""

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -34,6 +35,7 @@ from gateway.certificates import OwnCertificates
 from gateway.guard import Guard, Guards, GuardSettings
 from gateway.known import RemoteDefinitions
 from gateway.limits import (
+    CATALOGUE_FLIGHTS_MAX,
     CATALOGUE_KEYS_MAX,
     CATALOGUE_QUEUES_MAX,
     CATALOGUE_TENANTS_MAX,
@@ -44,13 +46,14 @@ from gateway.lists import Lists
 from gateway.metadata_listening import files_of, tls_of_client
 from gateway.policy import owner_of
 from gateway.settings import CatalogueSettings, Settings
-from push.looking_up import LookingUp
+from push.looking_up import LookingUp, outcome
 
 log = structlog.get_logger("pushq.catalogue")
 
 T = TypeVar("T")
 V = TypeVar("V")
 Name = tuple[str, str]
+IN_DOUBT_AT_ONCE_MAX: Final = CATALOGUE_FLIGHTS_MAX // 10
 
 
 class RemoteStore(Store):
@@ -97,9 +100,20 @@ class RemoteStore(Store):
         )
         self.lists = Lists(clock_ms)
         caches: list[Any] = [known.cache for known in self.catalogues]
-        self.follower = Follower(service, caches, self._changed, clock_ms=clock_ms)
+        self.follower = Follower(
+            service,
+            caches,
+            self._changed,
+            clock_ms=clock_ms,
+            lost_sight=lambda: self._doubt(*self.node.metadata.queues),
+        )
         self._definitions = RemoteDefinitions(self, service, self.node.metadata.queues, self.node.metadata.moved)
         self._tasks: list[asyncio.Task[None]] = []
+        self._in_doubt: dict[Name, int] = {}
+        """Queues that lie here and may not be what they were, until the service has answered; by the number of the
+        doubt, as a newer one may come while that is awaited."""
+        self._doubts = 0
+        self._doubted = asyncio.Event()
 
     @property
     def catalogues(self) -> tuple[Catalogue[Any, Any], ...]:
@@ -110,7 +124,8 @@ class RemoteStore(Store):
         return self._definitions
 
     async def start(self, on_deleted: Callable[[Queue], None]) -> None:
-        """Begins to watch; what lies here is asked for, so that what changed while we were away is known.
+        """Begins to watch; what lies here is asked for once the service is heard, so that what changed while we were
+        away is known.
 
         `on_deleted` is told of queues that the service has no more. Without the service it goes on after a moment.
         """
@@ -119,8 +134,7 @@ class RemoteStore(Store):
         self._on_deleted = on_deleted
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.follower.run(), name="metadata watch"))
-        for name in self.node.metadata.queues:
-            self.queues_known.ask(name)
+        self._tasks.append(loop.create_task(self._make_sure(), name="metadata in doubt"))
 
     async def close(self, sessions: Any = None) -> None:
         for task in self._tasks:
@@ -160,6 +174,7 @@ class RemoteStore(Store):
         yield from here
 
     async def _fetch_queue(self, name: Name) -> Read[QueueDefinition | None]:
+        doubt = self._in_doubt.get(name)
         read = await self._service.get_queue(*name)
         known = self.node.metadata.queues.get(name)
         if known is not None and (read.value is None or read.value.uid != known.uid):
@@ -167,6 +182,8 @@ class RemoteStore(Store):
             read = await self._service.get_queue(*name, is_sure=True)
         if not self.queues_known.cache.is_overtaken(name, read.at):
             await self._adopt(name, read.value, read.at)
+            if self._in_doubt.get(name) == doubt:
+                self._in_doubt.pop(name, None)
         return read
 
     def _changed(self, change: Change, at: Moment) -> None:
@@ -177,13 +194,38 @@ class RemoteStore(Store):
                 name = change.tenant, change.name
                 self.queues_known.cache.changed(name, at, now_ms)
                 if name in self.node.metadata.queues:
-                    self.queues_known.ask(name)  # it has consumers, perhaps: they must not wait for somebody to look
+                    # It has consumers, perhaps: they must not wait for somebody to look.
+                    self._doubt(name)
+                    self.queues_known.ask(name)
             case "key":
                 self.keys_known.cache.changed(change.name, at, now_ms)
             case "tenant":
                 self.tenants_known.cache.changed(change.name, at, now_ms)
             case "placement":
                 pass  # a server with its own messages asks nobody where they are
+
+    def _doubt(self, *names: Name) -> None:
+        self._doubts += 1
+        self._in_doubt.update(dict.fromkeys(names, self._doubts))
+        self._doubted.set()
+
+    async def _make_sure(self) -> None:
+        """Asks for what is in doubt until the service has answered: one after the other, while it does not."""
+        at_once = IN_DOUBT_AT_ONCE_MAX
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            while names := list(islice(self._in_doubt, at_once)):
+                here = [name for name in names if name in self.node.metadata.queues]
+                await asyncio.gather(*(outcome(self.queues_known.ask(name)) for name in here))
+                for name in names:
+                    doubt = self._in_doubt.pop(name, None)
+                    if doubt is not None and name in self.node.metadata.queues:
+                        self._in_doubt[name] = doubt  # behind the others
+                is_answered = any(name not in self._in_doubt for name in names)
+                at_once = IN_DOUBT_AT_ONCE_MAX if is_answered else 1
+                if not is_answered:
+                    await asyncio.sleep(CATALOGUE_WAIT_SECONDS)
 
     # ------------------------------------------------------------------------------------------------- taking over
 

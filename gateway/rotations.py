@@ -90,12 +90,16 @@ class Rotations:
 
     async def follow(self) -> None:
         """For as long as the process serves: takes up what somebody writes into the file of the master keys."""
+        told = ""
         while isinstance(self._vault.masters, FileMasters):
             await asyncio.sleep(MASTER_FILE_SECONDS)
             try:
                 await self._look(self._vault.masters)
+                told = ""
             except (MasterError, PushqError) as error:
-                log.warning("the changed file of the master keys is not taken up", error=str(error))
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("the changed file of the master keys is not taken up", error=told)
             except Exception:
                 log.exception("the file of the master keys could not be looked at")
 

@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import structlog
+
 from push.limits import (
     CATCH_UP_CALM_SECONDS,
     CATCH_UP_CHUNKS_PER_TURN,
@@ -18,6 +20,8 @@ from push.limits import (
     CATCH_UP_WORK_SECONDS,
     HELD_REPLAY_SECONDS,
 )
+
+log = structlog.get_logger("pushq.hub")
 
 Step = Callable[[], bool]
 """Hands on one chunk; True when there is another one to come."""
@@ -64,10 +68,18 @@ class Pacer:
             if not steps:
                 break
             step = steps.popleft()
-            if step():
+            if self._goes_on(step):
                 steps.append(step)
             if clock() >= end:
                 break
         self._is_running = bool(steps)
         if steps:
             self._ask()
+
+    def _goes_on(self, step: Step) -> bool:
+        try:
+            return step()
+        except Exception:
+            # A fault of ours in one reader must not stop all the others.
+            log.exception("a reader of the past failed")
+            return False

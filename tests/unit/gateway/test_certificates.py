@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.certificates import Certificates, Files
+from gateway.certificates import CertificateError, Certificates, Files
+from tests.support.patience import eventually
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +36,30 @@ async def test_a_certificate_that_has_expired_does_not_take_the_place_of_one_tha
     assert (certificates.expires_s, certificates.reloads, certificates.refusals) == (before_s, 0, 1)
     certificates._reload()
     assert (certificates.reloads, certificates.expires_s < before_s) == (1, True)
+
+
+async def test_a_pair_that_could_not_be_read_is_taken_as_soon_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was written first, and given to our user then: that changes nothing of what is in it."""
+    monkeypatch.setattr("gateway.certificates.CERTIFICATE_LOOK_SECONDS", 0.01)
+    authority = Authority(tmp_path)
+    pair, longer = authority.issue(days=30), authority.issue("longer", days=60)
+    certificates = Certificates(Files(pair.certificate, pair.key, None))
+    before_s, may_read = certificates.expires_s, False
+
+    def check(files: Files) -> None:
+        if not may_read:
+            raise CertificateError(f"{files.key} cannot be read: Permission denied")
+
+    monkeypatch.setattr("gateway.certificates.check_readable", check)
+    watching = asyncio.create_task(certificates.watch())
+    pair.certificate.write_bytes(longer.certificate.read_bytes())
+    pair.key.write_bytes(longer.key.read_bytes())
+    with capture_logs() as logs:
+        await eventually(lambda: certificates.refusals > 0)
+        may_read = True
+        await eventually(lambda: certificates.expires_s > before_s)
+    assert [one["event"] for one in logs] == ["new certificate refused, the old one stays", "certificate loaded"]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

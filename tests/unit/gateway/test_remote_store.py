@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
 from backend_store.client import ASKED, KIND_JSON
-from backend_store.client.metadata import Change, Moment, Read
+from backend_store.client.metadata import Change, Moment, News, Read
 from backend_store.core.chunk import Draft
-from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition
+from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, Unavailable
 from gateway.guard import Guard
 from gateway.remote_store import RemoteStore
 from gateway.settings import CatalogueSettings
 from push.looking_up import LookingUp, answered, asks
+from tests.support.patience import eventually
 from tests.support.stores import opened, published
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +32,11 @@ class Hosts:
         self.true: QueueDefinition | None = None
         self.said: Read[QueueDefinition | None] | None = None
         """What a host that is behind says; None: all have heard everything."""
+        self.is_away = False
+        self.refused = 0
+        self.era = "directory/era"
+        self.lost = asyncio.Event()
+        """Ends the watch."""
 
     def define(self, uid: int, **config: Any) -> None:
         version = 1 if self.true is None or self.true.uid != uid else self.true.version + 1
@@ -37,11 +44,27 @@ class Hosts:
         self.revision += 1
 
     def now(self) -> Read[QueueDefinition | None]:
-        return Read(self.true, Moment("directory/era", self.revision))
+        return Read(self.true, Moment(self.era, self.revision))
 
     async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
         assert (tenant, name) == NAME
+        self.check_there()
         return self.now() if is_sure or self.said is None else self.said
+
+    def check_there(self) -> None:
+        if self.is_away:
+            self.refused += 1
+            raise Unavailable("away", retry_after_ms=100)
+
+    async def connected(self, seconds_max: float) -> bool:
+        return not self.is_away
+
+    async def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
+        self.check_there()
+        self.lost.clear()
+        yield News(Moment(self.era, self.revision), is_reset=after is None or after.era != self.era)
+        await self.lost.wait()
+        raise Unavailable("lost", retry_after_ms=100)
 
     async def get_key(self, key_id: str) -> Any: ...
 
@@ -88,6 +111,51 @@ async def test_a_changed_queue_is_asked_for_until_a_host_has_heard_of_the_change
         await looked_up(store)
     hosts.said = None
     assert await looked_up(store) is queue and queue.config.visibility_timeout_ms == 20_000
+
+
+async def test_a_change_that_could_not_be_looked_up_is_looked_up_when_the_service_is_back(
+    store: RemoteStore, hosts: Hosts
+) -> None:
+    """Who consumes does not look the queue up: it would go by the former settings for ever."""
+    hosts.define(1, visibility_timeout_ms=10_000)
+    queue = await looked_up(store)
+    await store.start(lambda gone: None)
+    hosts.is_away = True
+    hosts.define(1, visibility_timeout_ms=20_000)
+    changed(store, hosts)
+    await eventually(lambda: hosts.refused > 0)
+    hosts.is_away = False
+    await eventually(lambda: queue.config.visibility_timeout_ms == 20_000)
+
+
+async def test_what_was_deleted_while_nobody_was_here_goes_though_the_service_comes_later(
+    store: RemoteStore, hosts: Hosts
+) -> None:
+    """Nobody looks up what is not there any more."""
+    hosts.define(1)
+    queue = await looked_up(store)
+    await published(queue, Draft(KIND_JSON, b"1", None))
+    hosts.true, hosts.revision, hosts.is_away = None, hosts.revision + 1, True
+    gone: list[Any] = []
+    await store.start(gone.append)
+    await eventually(lambda: hosts.refused > 0)
+    hosts.is_away = False
+    await eventually(lambda: gone == [queue])
+    assert not store.node.metadata.queues
+
+
+async def test_what_was_deleted_while_the_service_was_out_of_sight_goes(store: RemoteStore, hosts: Hosts) -> None:
+    """It has begun anew since, and does not know what it told."""
+    hosts.define(1)
+    queue = await looked_up(store)
+    gone: list[Any] = []
+    await store.start(gone.append)
+    await eventually(lambda: store.follower.resets == 1)
+    await store.queues_known.ask(NAME).landed()
+    hosts.true, hosts.era = None, "directory/next"
+    hosts.lost.set()
+    await eventually(lambda: store.follower.resets == 2)
+    await eventually(lambda: gone == [queue])
 
 
 @pytest.mark.parametrize("hears_of_change", [True, False])

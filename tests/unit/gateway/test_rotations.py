@@ -111,6 +111,24 @@ async def in_file(tmp_path: Path, *keys: bytes) -> InFile:
 # ------------------------------------------------------------------------------------------- what begins, or does not
 
 
+async def test_a_file_of_master_keys_that_could_not_be_read_is_taken_up_as_soon_as_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was written first, and given to our user then: that changes nothing of what is in it."""
+    here = await in_file(tmp_path, MASTER)
+    here.write(NEW, MASTER)
+
+    def read(file: Path) -> list[bytes]:
+        raise MasterError(f"{file} cannot be read: Permission denied")
+
+    with monkeypatch.context() as patched, pytest.raises(MasterError, match="denied"):
+        patched.setattr("gateway.masters._read_masters", read)
+        await here.look()
+    await here.look()
+    assert here.masters.active == master_id(NEW)
+    await here.sealed.store.close()
+
+
 async def test_a_rotation_that_could_not_begin_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = await opened_sealed()
     await made(sealed.store, "q")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_slice_has_so_many_chunks_at_most(loop: Loop) -> None:
     before = reader.left
     loop.turn()
     assert before - reader.left <= CATCH_UP_CHUNKS_PER_TURN
+
+
+def test_one_reader_that_fails_stops_none_of_the_others(loop: Loop) -> None:
+    """They read for as long as the process runs, and so do those who come later."""
+    pacer, first, later = pacer_of(loop), Reader(loop, 30), Reader(loop, 30)
+
+    def fail() -> bool:
+        raise ValueError("a fault of ours")
+
+    pacer.add(fail)
+    pacer.add(first.step)
+    with suppress(ValueError):
+        loop.turn()
+    pacer.add(later.step)
+    while loop.turn():
+        pass
+    assert (first.left, later.left) == (0, 0)
 
 
 def test_those_who_replay_take_turns(loop: Loop) -> None:
