@@ -42,6 +42,8 @@ class DataKeyRows:
         self.rotation: StoredRotation | None = None
         self.ids = range(0)
         """That this gateway may give out."""
+        self.on_used_up: Callable[[], None] = _nothing
+        """Told when it has given out all of them: it gets more when it connects anew."""
 
     def new_id(self) -> int:
         """An id that no key has had. Raises `Unavailable`."""
@@ -49,7 +51,8 @@ class DataKeyRows:
         while self.ids and self.ids[0] in self.by_id:
             self.ids = self.ids[1:]
         if not self.ids:
-            raise Unavailable("this gateway has given out its ids of data keys; it gets more when it connects anew")
+            self.on_used_up()
+            raise Unavailable("this gateway has given out its ids of data keys; it gets more as it connects anew")
         first, self.ids = self.ids[0], self.ids[1:]
         return first
 
@@ -134,3 +137,7 @@ class RemoteDefinitions:
 
 def _without(known: Iterable[Any], told: set[Any]) -> list[Any]:
     return [name for name in known if name not in told]
+
+
+def _nothing() -> None:
+    """Nobody gives more."""

@@ -362,13 +362,14 @@ class Line:
         self._post(pack(Wants([])))
 
     def leave_when_quiet(self) -> None:
-        """Connects anew where its directory says, once nothing that was sent is without its answer; what comes
+        """Connects anew where its directory says, once nothing that was asked or sent is without its answer; what comes
         meanwhile waits for that."""
         self._is_leaving = True
+        self._open.clear()
         self._maybe_leave()
 
     def _maybe_leave(self) -> None:
-        is_quiet = self._is_leaving and not any(call.is_sent for call in self._calls.values())
+        is_quiet = self._is_leaving and not self._asked and not any(call.is_sent for call in self._calls.values())
         if is_quiet and self._connection is not None:
             self._connection.transport.abort()
 
@@ -453,7 +454,8 @@ class Line:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        if not self._is_open or self._is_leaving or self._is_sent_on:
+        is_ending = self._is_leaving and not self._asked  # calls need not wait for what was asked before
+        if not self._is_open or is_ending or self._is_sent_on:
             self._refuse_if_away()
             return
         now_ms = self.now_ms()

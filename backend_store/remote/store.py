@@ -117,6 +117,7 @@ class RemoteBackends:
         self.home_cluster = self.clusters[""]
         self.first: Home = self.home_cluster.first
         """The shard that has the definitions."""
+        self.metadata.data_keys.on_used_up = self.first.line.leave_when_quiet
         self._choosing = Choosing(
             list(self.clusters.values()), self.metadata, self.documents, self.cluster_of, wall_clock_ms
         )

@@ -421,6 +421,23 @@ async def test_what_a_shard_does_not_drop_for_now_goes_from_it_all_the_same(
     assert refusals == 3
 
 
+async def test_a_gateway_that_has_given_out_its_ids_of_data_keys_gets_more(world: World) -> None:
+    """No further queue would get a key from it, however long it is connected. Whoever asks something meanwhile is
+    answered."""
+    store = await world.ready()
+    keys, first = store.metadata.data_keys, store.first.line
+    queue = await make(store, "near")
+    keys.ids = keys.ids[-1:]
+    last = keys.new_id()
+    with pytest.raises(Unavailable):
+        keys.new_id()
+    made = await asyncio.gather(*(make(store, f"q{number}") for number in range(10)))
+    assert isinstance(await publish(queue, b"1"), Published)
+    await eventually(lambda: first.connections == 2 and bool(keys.ids))
+    assert keys.new_id() > last
+    assert len({one.uid for one in made}) == 10
+
+
 async def in_further(store: RemoteBackends, name: str) -> RemoteQueue:
     await make(store, f"{name}-near")
     queue = await make(store, name)
