@@ -46,6 +46,8 @@ class HostedShard:
         self._is_leaving = False
         self._why_not_durable = ""
         """As the node was told last."""
+        self._has_said_so = False
+        """Somebody asked since and was told that nothing is durable: who was handed nothing because of it waits."""
         self._followed = asyncio.Event()
 
     @property
@@ -92,12 +94,20 @@ class HostedShard:
         if reason and not before:
             log.warning("a shard takes nothing", shard=self.number, reason=reason)
             node.refuse_waiting(reason)
-        elif before and not reason:
-            log.info("a shard takes publishes again", shard=self.number)
+        elif not reason and (before or self._has_said_so):
+            if before:
+                log.info("a shard takes publishes again", shard=self.number)
+            self._has_said_so = False
             node.on_durable()
 
+    def _asked_whether_durable(self) -> str:
+        reason = self.replicated.why_not_durable()
+        if reason:
+            self._has_said_so = True
+        return reason
+
     def _open(self) -> None:
-        self._why_not_durable = ""
+        self._why_not_durable, self._has_said_so = "", False
         writer = self._writer = LeaderWriter(self.replicated.append)
         self._opening = asyncio.get_running_loop().create_task(self._start(writer), name=f"node of {self.number}")
 
@@ -112,7 +122,7 @@ class HostedShard:
                 writer=writer,
                 epoch=self.replicated.epoch_of_logs,
             )
-            node.not_durable = self.replicated.why_not_durable
+            node.not_durable = self._asked_whether_durable
             node.copies = self.replicated.copies
             await node.start()
         except asyncio.CancelledError:

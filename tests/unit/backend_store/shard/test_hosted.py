@@ -35,6 +35,7 @@ class Replica:
         self.store = SimpleNamespace(engine=MemoryEngine())
         self.replica = SimpleNamespace(record=None)
         self.holds = False
+        self.too_few = ""
 
     def append(self, batch: Batch, payload: bytes, done: Done) -> bool:
         if not self.holds:
@@ -43,7 +44,7 @@ class Replica:
         return not self.holds
 
     def why_not_durable(self) -> str:
-        return ""
+        return self.too_few
 
     def copies(self) -> int:
         return 1
@@ -142,3 +143,17 @@ async def test_a_deposed_writer_takes_nothing_and_says_why() -> None:
     assert told == [error] and not writer.busy
     with pytest.raises(Deposed):
         writer.submit(Batch(), told.append)
+
+
+async def test_who_was_told_that_too_few_are_in_sync_hears_that_there_are_enough_again(world: World) -> None:
+    """Also where there were before the shard looked: who was handed nothing because of it waits for that word."""
+    world.shard.look()
+    node = await asyncio.wait_for(world.nodes.get(), 30)
+    heard: list[str] = []
+    node.on_durable = lambda: heard.append(node.why_not_durable())
+    world.replica.too_few = "1 of 2"
+    assert node.why_not_durable() == "1 of 2"
+    world.replica.too_few = ""
+    for _ in range(2):
+        world.shard.look()
+    assert heard == [""]
