@@ -43,6 +43,11 @@ class Tailing:
         stream.parts.on_changed(self._changed)
         self._listen()
 
+    @property
+    def is_over(self) -> bool:
+        """The stream was deleted."""
+        return self._stream.deleted
+
     def enter(self, visitor: Visitor, place: Place) -> None:
         self._places[visitor] = place
         visitor.tail_moved(place)

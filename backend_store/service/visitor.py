@@ -81,6 +81,8 @@ log = structlog.get_logger("pushq.backend")
 
 LOOK_SECONDS = 0.05
 """How soon a gateway hears of a lease of its that was settled elsewhere."""
+GRANTS_LOOKED_AT_MIN = 1_000
+"""With fewer of them nobody looks whether some are of queues that are gone."""
 
 
 _LETTING_GO = ("return", "unsent", "undeliverable")
@@ -100,6 +102,8 @@ class Visitor:
         self._loop = asyncio.get_running_loop()
         self._grants: dict[tuple[Place, int], Grant] = {}
         self._reads: dict[Place, Tailing] = {}
+        self._look_at = GRANTS_LOOKED_AT_MIN
+        """With so many places it is looked whether some are of queues that are gone."""
         self._leases: dict[str, tuple[Grant, Lease, int]] = {}
         """Token → its grant, the lease, and the bits that the gateway has for held."""
         self._released = self._accounted = 0
@@ -346,6 +350,7 @@ class Visitor:
                     return
                 if grant is not None:
                     grant.drop_pending()
+                self._forget_gone()
                 grant = self._grants[key] = Grant(self, want.place, queue, want.visibility_ms)
                 counter_of(queue).enter(grant)
         except NotFound:
@@ -361,8 +366,25 @@ class Visitor:
         else:
             counter.remove(grant)
 
+    def _forget_gone(self) -> None:
+        """The gateway wants nothing any more where a queue or a group was deleted, and says nothing of it. Each look
+        is at twice as many as the last one left: who has many queues must not pay for that with each further one."""
+        if len(self._grants) + len(self._reads) < self._look_at:
+            return
+        for key, grant in list(self._grants.items()):
+            if grant.queue.deleted:
+                counter_of(grant.queue).leave(grant)
+                grant.drop_pending()
+                del self._grants[key]
+        for place, tailing in list(self._reads.items()):
+            if tailing.is_over:
+                tailing.leave(self)
+                del self._reads[place]
+        self._look_at = max(GRANTS_LOOKED_AT_MIN, 2 * (len(self._grants) + len(self._reads)))
+
     def _read(self, want: Want, stream: EmbeddedQueue) -> None:
         if want.granted:
+            self._forget_gone()
             tailing = self._reads[want.place] = tailing_of(stream)
             tailing.enter(self, want.place)
         elif (known := self._reads.pop(want.place, None)) is not None:

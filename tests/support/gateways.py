@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, Leases, Place, to_bits
+from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, Leases, Place, Tails, to_bits
 
 
 class Gateway:
@@ -45,5 +45,7 @@ class Gateway:
     def ended(self, frame: Ended) -> None:
         for token, bits in frame.gone:
             self.gone[token] = self.gone.get(token, 0) | to_bits(bits)
+
+    def tails(self, frame: Tails) -> None: ...
 
     def lost(self) -> None: ...

@@ -13,6 +13,7 @@ from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
 from backend_store.remote.line import Call, Line
+from backend_store.service import visitor as visitors
 from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.serving import StoreServer, StoreService
@@ -197,6 +198,42 @@ async def left_leased() -> tuple[Place, str, MemoryEngine]:
 
 def queue_of(store: EmbeddedStore, place: Place) -> EmbeddedQueue:
     return store.queue(place.tenant, place.name)
+
+
+async def test_what_comes_just_when_nothing_can_be_kept_is_not_forgotten() -> None:
+    """The word that it can be kept again is for whoever came meanwhile, too."""
+    store = await opened()
+    queue = await made(store, "short")
+    await published(queue, draft("1"))
+    async with visited(store) as (line, gateway):
+        store.node.not_durable = lambda: "too few"
+        line.want(Want(Place("default", "short", queue.uid), 3_600_000, 1, 10))
+        await line.ask(GoneQueues([]), may_repeat=True)  # its answer comes after all that was said before
+        assert gateway.messages == 0
+        store.node.not_durable = lambda: ""
+        store.node.on_durable()
+        await eventually(lambda: gateway.messages == 1)
+
+
+async def test_queues_that_were_deleted_leave_nothing_with_those_who_waited_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway may be connected for months, and its queues be gone after a minute."""
+    monkeypatch.setattr(visitors, "GRANTS_LOOKED_AT_MIN", 4)
+    store = await opened()
+    service = StoreService(store)
+    async with visited(store, service) as (line, _):
+        kept = await made(store, "kept")
+        line.want(Want(Place("default", "kept", kept.uid), 3_600_000, 1, 10))
+        for number in range(40):
+            kind = "stream" if number % 2 else "work"
+            queue = await made(store, f"q{number}", kind=kind)
+            line.want(Want(Place("default", queue.name, queue.uid), 3_600_000, 1, 10))
+            await line.ask(GoneQueues([]), may_repeat=True)
+            await store.delete_queue("default", queue.name)
+        visitor = service.visitors["gateway"]
+        assert len(visitor._grants) <= 9 and len(visitor._reads) <= 9
+        assert any(place.name == "kept" for place, _ in visitor._grants)
 
 
 @asynccontextmanager
