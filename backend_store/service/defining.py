@@ -199,11 +199,18 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
         if (now := queues.get(name)) is not None and now.uid == uid:
             with contextlib.suppress(QueueNotFound):
                 await store.delete_queue(*name)
+    refused: PushqError | None = None
     for uid, version in asked.moved:
         own = next((one for one in queues.values() if one.uid == uid), None)
         if own is not None and own.takes_none and own.version <= version:  # else it has come back meanwhile
-            with contextlib.suppress(QueueNotFound):
+            try:
                 await drop_left(store, own)
+            except QueueNotFound:
+                pass  # another gateway was faster
+            except PushqError as error:  # of one that has something left; the others are not kept from going
+                refused = error
+    if refused is not None:
+        raise refused
 
 
 async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:

@@ -53,7 +53,7 @@ from backend_store.metadata.directory.limits import (
     REWATCH_SECONDS,
     SEEN_SECONDS_MAX,
 )
-from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from backend_store.model import PushqError
 
 log = structlog.get_logger("pushq.directory")
 
@@ -323,7 +323,7 @@ class DirectoryStore:
                 self._filled.set()
                 await self._fill_now.wait()
                 self._fill_now.clear()
-            except (Unavailable, OutcomeUnknown, Compacted) as error:
+            except PushqError as error:
                 log.info("an arc could not be read", error=error.detail)
                 await asyncio.sleep(REWATCH_SECONDS)
 

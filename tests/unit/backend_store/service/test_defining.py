@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from backend_store.client.embedded import EmbeddedStore, open_store
 from backend_store.metadata.data_keys import DataKey
 from backend_store.metadata.elsewhere import HERE
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, Quotas
-from backend_store.service.defining import CreateQueue, DeleteQueue
+from backend_store.service.defining import AdoptQueues, CreateQueue, DeleteQueue, DropQueues
 from backend_store.service.operations import perform
 from backend_store.service.relocating import (
     Arrive,
@@ -25,6 +26,8 @@ from backend_store.service.relocating import (
     SpreadQueue,
 )
 from backend_store.storage.engine import Batch
+from tests.support.queues import draft
+from tests.support.stores import opened, published
 
 pytestmark = pytest.mark.anyio
 
@@ -156,3 +159,15 @@ async def test_of_a_queue_that_moved_away_what_was_here_goes_alone(disk: Disk) -
         assert list(metadata.data_keys.by_id) == [5], "what lies elsewhere is sealed with it"
         with pytest.raises(Conflict, match="quota is 1"):
             await perform(store, CreateQueue(TENANT, "other", PLAIN))
+
+
+async def test_a_queue_with_something_left_keeps_no_other_from_going() -> None:
+    store = await opened()
+    both = [QueueDefinition(uid, "default", name, PLAIN, 0, 1) for uid, name in ((7, "a"), (8, "b"))]
+    await perform(store, AdoptQueues(both))
+    await published(store.queue("default", "a"), draft("1"))
+    await perform(store, AdoptQueues([replace(one, version=2, takes_none=True) for one in both]))
+    with pytest.raises(Conflict, match="still has 1 message"):
+        await perform(store, DropQueues([], moved=((7, 3), (8, 3))))
+    assert [one.name for one in store.node.metadata.queues.values()] == ["a"]
+    await store.close()
