@@ -287,10 +287,15 @@ class Home:
             self._is_adopting = False
 
     async def _adopt_all(self) -> PushqError | None:
-        """Tells the shard each version that it lacks, once. The last error, where it is to be told again."""
+        """Tells each leader of the shard each version that it lacks, once. The last error, where it is to be told
+        again."""
         tried: set[tuple[int, int]] = set()
         error: PushqError | None = None
+        connection = self.line.connections
         while self.line.is_open and self._store.first.line.is_open:
+            if connection != self.line.connections:
+                connection = self.line.connections
+                tried.clear()
             missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
             missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
             if not missing:
@@ -319,10 +324,13 @@ class Home:
         """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
         refused is asked for again, until one of the two is lost: whichever comes back begins this anew."""
         asked: set[int] = set()
-        pause, told = DROP_AFTER_SECONDS, ""
+        pause, told, connection = DROP_AFTER_SECONDS, "", self.line.connections
         try:
             while True:
                 await asyncio.sleep(pause)
+                if connection != self.line.connections:  # another leader may have what this one has dropped
+                    connection = self.line.connections
+                    asked.clear()
                 strangers = [uid for uid in self._strangers() if uid not in asked] if self.is_ours else []
                 if not strangers:
                     return

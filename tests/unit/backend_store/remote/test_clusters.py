@@ -397,6 +397,42 @@ async def test_what_a_shard_refuses_for_now_is_told_to_it_again(world: World, mo
     assert refusals == 3
 
 
+async def test_what_the_next_leader_of_a_shard_has_not_heard_is_told_to_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the one before it had taken that, and some other queue was still being told of."""
+    monkeypatch.setattr(homes, "ADOPTED_AT_ONCE_MAX", 1)
+    store = await world.ready()
+    made = [await make(store, name) for name in ("near", "x", "n2", "y", "n3", "z")][1::4]
+    assert [one.definition.place for one in made] == [("eu", 0)] * 2
+    node, before = world.eu.first, made[0].definition
+    await world.home.go()
+    await eventually(lambda: not store.first.line.is_open)
+    for one in made:
+        config = msgspec.structs.replace(PLAIN, max_attempts=3)
+        await world.home.first.metadata.update_queue(TENANT, one.name, config, one.definition.version)
+    adopt, is_asked, goes_on = node.metadata.adopt, asyncio.Event(), asyncio.Event()
+
+    async def wait(definition: Any) -> bool:
+        if definition.name == "z" and not goes_on.is_set():
+            is_asked.set()
+            await goes_on.wait()
+        return await adopt(definition)
+
+    monkeypatch.setattr(node.metadata, "adopt", wait)
+    await world.home.come()
+    await asyncio.wait_for(is_asked.wait(), PATIENCE_S)
+    assert node.metadata.queues[TENANT, "x"].version == 2
+    lines_there = [home.line for home in store.clusters["eu"].homes]
+    await world.eu.go()
+    await eventually(lambda: not any(line.is_open for line in lines_there))
+    node.metadata.queues[TENANT, "x"] = before
+    await world.eu.come()
+    await eventually(lambda: all(line.is_open for line in lines_there))
+    goes_on.set()
+    await eventually(lambda: [one.version for one in node.metadata.queues.values()] == [2, 2])
+
+
 async def test_what_a_shard_does_not_drop_for_now_goes_from_it_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
