@@ -574,6 +574,7 @@ class Line:
                 await asyncio.sleep(SWEEP_SECONDS)
             finally:
                 del self._asked[number]
+                self._maybe_leave()
                 if waiting.done() and not waiting.cancelled():
                     waiting.exception()  # looked at, so that nobody reports it as lost
 
