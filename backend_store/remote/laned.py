@@ -162,14 +162,16 @@ class LanedQueue(PartedQueue):
         what has none, and where that host does not have the queue yet to the door of one that has."""
         if share.partition != ANYWHERE:
             lane = self.lanes[share.partition]
-            if lane.home.has(lane.definition):
+            if lane.home.adopted.has(lane.definition):
                 self._bring(share, share.partition, reply, claim, until_ms)
             else:
-                lane.home.when_there(lane.definition, lambda error: self._went_on(error, share, reply, claim, until_ms))
+                lane.home.adopted.when_there(
+                    lane.definition, lambda error: self._went_on(error, share, reply, claim, until_ms)
+                )
             return
 
         def told(result: Published | PushqError) -> None:
-            there = next((n for n, lane in enumerate(self.lanes) if lane.home.has(lane.definition)), None)
+            there = next((n for n, lane in enumerate(self.lanes) if lane.home.adopted.has(lane.definition)), None)
             if isinstance(result, QueueNotFound) and not self.deleted and there is not None:
                 self._bring(share, there, reply, claim, until_ms)
             else:

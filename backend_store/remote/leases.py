@@ -46,6 +46,11 @@ class Stock:
         return sum(one.bits.bit_count() for one in self._waiting.get(visibility_ms, ()))
 
     @property
+    def times(self) -> list[int]:
+        """The visibility times for which something has come that nobody has yet."""
+        return list(self._waiting)
+
+    @property
     def is_held(self) -> bool:
         return bool(self._held)
 
@@ -64,6 +69,8 @@ class Stock:
         head.bits ^= bits
         if not head.bits:
             line.remove(head)
+            if not line:
+                del self._waiting[visibility_ms]
         lease = Lease(head.token, head.state, bits, holder, 0, head.chunk)
         lease.receipts = head.has_receipts
         if lease.receipts:
@@ -77,11 +84,13 @@ class Stock:
 
     def void(self, token: str, bits: int) -> None:
         """What nobody has yet of a lease must not be given to anybody any more."""
-        for line in self._waiting.values():
+        for visibility_ms, line in list(self._waiting.items()):
             for one in [one for one in line if one.token == token]:
                 one.bits &= ~bits
                 if not one.bits:
                     line.remove(one)
+            if not line:
+                del self._waiting[visibility_ms]
 
     def clear_waiting(self, visibility_ms: int | None = None) -> list[tuple[str, int]]:
         """What nobody took, by token; it is not here any more."""

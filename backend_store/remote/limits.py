@@ -71,6 +71,12 @@ ADOPT_RETRY_SECONDS_MAX: Final = 5.0
 """The longest pause between two such requests to a shard that refuses what it is told."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
+GRANTS_KEPT: Final = 64
+"""Visibility times of one queue whose counts are kept however long nobody asks with them."""
+GRANT_IDLE_SECONDS: Final = 60.0
+"""How long nobody asks with one until its count is forgotten: what was on its way has come by then."""
+GRANTS_FORGOTTEN_AT_ONCE_MAX: Final = 32
+"""How many are forgotten in one turn."""
 AWAY_SECONDS: Final = 3.0
 """How long a backend of a further cluster may be away until requests for it are refused at once."""
 CLAIM_RETRY_SECONDS: Final = 1.0

@@ -160,7 +160,8 @@ class Line:
         self._calls: dict[int, Call] = {}
         self._unsent: list[int] = []
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
-        self._wants: dict[tuple[Place, int], Want] = {}
+        self._wants: dict[tuple[Place, int, bool], Want] = {}
+        """A count that ends goes before the one that begins."""
         self._quiet: list[Settle] = []
         self._owed: list[Settle] = []
         """What was given back and no backend has heard of: the next one does."""
@@ -444,7 +445,7 @@ class Line:
 
     def want(self, want: Want) -> None:
         if self._is_open:
-            self._wants[want.place, want.visibility_ms] = want
+            self._wants[want.place, want.visibility_ms, want.most > 0] = want
             self._flush_soon()
 
     def _flush_soon(self) -> None:

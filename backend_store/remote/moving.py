@@ -305,7 +305,7 @@ class Moves:
         assert to is not None, "it is on its way"
         for home in self._homes_at(definition, source):
             if not home.is_first:
-                await home.adopt([definition])
+                await home.adopted.tell([definition])
             asked = FindEnd(definition.tenant, definition.name, definition.uid, definition.version)
             ends.append(_end(await home.ask(asked, may_repeat=True)))
         arrived = Arrive(definition.tenant, definition.name, definition.version, max(ends))
@@ -344,8 +344,8 @@ class Moves:
     async def _left_at(self, home: Home, definition: QueueDefinition, slots: bytes) -> Left:
         asked = FindLeft(definition.tenant, definition.name, definition.uid, slots)
         try:
-            if not home.knows(definition):
-                await home.adopt([definition])
+            if not home.adopted.knows(definition):
+                await home.adopted.tell([definition])
             return _left(await home.ask(asked, may_repeat=True))
         except QueueNotFound:
             return NOTHING  # it was let go of here, and nobody came to write that down

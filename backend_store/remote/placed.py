@@ -517,4 +517,4 @@ def _read(cursor: str | None) -> tuple[int | None, str | None]:
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:
     with suppress(PushqError):
-        await home.adopt([definition])
+        await home.adopted.tell([definition])

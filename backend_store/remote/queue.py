@@ -38,6 +38,7 @@ from backend_store.model import (
 )
 from backend_store.node.group import Mode
 from backend_store.node.limits import PEEK_LEASES_MAX
+from backend_store.remote.grants import Grants
 from backend_store.remote.leases import Stock, keys_of, receipts_of
 from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
 from backend_store.remote.line import Call
@@ -112,9 +113,7 @@ class RemoteQueue(Redriving, Ranges):
         self.groups: dict[str, RemoteQueue] = {}
         self._wake: Callable[[], None] = _nothing
         self._wanted: Callable[[], Mapping[int, int]] = dict
-        self._granted: dict[int, int] = {}
-        self._received: dict[int, int] = {}
-        """Messages that came on this connection, by visibility time."""
+        self._grants = Grants()
         self._asked = 0
         """Wants that the backend has not answered."""
         self._looked: asyncio.Event = asyncio.Event()
@@ -205,8 +204,8 @@ class RemoteQueue(Redriving, Ranges):
 
     async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
         """The answer of the shard that has it; see `Line.ask`. Raises `PushqError`."""
-        if not self.home.has(self.definition):
-            await self.home.adopt([self.definition])
+        if not self.home.adopted.has(self.definition):
+            await self.home.adopted.tell([self.definition])
         return await self.home.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     def beside(self, name: str) -> RemoteQueue:
@@ -297,7 +296,7 @@ class RemoteQueue(Redriving, Ranges):
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
         """Where its repeats are known by, a call is sent again when the backend was lost before it answered."""
-        if not self.home.has(self.definition):
+        if not self.home.adopted.has(self.definition):
             self._publish_later(blocks, reply, claim, until_ms)
             return
         line = self.home.line
@@ -331,14 +330,14 @@ class RemoteQueue(Redriving, Ranges):
             if error is None and self.deleted:
                 error = self.gone
             is_over = until_ms and self._store.steady_ms() >= until_ms
-            if error is None and (is_over or not self.home.has(self.definition)):
+            if error is None and (is_over or not self.home.adopted.has(self.definition)):
                 error = Unavailable(f"queue {self.name!r} is not with its shard yet", retry_after_ms=500)
             if error is not None:
                 reply(error)
             else:
                 self.publish(blocks, reply, claim, until_ms=until_ms)
 
-        self.home.when_there(self.definition, go_on)
+        self.home.adopted.when_there(self.definition, go_on)
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
         """What is known here of a call's messages; nothing is stored. `reply` runs later. See `recalls`."""
@@ -472,7 +471,7 @@ class RemoteQueue(Redriving, Ranges):
 
     def came_to_be(self) -> None:
         """Its shard serves it now, and knows of nothing that was granted before."""
-        self._granted.clear()
+        self._grants.clear()
         self.line_opened(())
 
     def tell_unsent(self, token: str, bits: int) -> None:
@@ -544,21 +543,17 @@ class RemoteQueue(Redriving, Ranges):
         self._is_granting = False
         if self.deleted or not self.home.line.is_open:
             return
-        wanted = self._wanted()
-        for visibility_ms in {*wanted, *self._granted}:
-            messages = max(0, wanted.get(visibility_ms, 0) - self.stock.waiting_for(visibility_ms))
-            received, told = self._received.get(visibility_ms, 0), self._granted.get(visibility_ms)
-            granted = received + messages
-            if told == granted or (told is not None and is_enough(told - received, messages)):
-                continue
-            self._granted[visibility_ms] = granted
-            most = CHUNK_MESSAGES_MAX
-            self.want(Want(self.place_there, visibility_ms, granted, most))
+        now_s = self._store.now_s()
+        for visibility_ms, granted, messages in self._grants.renew(self._wanted(), self.stock.waiting_for, now_s):
+            self.want(Want(self.place_there, visibility_ms, granted, CHUNK_MESSAGES_MAX))
             self._asked = 1 if messages else 0
+        if self.home.ends_wants:
+            for visibility_ms in self._grants.forget(now_s):
+                self.want(Want(self.place_there, visibility_ms, 0, 0))
 
     def came(self, visibility_ms: int, count: int) -> None:
         """A lease is in the stock."""
-        self._received[visibility_ms] = self._received.get(visibility_ms, 0) + count
+        self._grants.came(visibility_ms, count)
         self._asked = 0
         self._looked.set()
         self._store.forget_looks(self.place_there)
@@ -566,14 +561,14 @@ class RemoteQueue(Redriving, Ranges):
     def deal(self) -> None:
         """Hands out what came in this frame; what nobody wants any more goes back."""
         self._wake()
-        for visibility_ms in list(self._received):
+        for visibility_ms in self.stock.times:
             if self.stock.waiting_for(visibility_ms) and not self._wanted().get(visibility_ms):
                 for token, bits in self.stock.clear_waiting(visibility_ms):
                     self._tell("unsent", token, bits, None)
         self._grant_soon()
 
     def idle(self, visibility_ms: int, granted: int) -> None:
-        if self._granted.get(visibility_ms) == granted:
+        if self._grants.is_told(visibility_ms, granted):
             self._asked = 0
             self._looked.set()
 
@@ -591,8 +586,7 @@ class RemoteQueue(Redriving, Ranges):
         """Deliveries end: what nobody has yet is the backend's again."""
         for token, bits in self.stock.clear_waiting():
             self.tell_unsent(token, bits)  # whoever leads next may not know that this gateway had it
-        self._granted.clear()
-        self._received.clear()
+        self._grants.clear()
         self._asked = 0
         self._looked.set()
 
@@ -675,12 +669,6 @@ def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Ve
         ok = index is not None and done.get(receipt[:-2], 0) >> index & 1
         out.append(_OK if ok else _STALE)
     return out
-
-
-def is_enough(granted: int, wanted: int) -> bool:
-    """Whether what may come still is nearly what is wanted: each message that is acked would be granted by a frame of
-    its own. Where few are wanted each of them counts."""
-    return granted <= wanted < granted + max(1, wanted // 4)
 
 
 def is_known_again(block: Block) -> bool:

@@ -82,8 +82,8 @@ class Recalls:
         queue, definition = self._queue, self._queue.definition
         calls = [Recall(_without_bodies(one.blocks), one.claim) for one in self._asked]
         try:
-            if not queue.home.knows(definition):
-                await queue.home.adopt([definition])
+            if not queue.home.adopted.knows(definition):
+                await queue.home.adopted.tell([definition])
             asked = FindKnown(queue.tenant, queue.name, queue.uid, definition.version, calls)
             answers = _answers(await queue.home.ask(asked, may_repeat=True))
         except PushqError as error:

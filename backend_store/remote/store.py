@@ -197,6 +197,9 @@ class RemoteBackends:
 
     # ------------------------------------------------------------------------------------------------------- clocks
 
+    def now_s(self) -> float:
+        return self._loop.time()
+
     def steady_ms(self) -> int:
         """The first shard's clock of leases, as far as it is known here."""
         return int(self._loop.time() * 1000) + self.first.skew_ms
@@ -353,7 +356,7 @@ class RemoteBackends:
             is_awaited = not home.cluster.lanes and home.cluster.is_home
             if not home.is_first and home.is_ours and (home.line.is_open or is_awaited):
                 with suppress(PushqError):  # else it goes when the shard is back
-                    await home.drop([uid])
+                    await home.adopted.drop([uid])
         return queue
 
     async def move_queue(self, tenant: str, name: str, target: str) -> RemoteQueue:
@@ -443,7 +446,7 @@ class RemoteBackends:
 
     def _defined_elsewhere(self, changed: list[QueueDefinition]) -> None:
         for home in self.homes[1:]:
-            home.defined_elsewhere(changed)
+            home.adopted.defined_elsewhere(changed)
 
     def has_new_key(self, ids: Collection[int]) -> bool:
         """Whether something is sealed with a key that this gateway cannot use yet."""
@@ -505,7 +508,7 @@ def _unnamed(cluster: str) -> str:
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:
     with suppress(PushqError):
-        await home.adopt([definition])
+        await home.adopted.tell([definition])
 
 
 def _check_dead_letters(name: str, config: QueueConfig) -> None:

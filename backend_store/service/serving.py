@@ -152,7 +152,8 @@ class StoreService:
         ids = self.store.node.metadata.data_keys.reserve(KEY_IDS_PER_VISIT)
         node = self.store.node
         about = STORE_VERSION, node.engine.disk_id, node.steady_ms(), unknown
-        return visitor, Greeted(*about, (ids.start, ids.stop), self.shards, self.lanes, node.metadata.identity)
+        has = self.shards, self.lanes, node.metadata.identity
+        return visitor, Greeted(*about, (ids.start, ids.stop), *has, ends_wants=True)
 
     def depart(self, name: str, link: Link) -> None:
         visitor = self.visitors.get(name)

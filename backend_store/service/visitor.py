@@ -342,6 +342,9 @@ class Visitor:
     def _want(self, want: Want) -> None:
         key = want.place, want.visibility_ms
         grant = self._grants.get(key)
+        if not want.most:
+            self._end(key)
+            return
         try:
             if grant is None or grant.queue.deleted:
                 queue = queue_at(self._store, want.place)
@@ -365,6 +368,14 @@ class Visitor:
             counter.add(grant)
         else:
             counter.remove(grant)
+
+    def _end(self, key: tuple[Place, int]) -> None:
+        """The gateway counts anew when it wants something of that again."""
+        if (grant := self._grants.pop(key, None)) is not None:
+            unsent = [(grant, lease) for lease in grant.pending]
+            counter_of(grant.queue).leave(grant)
+            grant.drop_pending()
+            self.take_back_unsent(unsent)
 
     def _forget_gone(self) -> None:
         """The gateway wants nothing any more where a queue or a group was deleted, and says nothing of it. Each look

@@ -120,7 +120,8 @@ class Settle(NamedTuple):
 
 
 class Want(NamedTuple):
-    """So many messages of a place may have been sent on this connection, all told; less than before takes back.
+    """So many messages of a place may have been sent on this connection, all told; less than before takes back. With
+    `most` 0 nothing more is wanted, and the count begins anew: to a backend that `ends_wants`.
 
     Of a stream itself nothing is sent: any number above 0 says that the gateway reads it, and wants to hear of `Tails`.
     """
@@ -259,6 +260,8 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """The identity of the shard's metadata; "" of a backend that does not know queues of other clusters."""
     zone: str = ""
     """Of an independent host's door: where it stands; "" where nobody said so."""
+    ends_wants: bool = False
+    """Whether it forgets what it has counted where a `Want` says so; backends of earlier versions count on."""
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

@@ -27,7 +27,7 @@ from backend_store.model import (
     Unavailable,
 )
 from backend_store.node.node import Node, wall_clock_ms
-from backend_store.remote import home as homes
+from backend_store.remote import adopted
 from backend_store.remote import line as lines
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
@@ -370,7 +370,7 @@ async def test_what_was_changed_before_a_gateway_is_back_at_the_home_cluster_is_
     )
     await world.home.come()
     await eventually(lambda: store.first.line.is_open)
-    await eventually(lambda: far.home.knows(changed))
+    await eventually(lambda: far.home.adopted.knows(changed))
     assert far.config.max_attempts == 3
     assert all(one.line.connections == 1 for one in store.clusters["eu"].homes)
 
@@ -393,7 +393,7 @@ async def test_what_a_shard_refuses_for_now_is_told_to_it_again(world: World, mo
     changed = await world.home.first.metadata.update_queue(
         TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), far.definition.version
     )
-    await eventually(lambda: far.home.knows(changed))
+    await eventually(lambda: far.home.adopted.knows(changed))
     assert refusals == 3
 
 
@@ -401,7 +401,7 @@ async def test_what_the_next_leader_of_a_shard_has_not_heard_is_told_to_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the one before it had taken that, and some other queue was still being told of."""
-    monkeypatch.setattr(homes, "ADOPTED_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(adopted, "ADOPTED_AT_ONCE_MAX", 1)
     store = await world.ready()
     made = [await make(store, name) for name in ("near", "x", "n2", "y", "n3", "z")][1::4]
     assert [one.definition.place for one in made] == [("eu", 0)] * 2
@@ -437,7 +437,7 @@ async def test_what_a_shard_does_not_drop_for_now_goes_from_it_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though nothing else is defined or deleted meanwhile."""
-    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.05)
     store = await world.ready()
     far = await in_further(store, "far")
     assert isinstance(await publish(far, b"1"), Published)
@@ -619,12 +619,12 @@ async def test_a_cluster_with_queues_of_its_own_gets_none_and_loses_none(world: 
     await eventually(lambda: store.clusters["eu"].is_met)
     for shard in store.clusters["eu"].homes[1:]:
         with pytest.raises(Unavailable, match="has not said yet"):
-            await shard.adopt([])
+            await shard.adopted.tell([])
     with pytest.raises(Conflict, match="defined here"):
-        await store.clusters["eu"].first.adopt([])
+        await store.clusters["eu"].first.adopted.tell([])
     assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
     with pytest.raises(Conflict, match="defined here"):
-        await store.clusters["eu"].first.drop([1])
+        await store.clusters["eu"].first.adopted.drop([1])
     assert world.eu.queues == kept and len(kept) == 1
 
 
@@ -638,7 +638,7 @@ async def test_a_cluster_belongs_to_one_home_cluster(world: World) -> None:
         theirs = await world.gateway(another.at, [world.eu.at])
         await eventually(lambda: theirs.clusters["eu"].is_met)
         with pytest.raises(Conflict, match="belong to metadata"):
-            await theirs.clusters["eu"].first.adopt([])
+            await theirs.clusters["eu"].first.adopted.tell([])
         assert clusters_of(*[await make(theirs, f"q{number}") for number in range(3)]) == [""] * 3
         assert world.eu.queues == ["far"]
         await theirs.close()
@@ -690,7 +690,7 @@ async def test_backends_that_do_not_know_further_clusters_get_no_queues(world: W
     store = await world.gateway()
     await eventually(lambda: store.clusters["eu"].is_met)
     with pytest.raises(Unavailable, match="upgrade them first"):
-        await store.clusters["eu"].first.adopt([])
+        await store.clusters["eu"].first.adopted.tell([])
     assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
 
 

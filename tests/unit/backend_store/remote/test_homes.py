@@ -11,8 +11,10 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.leases import Lease
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.node import Node
+from backend_store.remote import grants
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
@@ -21,6 +23,7 @@ from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Want
 from push.looking_up import LookingUp
+from tests.support.lanes import Taker
 from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +153,7 @@ async def test_a_stale_word_of_a_queue_that_was_moved_or_made_again_changes_noth
     await world.first.metadata.delete_elsewhere(TENANT, "name")
     new = await world.defined("name")
     await eventually(lambda: world.taken_over == [new])
-    await world.store.homes[1].adopt([old])
+    await world.store.homes[1].adopted.tell([old])
     assert world.taken_over == [new]
 
 
@@ -158,8 +161,8 @@ async def test_a_publish_that_knows_less_than_the_shard_is_answered(world: World
     old = await world.defined("name")
     queue = await world.known("name")
     await eventually(lambda: bool(world.taken_over))
-    await world.store.homes[1].adopt([msgspec.structs.replace(old, uid=old.uid + 100)])
-    await eventually(lambda: not world.store.homes[1].has(old))
+    await world.store.homes[1].adopted.tell([msgspec.structs.replace(old, uid=old.uid + 100)])
+    await eventually(lambda: not world.store.homes[1].adopted.has(old))
     async with asyncio.timeout(WAIT_S):
         assert isinstance(await publish(queue, b"1"), PushqError)
     assert [one.uid for one in world.taken_over] == [old.uid + 100], "nothing brings the old one back"
@@ -175,9 +178,9 @@ async def test_queues_are_dropped_by_their_numbers(world: World) -> None:
     await eventually(lambda: len(world.taken_over) == 2)
     home = world.store.homes[1]
     again = msgspec.structs.replace(second, uid=second.uid + 100)
-    await asyncio.gather(home.ask(DropQueues([first.uid, second.uid])), home.adopt([again]))
+    await asyncio.gather(home.ask(DropQueues([first.uid, second.uid])), home.adopted.tell([again]))
     assert world.taken_over == [again], "made anew while the earlier ones went"
-    await home.adopt([first])
+    await home.adopted.tell([first])
     assert world.taken_over == [again], "a late word brings nothing back"
 
 
@@ -207,7 +210,7 @@ async def test_credit_that_comes_back_message_by_message_is_granted_in_parts(
     """A frame for each message cost as much as the message. Where few are wanted the backend waits for none."""
     definition = await world.defined("new")
     queue = await world.known("new")
-    await eventually(lambda: queue.home.has(definition), "nothing that is granted is forgotten again")
+    await eventually(lambda: queue.home.adopted.has(definition), "nothing that is granted is forgotten again")
     wants: list[Want] = []
     monkeypatch.setattr(queue, "want", wants.append)
     queue.on_ready(lambda: None, lambda: {VISIBILITY_MS: credit})
@@ -221,3 +224,33 @@ async def test_credit_that_comes_back_message_by_message_is_granted_in_parts(
     queue.on_ready(lambda: None, dict)
     queue.wanted_changed()
     await eventually(lambda: wants[-1].granted == granted[-1] - credit, "what nobody wants any more is taken back")
+
+
+async def test_visibility_times_that_were_asked_with_once_stay_nowhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers choose them, and each was kept by gateway and backend for as long as these were connected."""
+    monkeypatch.setattr(grants, "GRANT_IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(grants, "GRANTS_KEPT", 3)
+    await world.defined("new")
+    queue = await world.known("new")
+    taken: list[Lease] = []
+    taker = Taker(queue, 0)  # type: ignore[arg-type]
+    wanted: dict[int, int] = {}
+
+    def take() -> None:
+        for visibility_ms in list(wanted):
+            if (lease := queue.take(1, taker, visibility_ms)) is not None:
+                taken.append(lease)
+                del wanted[visibility_ms]
+
+    queue.on_ready(take, lambda: wanted)
+    for number in range(30):
+        wanted[VISIBILITY_MS + number] = 1
+        queue.wanted_changed()
+        await publish(queue, b"%d" % number)
+        await eventually(lambda sent=number: len(taken) > sent)
+    visitor = next(iter(world.services[1].visitors.values()))
+    await eventually(lambda: len(visitor._grants) <= 4)
+    assert len(queue._grants) <= 4 and queue.stock.times == []
+    assert world.second.queues.of(queue.definition).all[0].main.core.in_flight == 30

@@ -24,8 +24,7 @@ from backend_store.model import (
     PushqError,
     QueueDefinition,
 )
-from backend_store.remote import home as homes
-from backend_store.remote import moving
+from backend_store.remote import adopted, moving
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
@@ -55,7 +54,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are forgotten when nothing is left there."""
     monkeypatch.setattr(moving, "MOVE_FORGET_MS", -1_000_000_000)
     monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -279,7 +278,7 @@ async def test_a_companion_in_use_does_not_become_a_queue_of_its_own(world: Worl
 async def test_a_queue_that_is_back_before_its_old_rows_went_begins_above_its_floor(
     world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 60)
+    monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 60)
     store = await world.ready()
     queue = await in_cluster(store, "eu")
     placed_at(await publish(queue, b"1"))
@@ -447,7 +446,7 @@ async def test_a_move_is_given_up_and_publishes_go_on_where_they_went(world: Wor
     await store.moves.begin(TENANT, "q", "eu")
     await eventually(lambda: definition(store, "q").moving_to is not None)
     if not queue.home.is_first:
-        await queue.home.adopt([definition(store, "q")])
+        await queue.home.adopted.tell([definition(store, "q")])
     waits = begin(queue, b"1")
     await asyncio.sleep(0.2)
     assert not waits.done(), "it is refused, and waits for where to go"
@@ -564,10 +563,10 @@ async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_ag
 
             patched.setattr(moving.Moves, "_arrive", never)
             for home in store.clusters["hosts"].homes:
-                patched.setattr(home, "defined_elsewhere", lambda changed: None)
+                patched.setattr(home.adopted, "defined_elsewhere", lambda changed: None)
             await store.moves.begin(TENANT, queue.name, "main")
             await eventually(lambda: definition(store, queue.name).moving_to is not None)
-            await store.clusters["hosts"].homes[0].adopt([definition(store, queue.name)])
+            await store.clusters["hosts"].homes[0].adopted.tell([definition(store, queue.name)])
             half = call(store.steady_ms() + 300 if is_late else 0)
             await eventually(lambda: queue.publishes_waiting > 0)
             if is_late:

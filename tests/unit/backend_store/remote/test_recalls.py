@@ -51,14 +51,15 @@ class Home:
         self.recalling = asyncio.Semaphore(RECALL_ASKS_MAX)
         self.line = SimpleNamespace(unavailable=lambda: Unavailable("gone"))
         self.asked: list[FindKnown] = []
-        self.adopted: list[int] = []
+        self.adopted = self
+        self.told: list[int] = []
         self._answers: asyncio.Queue[list[Answer] | PushqError] = asyncio.Queue()
 
     def knows(self, definition: Any) -> bool:
-        return definition.version in self.adopted
+        return definition.version in self.told
 
-    async def adopt(self, definitions: list[Any]) -> None:
-        self.adopted += [one.version for one in definitions]
+    async def tell(self, definitions: list[Any]) -> None:
+        self.told += [one.version for one in definitions]
 
     async def ask(self, asked: FindKnown, *, may_repeat: bool) -> msgspec.Raw:
         assert may_repeat
@@ -134,7 +135,7 @@ async def test_what_comes_while_a_request_is_under_way_goes_with_the_next_one(ho
     assert [type(one[0]) for one in (*first, *later)] == [OnTheMove] * 8
     last = recall(asking)
     await home.answer()
-    assert len(last) == 1 and home.adopted == [3]
+    assert len(last) == 1 and home.told == [3]
 
 
 async def test_each_call_has_its_own_answer(home: Home, asking: Recalls) -> None:

@@ -31,8 +31,7 @@ from backend_store.model import (
     QueueConfig,
     Whereabouts,
 )
-from backend_store.remote import home as homes
-from backend_store.remote import moving, routes
+from backend_store.remote import adopted, moving, routes
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
@@ -75,7 +74,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are forgotten when nothing is left there."""
     monkeypatch.setattr(moving, "MOVE_FORGET_MS", -1_000_000_000)
     monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(homes, "DROP_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +210,7 @@ async def test_a_slot_that_came_waits_for_what_is_left_of_it_elsewhere_and_other
     store = await world.ready()
     queue = await in_cluster(store, "", ordering="strict")
     await published(queue, *KEYS)
-    held = Taker(queue, 1_000)  # type: ignore[arg-type]
+    held = Taker(queue, len(KEYS))  # type: ignore[arg-type]
     await eventually(lambda: len(held.bodies) == len(KEYS))
     await store.moves.spread(TENANT, queue.name, ["main", "eu"])
     await eventually(lambda: definition(store, queue.name).beside != ())
@@ -544,7 +543,7 @@ async def test_a_split_is_given_up_before_it_has_begun_to_arrive(world: World, m
         patched.setattr(moving.Moves, "_arrive", never)
         await store.moves.spread(TENANT, queue.name, ["main", "eu"])
         await eventually(lambda: definition(store, queue.name).moving_to is not None)
-        await eventually(lambda: queue.home.knows(definition(store, queue.name)))
+        await eventually(lambda: queue.home.adopted.knows(definition(store, queue.name)))
         waiting = [begin(queue, key.encode(), key=key) for key in KEYS]
         await asyncio.sleep(0.05)
         assert not all(one.done() for one in waiting), "those that are to go wait"
@@ -654,7 +653,7 @@ async def test_a_whole_move_of_a_strict_queue_waits_for_what_its_slots_wait_for(
         assert (move.source, move.to, move.share) == ("main", "asia", 1.0)
         assert definition(store, queue.name).moving_to is None and store.moves.goal(queue.definition) == ["asia"]
         placed_at(await publish(queue, b"3", key=key))
-        taker = Taker(queue, 10)  # type: ignore[arg-type]
+        taker = Taker(queue, 1)  # type: ignore[arg-type]
         await eventually(lambda: bool(taker.bodies))
         await asyncio.sleep(0.1)
         assert taker.bodies == [b"1"]
@@ -709,7 +708,7 @@ async def test_slots_that_stay_go_on_while_the_others_wait(world: World, monkeyp
         patched.setattr(moving.Moves, "_arrive", never)
         await store.moves.begin(TENANT, queue.name, "main")
         known = definition(store, queue.name)
-        await eventually(lambda: any(home.knows(known) for home in store.clusters["eu"].homes))
+        await eventually(lambda: any(home.adopted.knows(known) for home in store.clusters["eu"].homes))
         waits = begin(queue, b"there", key=there[0])
         await eventually(lambda: queue.publishes_waiting == 1)
         placed_at(await publish(queue, b"here", key=here[0]))

@@ -182,6 +182,43 @@ async def test_a_lease_of_before_is_its_gateways_own_again() -> None:
         assert (held.unknown, held.messages) == ([], 0)
 
 
+@pytest.mark.parametrize("lease_mode", ["memory", "replicated"])
+async def test_a_count_that_a_gateway_ends_begins_anew(lease_mode: str) -> None:
+    """Its consumers choose visibility times, and each that was ever asked with would stay for the connection's life."""
+    store = await opened()
+    queue = await made(store, "q", lease_mode=lease_mode)
+    await published(queue, *map(draft, "12345"))
+    place, service = Place("default", "q", queue.uid), StoreService(store)
+    async with visited(store, service) as (line, gateway):
+        for number in range(1, 5):
+            line.want(Want(place, 1_000_000 + number, 1, 10))
+            await eventually(lambda sent=number: gateway.messages == sent)
+            line.want(Want(place, 1_000_000 + number, 0, 0))
+        line.want(Want(place, 1_000_001, 1, 10))
+        await eventually(lambda: gateway.messages == 5)
+        assert [visibility_ms for _, visibility_ms in service.visitors["gateway"]._grants] == [1_000_001]
+        line.want(Want(place, 1_000_001, 0, 0))
+        line.want(Want(place, 1_000_001, 2, 10))  # in the same frame
+        await published(queue, draft("6"), draft("7"), draft("8"))
+        await eventually(lambda: gateway.messages == 7)
+        assert queue.stats().in_flight == 7, "nothing that it holds has ended with its count"
+
+
+async def test_what_waits_for_the_disk_when_its_count_ends_is_free() -> None:
+    store = await opened()
+    queue = await made(store, "q", lease_mode="replicated")
+    await published(queue, draft("1"))
+    place, service = Place("default", "q", queue.uid), StoreService(store)
+    async with visited(store, service) as (line, gateway):
+        visitor = service.visitors["gateway"]
+        visitor.heard(Wants([Want(place, 1_000_000, 1, 10)]))
+        assert queue.stats().in_flight == 1
+        visitor.heard(Wants([Want(place, 1_000_000, 0, 0)]))
+        assert (queue.stats().in_flight, visitor.pending_bytes, gateway.messages) == (0, 0, 0)
+        line.want(Want(place, 2_000_000, 1, 10))
+        await eventually(lambda: gateway.messages == 1)
+
+
 async def left_leased() -> tuple[Place, str, MemoryEngine]:
     """A queue's place, the one lease of its three messages, and the disk that has both."""
     store = await opened()

@@ -1,0 +1,337 @@
+"""Which of the queues that are defined elsewhere one shard has taken over, as a gateway knows it.
+
+Definitions come from the first shard. A queue that lies in another one is told to that shard by every gateway that
+misses it there, so it makes no difference which of them dies between the one and the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from backend_store.client.embedded import owner_of
+from backend_store.metadata.relocation import as_known_in
+from backend_store.model import ClusterAway, Conflict, Overloaded, PushqError, QueueDefinition, Unavailable
+from backend_store.remote.limits import (
+    ADOPT_RETRY_SECONDS,
+    ADOPT_RETRY_SECONDS_MAX,
+    ADOPT_SECONDS_MAX,
+    ADOPTED_AT_ONCE_MAX,
+    CLAIM_RETRY_SECONDS,
+    DROP_AFTER_SECONDS,
+    LINE_CALLS_MAX,
+)
+from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues, NameCluster
+from backend_store.service.definitions import Definitions as News
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+    from backend_store.remote.store import RemoteBackends
+
+log = structlog.get_logger("pushq.remote")
+
+_uids = msgspec.msgpack.Decoder(list[int]).decode
+
+Waiting = Callable[[PushqError | None], None]
+"""Goes on once the shard has the queue, or is told why it has not."""
+
+
+class Adopted:
+    """See the file's first sentence."""
+
+    def __init__(self, home: Home, store: RemoteBackends) -> None:
+        self.is_ours = home.cluster.is_home
+        """Whether the shard takes what our home cluster defines, and nothing else."""
+        self._home = home
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._identity = ""
+        """Of the shard's metadata."""
+        self._there: dict[int, int] = {}
+        """Uid → version, of the queues that the shard has taken over."""
+        self._names: dict[tuple[str, str], int] = {}
+        self._waiting: dict[int, deque[Waiting]] = {}
+        self._is_claiming = self._is_adopting = self._is_dropping = False
+        self._defined_anew = asyncio.Event()
+        """Wakes who tells the shard what it lacks."""
+        self._knows_definers = True
+
+    def greeted(self, metadata: str) -> None:
+        """It says which metadata it has; "" by one of a version without further clusters."""
+        self._knows_definers = bool(metadata)
+        if metadata != self._identity:
+            self._identity = metadata
+            self.is_ours = self._home.cluster.is_home
+
+    def has(self, definition: QueueDefinition) -> bool:
+        """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
+        if self._home.is_first or definition.uid in self._home.moved:
+            return True
+        return definition.uid in self._there and definition.uid not in self._waiting
+
+    def knows(self, definition: QueueDefinition) -> bool:
+        """Whether it has been told of this version."""
+        return self._home.is_first or self._there.get(definition.uid, 0) >= definition.version
+
+    def when_there(self, definition: QueueDefinition, go_on: Waiting) -> None:
+        """Has `go_on` called, in the order of the calls, once the shard serves the queue."""
+        waiting = self._waiting.get(definition.uid)
+        if waiting is None:
+            waiting = self._waiting[definition.uid] = deque()
+            self._store.background(self._adopted_for(definition, waiting))
+        if len(waiting) >= LINE_CALLS_MAX:
+            go_on(Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500))
+        else:
+            waiting.append(go_on)
+
+    async def _adopted_for(self, definition: QueueDefinition, waiting: deque[Waiting]) -> None:
+        error: PushqError | None = self._home.line.unavailable()
+        try:
+            error = await self._adopt_soon(definition)
+        finally:
+            self._waiting.pop(definition.uid, None)
+            while waiting:
+                try:
+                    waiting.popleft()(error)
+                except Exception:
+                    log.exception("what waited for a queue failed", shard=self._home.shard, queue=definition.name)
+
+    async def _adopt_soon(self, definition: QueueDefinition) -> PushqError | None:
+        """None: the shard has it. The error, where it cannot be told in time; it may have no leader meanwhile."""
+        over = self._loop.time() + ADOPT_SECONDS_MAX
+        while True:
+            try:
+                await self.tell([definition])
+            except PushqError as error:
+                may_come = isinstance(error, Unavailable) and not self._home.cluster.is_away
+                if not may_come or self._loop.time() >= over:
+                    return error
+                await asyncio.sleep(ADOPT_RETRY_SECONDS)
+            else:
+                return None
+
+    async def tell(self, definitions: list[QueueDefinition]) -> None:
+        """Returns when the shard has them, as they are known here. Raises `PushqError`."""
+        if definitions and not self._store.first.line.is_open:
+            raise self._store.first.line.unavailable()  # it may have been deleted meanwhile, or have moved away
+        definitions = [self._as_told(one) for one in definitions]
+        definer = self._definer()
+        is_new = self._home is self._home.cluster.first and not self.is_ours
+        if is_new:
+            await self._name(is_only_asked=True)
+        await self._home.ask(AdoptQueues([] if is_new else definitions, definer), may_repeat=True)
+        if is_new:
+            await self._name()
+        self.is_ours = True
+        if is_new and definitions:
+            await self._home.ask(AdoptQueues(definitions, definer), may_repeat=True)
+
+    def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
+        """Of a companion its queue, which it lies with."""
+        known = self._store.metadata.queues.get((definition.tenant, owner_of(definition.name)))
+        if known is not None and known.uid == definition.uid:
+            definition = known
+        return as_known_in(definition, self._home.cluster.key, self._home.cluster.any_or(self._home.shard))
+
+    async def _name(self, *, is_only_asked: bool = False) -> None:
+        """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
+        asked = NameCluster(self._home.cluster.name, self._identity, is_only_asked)
+        try:
+            await self._store.ask(asked, may_repeat=True)
+        except Conflict as error:
+            self._home.cluster.why_not = error.detail
+            raise ClusterAway(error.detail, retry_after_ms=5_000) from None
+        if self._home.cluster.why_not:
+            self._home.cluster.why_not = ""
+            self._store.met()
+
+    async def drop(self, uids: Sequence[int], moved: Sequence[tuple[int, int]] = ()) -> None:
+        """Of queues that are defined no more; `moved` are those that lie here no more, with the versions that say so.
+        Raises `PushqError`."""
+        await self._home.ask(DropQueues(list(uids), self._definer(), tuple(moved)), may_repeat=True)
+
+    def _definer(self) -> str:
+        """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""
+        if self._home.cluster.is_home:
+            return ""
+        definer = self._store.definer
+        if not definer and not self._store.first.line.is_open:
+            raise self._store.first.line.unavailable()
+        if not (definer and self._knows_definers):
+            older = f"cluster {self._home.cluster.name!r}" if definer else "the home cluster"
+            raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
+        # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
+        if self._home is not self._home.cluster.first and not self._home.cluster.first.is_ours:
+            unsaid = f"cluster {self._home.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            detail = self._home.cluster.why_not or unsaid
+            raise Unavailable(detail, retry_after_ms=500)
+        return definer
+
+    async def _claim(self) -> None:
+        """Makes sure of a further cluster's shard before any queue is put there."""
+        told = ""
+        while self._home.line.is_open and not self.is_ours:
+            try:
+                await self.tell([])
+            except PushqError as error:
+                is_known = self._store.first.line.is_open  # else the home cluster is not there to be asked who it is
+                if self._home is self._home.cluster.first and is_known and error.detail != told:
+                    told = error.detail
+                    log.error(
+                        "a cluster gets no queues", cluster=self._home.cluster.name, shard=self._home.shard, reason=told
+                    )
+                await asyncio.sleep(CLAIM_RETRY_SECONDS)
+        self._is_claiming = False
+        if self.is_ours:
+            self.defined_elsewhere(list(self._store.metadata.queues.values()))
+
+    def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
+        """The first shard told of these: those that lie here are taken over, if they are not yet."""
+        is_able = self._home.line.is_open and self.is_ours and self._store.first.line.is_open
+        if is_able and any(self._lacks(one) for one in changed):
+            self._defined_anew.set()
+            if not self._is_adopting:
+                self._is_adopting = True
+                self._store.background(self._adopt_missing())
+        self.drop_soon()
+
+    def _lies_here(self, definition: QueueDefinition) -> bool:
+        return self._home.cluster.lies_in(definition, self._home.shard)
+
+    def _lacks(self, one: QueueDefinition) -> bool:
+        is_here = self._lies_here(one)
+        return is_here and self._there.get(one.uid, 0) < one.version and one.uid not in self._home.moved
+
+    async def _adopt_missing(self) -> None:
+        """Until it has all, or one of the two shards is lost: whichever comes back begins this anew."""
+        pause, told = ADOPT_RETRY_SECONDS, ""
+        try:
+            while (error := await self._adopt_all()) is not None:
+                if error.detail != told:
+                    told = error.detail
+                    log.info("a shard did not take its queues over", shard=self._home.shard, error=told)
+                self._defined_anew.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._defined_anew.wait(), pause)
+                pause = min(ADOPT_RETRY_SECONDS_MAX, 2 * pause)
+        finally:
+            self._is_adopting = False
+
+    async def _adopt_all(self) -> PushqError | None:
+        """Tells each leader of the shard each version that it lacks, once. The last error, where it is to be told
+        again."""
+        tried: set[tuple[int, int]] = set()
+        error: PushqError | None = None
+        connection = self._home.line.connections
+        while self._home.line.is_open and self._store.first.line.is_open:
+            if connection != self._home.line.connections:
+                connection = self._home.line.connections
+                tried.clear()
+            missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
+            missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
+            if not missing:
+                return error
+            tried.update((one.uid, one.version) for one in missing)
+            try:
+                await self.tell(missing)
+            except PushqError as refused:
+                error = refused
+        return None
+
+    def drop_soon(self) -> None:
+        """Some of what lies here may be defined no more."""
+        if not self._home.is_first and self.is_ours and not self._is_dropping and self._strangers():
+            self._is_dropping = True
+            self._store.background(self._drop())
+
+    def _strangers(self) -> list[int]:
+        known = self._store.metadata.queues
+        return [uid for name, uid in self._names.items() if not self._is_known(known.get(name), uid)]
+
+    def _is_known(self, definition: QueueDefinition | None, uid: int) -> bool:
+        return (
+            definition is not None
+            and definition.uid == uid
+            and self._home.cluster.lies_in(definition, self._home.shard)
+        )
+
+    async def _drop(self) -> None:
+        """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
+        refused is asked for again, until one of the two is lost: whichever comes back begins this anew."""
+        asked: set[int] = set()
+        pause, told, connection = DROP_AFTER_SECONDS, "", self._home.line.connections
+        try:
+            while True:
+                await asyncio.sleep(pause)
+                if connection != self._home.line.connections:  # another leader may have what this one has dropped
+                    connection = self._home.line.connections
+                    asked.clear()
+                strangers = [uid for uid in self._strangers() if uid not in asked] if self.is_ours else []
+                if not strangers:
+                    return
+                try:
+                    gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
+                    if gone:
+                        await self._drop_of(set(gone))
+                except PushqError as error:
+                    if error.detail != told:
+                        told = error.detail
+                        log.info("a shard did not drop its queues", shard=self._home.shard, error=told)
+                    if not (self._home.line.is_open and self._store.first.line.is_open):
+                        return
+                    pause = min(ADOPT_RETRY_SECONDS_MAX, 2 * pause)
+                else:
+                    pause = DROP_AFTER_SECONDS
+                    asked.update(strangers)
+        finally:
+            self._is_dropping = False
+
+    async def _drop_of(self, uids: set[int]) -> None:
+        """As they are known now: one may have come back meanwhile."""
+        gone, moved = [], []
+        for name, uid in self._names.items():
+            known = self._store.metadata.queues.get(name) if uid in uids else None
+            if known is not None and known.uid == uid:
+                if not self._lies_here(known):
+                    moved.append((uid, known.version))
+            elif uid in uids:
+                gone.append(uid)
+        await self.drop(gone, moved)
+
+    def _gone(self, uids: list[int]) -> GoneQueues:
+        return GoneQueues(uids, self._home.cluster.key, self._home.cluster.any_or(self._home.shard))
+
+    def told(self, news: News, *, is_first: bool) -> None:
+        if is_first:
+            self._there.clear()
+            self._names.clear()
+        for name in news.queues_gone:
+            if (uid := self._names.pop(name, None)) is not None:
+                self._there.pop(uid, None)
+        for definition in news.queues:
+            is_new = definition.uid not in self._there
+            name = definition.tenant, definition.name
+            if (before := self._names.get(name)) is not None and before != definition.uid:
+                self._there.pop(before, None)
+            self._names[name] = definition.uid
+            self._there[definition.uid] = definition.version
+            if is_new and not is_first:
+                self._home.came_to_be(definition)
+        if is_first:
+            self._loop.call_soon(self._begin)
+        else:
+            self.drop_soon()
+
+    def _begin(self) -> None:
+        """It is connected, and what it has is known."""
+        if self.is_ours:
+            self.defined_elsewhere(list(self._store.metadata.queues.values()))
+        elif not self._is_claiming:
+            self._is_claiming = True
+            self._store.background(self._claim())
