@@ -40,6 +40,7 @@ from backend_store.model import (
     QueueDefinition,
 )
 from backend_store.node.calls import PublishReply
+from backend_store.node.following import Follower, Following
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.remains import Remains
@@ -71,6 +72,7 @@ class Partitions:
         self._late: list[tuple[list[Block], PublishReply, bool, int]] = []
         """Calls by those who were just told that an earlier one of theirs is refused: behind all that wait."""
         self._listeners: list[Callable[[], None]] = []
+        self._following = Following()
 
     # ------------------------------------------------------------------------------------------------ which they are
 
@@ -169,7 +171,7 @@ class Partitions:
         """Stores messages under an idempotency key. With one partition the key is bound in the same commit. With
         several the key is bound first, in the partition of its own slot, since each repeat must ask in the same place;
         then each message is known by its own id. So it is where the queue lies in several places, too, or did when the
-        call was encoded: these may be some of its messages.
+        call was encoded: these may be some of its messages. In strict order what comes behind waits meanwhile.
         """
         is_apart = self.map is not None or bool(self.definition.takes) or any(block.slots for block in blocks)
         if not is_apart:
@@ -182,13 +184,27 @@ class Partitions:
             reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
             return
 
+        bits = slot_bits(blocks, self.routing)
+        store = partial(self.publish, blocks, reply, dedupes=True, is_next=True, until_ms=until_ms)
+        follower: Follower | None = None
+        if blocks and self.config.ordering == "strict":
+            if (error := self._why_too_many(blocks)) is not None:
+                reply(error)
+                return
+            follower = self._following.enter(bits, blocks, store, is_ready=False)
+
         def bound(result: Published | PushqError) -> None:
-            if isinstance(result, PushqError):
-                reply(result)
-            elif result.is_repeat:
-                reply(msgspec.structs.replace(result, count=sum(block.count for block in blocks)))
-            else:
-                self.publish(blocks, reply, dedupes=True, until_ms=until_ms)
+            if isinstance(result, Published) and not result.is_repeat:
+                if follower is None:
+                    store()
+                else:
+                    self._following.ready(follower)
+                return
+            if isinstance(result, Published):
+                result = msgspec.structs.replace(result, count=sum(block.count for block in blocks))
+            reply(result)
+            if follower is not None:
+                self._following.over(follower)
 
         self._by_number[owner].publish(
             [],
@@ -196,7 +212,7 @@ class Partitions:
             slots=1 << slot,
             version=version,
             claim=claim,
-            follows=slot_bits(blocks, self.routing),
+            follows=bits,
             until_ms=until_ms,
         )
 
@@ -215,9 +231,20 @@ class Partitions:
         dedupes: bool = False,
         moves: bool = False,
         stays: bool = False,
+        is_next: bool = False,
         until_ms: int = 0,
     ) -> None:
-        """Stores messages, each in its partition; `reply` runs when all are durable or refused."""
+        """Stores messages, each in its partition; `reply` runs when all are durable or refused. `is_next`: nothing is
+        before them that they would have to wait for."""
+        if not is_next and self._following and not must_fit:
+            bits = slot_bits(blocks, self.routing)
+            if self._following.holds_up(bits):
+                store = partial(self.publish, blocks, reply, dedupes=dedupes, is_next=True, until_ms=until_ms)
+                if (error := self._why_too_many(blocks)) is not None:
+                    reply(error)
+                else:
+                    self._following.enter(bits, blocks, store, is_ready=True)
+                return
         if self.map is None:
             self.first.publish(
                 blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms
@@ -226,6 +253,16 @@ class Partitions:
             self._late.append((blocks, reply, dedupes, until_ms))
         else:
             self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms)
+
+    def _why_too_many(self, blocks: Sequence[Block]) -> PushqError | None:
+        """Why these must not wait for idempotency keys before them."""
+        messages = self._following.messages + sum(block.count for block in blocks)
+        size = self._following.size + sum(len(block.data) for block in blocks)
+        if messages <= INBOX_MESSAGES_MAX and size <= INBOX_BYTES_MAX:
+            return None
+        waiting = counted(self._following.messages, "message waits", "messages wait")
+        detail = f"queue {self.label!r}: {waiting} for idempotency keys to be written"
+        return Overloaded(detail, retry_after_ms=1000)
 
     def _route(
         self,

@@ -31,7 +31,6 @@ from backend_store.model import (
     ClusterAway,
     InvalidRequest,
     PeekPage,
-    Published,
     PushqError,
     QueueDefinition,
     QueueStats,
@@ -236,8 +235,9 @@ class PlacedQueue(PartedQueue):
     def bring(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, *, number: int
     ) -> None:
-        """Sends a call to where its messages lie. `number`: of the call, by which those go round that may lie
-        anywhere."""
+        """Sends a call to where its messages lie; its key is bound already, where that is apart from them, and in each
+        place that gets some of them with these. `number`: of the call, by which those go round that may lie anywhere.
+        """
         if self._routes is None:
             self.current.publish(blocks, reply, claim, until_ms=until_ms)
             return
@@ -246,38 +246,12 @@ class PlacedQueue(PartedQueue):
         except PushqError as error:
             reply(error)
             return
-        if claim is None:
-            _bring(bound, reply, None, until_ms)
-        else:
-            self._bring_claimed(self._routes.part_of(slot_of(claim.key)), bound, blocks, reply, claim, until_ms)
+        _bring(bound, reply, claim, until_ms)
 
-    def _bring_claimed(
-        self,
-        owner: RemoteQueue | ClusterAway,
-        bound: list[Bound],
-        blocks: list[Block],
-        reply: PublishReply,
-        claim: Claim,
-        until_ms: int,
-    ) -> None:
-        """Its key is bound where the key's own slot lies, since each repeat must ask in the same place; and with that
-        in each place that gets some of its messages."""
-        if isinstance(owner, ClusterAway):
-            reply(owner)
-            return
-        if all(one.part is owner for one in bound):
-            _bring(bound, reply, claim, until_ms)
-            return
-
-        def told(result: Published | PushqError) -> None:
-            if isinstance(result, PushqError):
-                reply(result)
-            elif result.is_repeat:
-                reply(msgspec.structs.replace(result, count=sum(block.count for block in blocks)))
-            else:
-                _bring(bound, reply, claim, until_ms)
-
-        owner.publish([], told, claim, until_ms=until_ms)
+    def key_apart(self, claim: Claim, bits: int) -> RemoteQueue | ClusterAway | None:
+        """Where an idempotency key is bound by itself, before messages with these slots go where some of them lie
+        apart from it. None: it is bound where they are, with them."""
+        return None if self._routes is None else self._routes.apart_from(slot_of(claim.key), bits)
 
     @property
     def publishes_waiting(self) -> int:

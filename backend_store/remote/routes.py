@@ -45,8 +45,8 @@ class Routes:
         self._parts = parts
         self._routing = routing
         owners = [0] * SLOTS
-        for number, place in enumerate(places):
-            bits = unpacked(place.slots)
+        self._slots = [unpacked(place.slots) for place in places]
+        for number, bits in enumerate(self._slots):
             for slot in range(SLOTS):
                 if bits >> slot & 1:
                     owners[slot] = number
@@ -59,8 +59,10 @@ class Routes:
         found = divided(blocks, self._routing, self._places, turn, seal)
         return [Bound(self._parts[share.partition], share) for share in found]
 
-    def part_of(self, slot: int) -> RemoteQueue | ClusterAway:
-        return self._parts[self._places.owners[slot]]
+    def apart_from(self, slot: int, others: int) -> RemoteQueue | ClusterAway | None:
+        """Who has a slot; None where that one has all others, too, which are given as bits with `UNKEYED`."""
+        owner = self._places.owners[slot]
+        return self._parts[owner] if others & ~self._slots[owner] else None
 
     @property
     def encoding(self) -> SlotTable:

@@ -1,10 +1,11 @@
 """Publishes to a queue that may move to another cluster, in the order in which they came.
 
-Nearly always a call goes to where its slots lie, at once. It waits here in two cases:
+Nearly always a call goes to where its slots lie, at once. It waits here in three cases:
 
 - Where its slots lay takes no more publishes of them. Calls that it refused wait for the definition that says where the
   slots lie now, and all calls of the same slots that came after them wait behind them. They go on when everything of
   those slots that was sent before has its answer: nothing may be overtaken by what was sent before it.
+- It has an idempotency key that lies in another place than some of its messages: the key is bound first.
 - The slots came from elsewhere, and the call may be a repeat of what was published there. Former places are asked
   first: they refuse what they do not know, and what they know is left out of what the present place is brought.
 
@@ -29,6 +30,7 @@ from backend_store.core.split import Share, message_slots, slot_bits
 from backend_store.model import (
     Block,
     Claim,
+    ClusterAway,
     FormerPlace,
     Offset,
     OnTheMove,
@@ -48,6 +50,7 @@ from backend_store.remote.routes import apart, divided
 
 if TYPE_CHECKING:
     from backend_store.remote.placed import PlacedQueue
+    from backend_store.remote.queue import RemoteQueue
 
 
 class _Placed(NamedTuple):
@@ -100,6 +103,7 @@ class _Call:
         "blocks",
         "claim",
         "is_asking",
+        "is_bound",
         "is_over",
         "is_ready",
         "messages",
@@ -125,6 +129,8 @@ class _Call:
         """Former places that have said what they know of it."""
         self.is_asking = False
         """One of them is being asked."""
+        self.is_bound = False
+        """Its idempotency key is, where that is apart from its messages."""
         self.is_ready = False
         """All of them have said it."""
         self.is_over = False
@@ -164,12 +170,13 @@ class Turnover:
 
     def publish(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
         self._number += 1
-        knowing = self._knowing(blocks, claim)
-        if not self._line and not self.closed and not knowing:
-            self._send(self._number, blocks, reply, claim, until_ms, self._bits_of(blocks, claim))
+        bits = self._bits_of(blocks, claim)
+        waits = bool(self._knowing(blocks, claim)) or self._key_apart(bits, claim) is not None
+        if not self._line and not self.closed and not waits:
+            self._send(self._number, blocks, reply, claim, until_ms, bits)
             return
-        bits, blocked = self._bits_of(blocks, claim), self._blocked
-        if not knowing and not bits & blocked:
+        blocked = self._blocked
+        if not waits and not bits & blocked:
             self._send(self._number, blocks, reply, claim, until_ms, bits)
         elif bits & blocked and bits & ~blocked and claim is None and (parts := self._apart(blocks, blocked)):
             answer = Gathered(parts, reply)
@@ -206,6 +213,10 @@ class Turnover:
             return EVERY_SLOT
         bits = slot_bits(blocks, self._queue.routing)
         return bits if claim is None else bits | 1 << slot_of(claim.key)
+
+    def _key_apart(self, bits: int, claim: Claim | None) -> RemoteQueue | ClusterAway | None:
+        """Where a call's key is bound by itself; None: it has none, or that lies where all of its messages do."""
+        return None if claim is None else self._queue.key_apart(claim, bits)
 
     def _apart(self, blocks: list[Block], blocked: int) -> list[Share]:
         """A call in two, where that can be: what has to wait, and what need not."""
@@ -283,7 +294,7 @@ class Turnover:
         self._turns += 1
         waiting = list(self._line)
         for call in waiting:  # the place that it came from last may know of it, too, and so may others by now
-            call.is_ready = False
+            call.is_ready = call.is_bound = False
             call.asked.clear()
         for call in waiting:
             if not call.is_asking and not call.is_over:
@@ -368,6 +379,10 @@ class Turnover:
             return  # it is asked about when it is known where its slots lie
         former = next((one for one in self._knowing(call.blocks, call.claim) if one.place not in call.asked), None)
         if former is None:
+            part = None if call.is_bound else self._key_apart(call.bits, call.claim)
+            if part is not None:
+                self._bind(call, part)
+                return
             call.is_ready = True
             self._go_on()
             return
@@ -398,6 +413,36 @@ class Turnover:
             part.recall(call.blocks, call.claim, told)
         else:
             part.publish(call.blocks, told, call.claim, until_ms=call.until_ms)
+
+    def _bind(self, call: _Call, part: RemoteQueue | ClusterAway) -> None:
+        """Has the key of a call bound where the key's own slot lies, since each repeat must ask in the same place. It
+        goes on then, and its messages are known one by one under the key wherever they go."""
+        if isinstance(part, PushqError):
+            self._let_go(call, part)
+            return
+        assert call.claim is not None, "its key is apart"
+        call.is_asking, turns, slot = True, self._turns, slot_of(call.claim.key)
+
+        def told(result: Published | PushqError) -> None:
+            if call.is_over:
+                return
+            if is_refused(result):
+                call.is_asking = False
+                if turns == self._turns:
+                    self.closed |= 1 << slot
+                    self._watch()
+                    self._queue.refused_here()
+                else:
+                    self._ask(call)
+            elif isinstance(result, PushqError):
+                self._let_go(call, result)
+            elif result.is_repeat:
+                self._let_go(call, msgspec.structs.replace(result, count=call.messages))
+            else:
+                call.is_bound = turns == self._turns
+                self._ask(call)
+
+        part.publish([], told, call.claim, until_ms=call.until_ms)
 
     def _let_go(self, call: _Call, result: Published | PushqError) -> None:
         """It has its answer before anything went to where the queue lies now."""

@@ -10,10 +10,20 @@ from backend_store.client.embedded import EmbeddedQueue
 from backend_store.core.chunk import blocks_of
 from backend_store.core.slots import first_table, slot_of
 from backend_store.core.split import Share
-from backend_store.model import Block, Offset, Original, Overloaded, Published, PushqError, QueueFull
+from backend_store.model import (
+    Block,
+    Claim,
+    IdempotencyMismatch,
+    Offset,
+    Original,
+    Overloaded,
+    Published,
+    PushqError,
+    QueueFull,
+)
 from backend_store.node import partitions as module
 from backend_store.node.partitions import Gathered, gathered
-from tests.support.node_world import NodeWorld
+from tests.support.node_world import TENANT, NodeWorld
 from tests.support.partitioned import (
     KEYS,
     draft,
@@ -364,3 +374,95 @@ def test_the_totals_of_a_queue_never_fall(world: NodeWorld) -> None:
     rest(world)
     stats = world.queue("q").stats()
     assert (stats.published_total, stats.acked_total) == (40, 40)
+
+
+# --------------------------------------------------------------------------------- strict order and idempotency keys
+
+
+def claimed(world: NodeWorld, made: EmbeddedQueue, name: str, *numbers: int, key: str) -> list[Published | PushqError]:
+    """Begins a call under an idempotency key; the list fills with its answer."""
+    answers: list[Published | PushqError] = []
+    drafts = [draft(number, key, id=f"{name}-{number}") for number in numbers]
+    claim = Claim(name.encode().ljust(16, b"k"), name.encode().ljust(16, b"p"))
+    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append, claim))
+    return answers
+
+
+def begun(world: NodeWorld, made: EmbeddedQueue, *numbers: int, key: str) -> list[Published | PushqError]:
+    answers: list[Published | PushqError] = []
+    drafts = [draft(number, key) for number in numbers]
+    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append))
+    return answers
+
+
+def test_nothing_overtakes_a_call_of_its_key_whose_idempotency_key_is_bound_first(world: NodeWorld) -> None:
+    """It lies in a partition of its own, so its messages came a commit later than those that were sent behind them."""
+    made = queue(world, ordering="strict", partitions=3)
+    answers = []
+    for number in range(0, 30, 3):
+        answers += [claimed(world, made, f"c{number}", number, key="k1"), begun(world, made, number + 1, key="k1")]
+        answers += [claimed(world, made, f"d{number}", number + 2, key="k1")]
+    world.settle()
+    assert [published(one).others for one in answers] == [None] * 30
+    assert drain(world, made) == list(range(30))
+
+
+def test_what_has_other_keys_of_messages_waits_for_no_idempotency_key(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    waits = claimed(world, made, "c", 1, key="k1")
+    behind = begun(world, made, 2, key="k1")
+    other = begun(world, made, 3, key="k2")
+    assert made._partitions._following.messages == 2, "of both with the key, and of no other"
+    world.let_go()
+    assert all(published(one) for one in (waits, behind, other))
+    assert len(made._partitions._following) == 0
+
+
+def test_without_strict_order_nothing_waits_for_idempotency_keys(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    world.hold()
+    claimed(world, made, "c", 1, key="k1")
+    begun(world, made, 2, key="k1")
+    assert len(made._partitions._following) == 0
+    world.let_go()
+    assert sorted(drain(world, made)) == [1, 2]
+
+
+def test_a_repeat_and_a_key_of_another_payload_hold_nobody_up(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    first = claimed(world, made, "c", 1, key="k1")
+    world.settle()
+    again = claimed(world, made, "c", 1, key="k1")
+    drafts = blocks_of([draft(9, "k1", id="c-9")]).blocks
+    wrong: list[Published | PushqError] = []
+    world.tell(lambda: made.publish(drafts, wrong.append, Claim(b"c".ljust(16, b"k"), bytes(16))))
+    behind = begun(world, made, 2, key="k1")
+    world.settle()
+    assert published(first).others is None and published(again).others is not None
+    assert isinstance(wrong[0], IdempotencyMismatch)
+    assert published(behind).count == 1 and len(made._partitions._following) == 0
+    assert drain(world, made) == [1, 2]
+
+
+def test_only_so_much_waits_for_idempotency_keys(world: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INBOX_MESSAGES_MAX", 3)
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    first = claimed(world, made, "c", 1, 2, key="k1")
+    second = begun(world, made, 3, key="k1")
+    third, fourth = begun(world, made, 4, key="k1"), claimed(world, made, "d", 5, key="k1")
+    assert all(isinstance(one[0], Overloaded) and one[0].retry_after_ms for one in (third, fourth))
+    world.let_go()
+    assert published(first).count == 2 and published(second).count == 1
+    assert drain(world, made) == [1, 2, 3]
+
+
+def test_a_queue_that_is_deleted_answers_who_waits_for_idempotency_keys(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    answers = [claimed(world, made, "c", 1, key="k1"), begun(world, made, 2, key="k1")]
+    world.start(world.store.delete_queue(TENANT, "q"))
+    world.let_go()
+    assert [len(one) for one in answers] == [1, 1]
+    assert len(made._partitions._following) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -621,9 +621,45 @@ async def test_calls_of_several_keys_that_follow_each_other_keep_their_order(wor
     await producing
     results = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_S)
     assert [one for one in results if not isinstance(one, Published) or one.others] == []
-    found: dict[str, list[int]] = {key: [] for key in KEYS[:16]}
+    await _in_order(queue, {key: sent[key] for key in KEYS[:16]})
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_calls_under_an_idempotency_key_keep_their_order_with_those_that_follow(
+    world: World, partitions: int
+) -> None:
+    """Their key is bound first, in another cluster than some of their messages lie in: the next call overtook them."""
+    store = await world.ready()
+    queue = await in_cluster(store, "", ordering="strict", partitions=partitions)
+    await spread(store, queue.name, "main", "eu")
+    await eventually(lambda: all(one.is_settled for one in definition(store, queue.name).former))
+    keys, rounds = KEYS[:8], 20
+    answers: list[asyncio.Future[Published | PushqError]] = []
+
+    def send(number: int, *keys: str, claim: str | None = None) -> None:
+        bodies = [f"{key} {number}".encode() for key in keys]
+        hashes = [f"{claim}-{at}".encode().ljust(16, b"i") for at in range(len(keys))] if claim else None
+        columns = Columns(KIND_JSON, bodies, {"key": list(keys)}, hashes=hashes)
+        claimed = Claim(claim.encode().ljust(16, b"k"), claim.encode().ljust(16, b"p")) if claim else None
+        done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+        queue.publish(list(queue.blocks(columns, None).blocks), done.set_result, claimed)
+        answers.append(done)
+
+    for number in range(0, 3 * rounds, 3):
+        send(number, *keys, claim=f"c{number}")
+        for key in keys:
+            send(number + 1, key)
+        send(number + 2, *keys, claim=f"c{number + 2}")
+    results = await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_S)
+    assert [one for one in results if not isinstance(one, Published) or one.others] == []
+    await _in_order(queue, dict.fromkeys(keys, 3 * rounds))
+
+
+async def _in_order(queue: PlacedQueue, sent: Mapping[str, int]) -> None:
+    """Each key's messages, so many, are delivered in their order, and acked."""
+    found: dict[str, list[int]] = {key: [] for key in sent}
     taker = Taker(queue, 16)  # type: ignore[arg-type]
-    while sum(map(len, found.values())) < sent.total():
+    while sum(map(len, found.values())) < sum(sent.values()):
         await eventually(lambda: bool(taker.leases))
         bodies, receipts = taker.bodies, taker.receipts
         taker.bodies, taker.leases = [], []
@@ -633,7 +669,7 @@ async def test_calls_of_several_keys_that_follow_each_other_keep_their_order(wor
         assert all(await settle(queue, receipts))
         taker.credit = 16
         queue.wanted_changed()
-    assert found == {key: list(range(sent[key])) for key in found}
+    assert found == {key: list(range(count)) for key, count in sent.items()}
 
 
 async def test_a_whole_move_of_a_strict_queue_waits_for_what_its_slots_wait_for(world: World) -> None:

@@ -11,7 +11,18 @@ import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.slots import ALL_SLOTS, EVERY_SLOT, Routing, packed
-from backend_store.model import Block, FormerPlace, Offset, OnTheMove, Original, Published, PushqError, Whereabouts
+from backend_store.model import (
+    Block,
+    Claim,
+    ClusterAway,
+    FormerPlace,
+    Offset,
+    OnTheMove,
+    Original,
+    Published,
+    PushqError,
+    Whereabouts,
+)
 from backend_store.remote.turnover import Turnover
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +54,9 @@ class Queue:
     def __init__(self, *former: FormerPlace) -> None:
         self.now_ms = 1_000
         self.current = Part()
+        self.keys: Part | PushqError | None = None
+        """Where idempotency keys are bound, if that is apart from the messages."""
+        self.refusals = 0
         self.former = {one.place: Part() for one in (US, EU)}
         self.definition = SimpleNamespace(former=former)
 
@@ -55,14 +69,21 @@ class Queue:
     def bring(self, blocks: list[Block], reply: Any, claim: Any, until_ms: int, *, number: int) -> None:
         self.current.publish(blocks, reply, claim, until_ms=until_ms)
 
-    def refused_here(self) -> None: ...
+    def key_apart(self, claim: Claim, bits: int) -> Part | PushqError | None:
+        return self.keys
+
+    def refused_here(self) -> None:
+        self.refusals += 1
 
 
-def publish(turnover: Turnover, body: bytes, *, has_id: bool = False, until_ms: int = 9_000) -> Said:
+def publish(
+    turnover: Turnover, body: bytes, *, has_id: bool = False, claim: bytes | None = None, until_ms: int = 9_000
+) -> Said:
     said: Said = []
     hashes: Sequence[bytes] | None = [body.ljust(16, b"\0")] if has_id else None
     blocks = column_blocks(Columns(KIND_JSON, [body], {}, hashes=hashes), None).blocks
-    turnover.publish(list(blocks), said.append, None, until_ms)
+    claimed = None if claim is None else Claim(claim.ljust(16, b"k"), body.ljust(16, b"p"))
+    turnover.publish(list(blocks), said.append, claimed, until_ms)
     return said
 
 
@@ -122,3 +143,76 @@ async def test_a_place_that_took_publishes_again_is_asked_again() -> None:
     assert len(queue.current.calls) == 1
     [answer] = said
     assert isinstance(answer, Published) and answer.others == {0: Original(7, 0)}
+
+
+async def test_what_follows_a_call_whose_key_is_bound_elsewhere_waits_for_it() -> None:
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    queue.keys = keys = Part()
+    publish(turnover, b"1", claim=b"a")
+    publish(turnover, b"2")
+    publish(turnover, b"3", claim=b"b")
+    assert (len(keys.calls), len(queue.current.calls)) == (2, 0), "keys are bound side by side"
+    keys.calls[1](Published(0, Offset(-1), 0))
+    assert not queue.current.calls, "the first one's is not"
+    keys.calls[0](Published(0, Offset(-1), 0))
+    assert len(queue.current.calls) == 3
+    assert not turnover.waiting
+
+
+@pytest.mark.parametrize("said", [Published(0, Offset(7), 0, is_repeat=True), ClusterAway("it is away")])
+async def test_a_key_that_is_known_or_cannot_be_bound_is_the_answer_and_holds_nobody_up(
+    said: Published | PushqError,
+) -> None:
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    queue.keys = keys = Part()
+    first = publish(turnover, b"1", claim=b"a")
+    publish(turnover, b"2")
+    keys.calls[0](said)
+    [answer] = first
+    assert answer is said if isinstance(said, PushqError) else isinstance(answer, Published) and answer.count == 1
+    assert len(queue.current.calls) == 1
+    queue.keys = ClusterAway("nobody here reaches it")
+    assert publish(turnover, b"3", claim=b"b") == [queue.keys]
+
+
+async def test_a_key_whose_slot_goes_elsewhere_is_bound_where_it_went() -> None:
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    queue.keys = before = Part()
+    said = publish(turnover, b"1", claim=b"a")
+    publish(turnover, b"2", claim=b"b")
+    before.calls[0](OnTheMove("its slot has gone"))
+    assert queue.refusals == 1 and not said
+    before.calls[1](Published(0, Offset(-1), 0))  # b is bound where b's slot lay until now
+    queue.keys = after = Part()
+    turnover.turn()
+    assert len(after.calls) == 2 and not queue.current.calls
+    for reply in after.calls:
+        reply(Published(0, Offset(-1), 0))
+    assert len(queue.current.calls) == 2
+
+
+async def test_a_key_that_is_being_bound_when_places_change_is_bound_again() -> None:
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    queue.keys = before = Part()
+    publish(turnover, b"1", claim=b"a")
+    turnover.turn()
+    queue.keys = after = Part()
+    before.calls[0](Published(0, Offset(-1), 0))
+    assert len(after.calls) == 1 and not queue.current.calls
+    after.calls[0](Published(0, Offset(-1), 0))
+    assert len(queue.current.calls) == 1
+
+
+async def test_a_key_that_is_not_bound_in_time_is_answered_once() -> None:
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    queue.keys = keys = Part()
+    said = publish(turnover, b"1", claim=b"a", until_ms=2_000)
+    queue.now_ms = 2_001
+    turnover._give_up()
+    keys.calls[0](Published(0, Offset(-1), 0))
+    assert len(said) == 1 and not queue.current.calls
