@@ -90,9 +90,9 @@ class Poll:
             self.ready.set_result(None)
 
     def sendable(self) -> None:
-        if self.durable is not None and all(lease.durable for lease in self.leases):
-            self.durable.set_result(None)
-            self.durable = None
+        durable = self.durable
+        if durable is not None and not durable.done() and all(lease.durable for lease in self.leases):
+            durable.set_result(None)
 
     async def sealed(self) -> None:
         """Returns when what it took may leave."""
@@ -131,19 +131,22 @@ async def receive_messages(
     feeder = hub.feeder(queue)
     feeder.add(poll)
     queue.consumers += 1
-    is_there = False
+    may_leave = False
     try:
-        is_there = await _wait(hub, queue, poll.ready, wait_ms, receive)
-    finally:
-        poll.full = True
-        feeder.remove(poll)
-        queue.consumers -= 1
+        try:
+            is_there = await _wait(hub, queue, poll.ready, wait_ms, receive)
+        finally:
+            poll.full = True
+            feeder.remove(poll)
+            queue.consumers -= 1
         if not is_there:
+            return None
+        await poll.sealed()
+        may_leave = True
+    finally:
+        if not may_leave:
             for lease in reversed(poll.leases):
                 queue.unsent(lease)
-    if not is_there:
-        return None
-    await poll.sealed()
     batch = None if hub.spans is None else hub.spans.of_leases(poll.leases)
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json", hub.waits["poll"])]
     hub.delivered += len(messages)

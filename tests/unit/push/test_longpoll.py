@@ -77,6 +77,35 @@ async def test_a_poll_that_is_cancelled_leaves_its_messages_as_they_were() -> No
     assert lease is not None and lease.attempt_of(0) == 1
 
 
+async def test_a_poll_that_is_cancelled_while_its_messages_wait_for_the_disk_leaves_them_as_they_were() -> None:
+    """The commit told one that was not there any more, and the process ended for that."""
+    world = queue(lease_mode="replicated")
+    publish(world, draft("1"), draft("2"))
+    polled: Any = queue_of(world)
+    poll = asyncio.ensure_future(
+        receive_messages(
+            hub_of(asyncio.get_running_loop()),
+            polled,
+            limit=10,
+            wait_ms=0,
+            visibility_ms=VISIBILITY_MS,
+            receive=never,
+        )
+    )
+    while not world.committer.is_asked:  # noqa: ASYNC110 - the poll takes them in its own turn
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)  # from here on it waits for the disk
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    world.settle_down()
+    stats = polled.stats()
+    assert (stats.in_flight, stats.ready, stats.consumers) == (0, 2, 0)
+    lease = world.take()
+    assert lease is not None and lease.attempt_of(0) == 1
+
+
 @pytest.mark.parametrize("settings", [{"delivery": "at_most_once"}, {"lease_mode": "replicated"}])
 @pytest.mark.parametrize("end", ["purge", "delete"])
 async def test_a_receive_is_answered_though_its_messages_are_dropped_while_they_wait_for_the_disk(
