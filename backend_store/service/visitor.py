@@ -139,9 +139,10 @@ class Visitor:
         self._clear()
         kept = {token: to_bits(bits) for _, token, bits in held}
         for token, (grant, lease, _) in list(self._leases.items()):
-            unheard = live_bits(lease) & ~kept.get(token, 0)
-            self._take_back(grant, lease, unheard, is_unsent=True)
-            self._note(token, kept.get(token, 0))
+            live, mine = live_bits(lease), kept.get(token, 0)
+            self._take_back(grant, lease, live & ~mine, is_unsent=True)
+            self._tell_gone(token, mine & ~live)  # it was told before, or not: its connection was lost
+            self._note(token, mine & live)
         places = {token: place for place, token, _ in held}
         for view, token in self._store.node.kept_at.pop(self.name, ()):
             if (restored := view.core.leases.get(token)) is not None:
@@ -164,8 +165,12 @@ class Visitor:
         for part in lease.parts():
             part.holder = grant
         self._leases[lease.token] = grant, lease, live & kept
-        if gone := kept & ~live:
-            self._gone.append((lease.token, of_bits(gone)))
+        self._tell_gone(lease.token, kept & ~live)
+
+    def _tell_gone(self, token: str, bits: int) -> None:
+        """What it holds by its own word was settled by somebody else, or has run out."""
+        if bits:
+            self._gone.append((token, of_bits(bits)))
             self._flush_soon()
 
     def depart(self) -> list[tuple[Grant, Lease]]:

@@ -219,6 +219,39 @@ async def test_what_waits_for_the_disk_when_its_count_ends_is_free() -> None:
         await eventually(lambda: gateway.messages == 1)
 
 
+async def test_what_others_settled_while_a_gateway_was_away_is_told_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its consumers' credit stayed taken, for as long as they were connected."""
+    monkeypatch.setattr(visitors, "LOOK_SECONDS", 0.0)
+    store = await opened()
+    queue = await made(store, "q")
+    await published(queue, *map(draft, "123"))
+    place, service = Place("default", "q", queue.uid), StoreService(store)
+    server = StoreServer({0: service})
+    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
+    gateway = Gateway()
+    line = Line(0, directory, gateway, "gateway", None)
+    assert await line.opened(WAIT_S)
+    line.want(Want(place, 3_600_000, 3, 10))
+    await eventually(lambda: gateway.messages == 3)
+    [token] = gateway.tokens
+    await line.close()
+    visitor = service.visitors["gateway"]
+    await eventually(lambda: visitor.link is None)
+    done: list[Any] = []
+    queue.settle([token + "00"], done.append)
+    await eventually(lambda: done and visitor._look is None, "that it is settled was noticed, and could not be told")
+    gateway = Gateway([(place, token, of_bits(0b111))])
+    line = Line(0, directory, gateway, "gateway", None)
+    try:
+        await eventually(lambda: gateway.gone == {token: 0b001})
+        assert gateway.unknown == []
+    finally:
+        await line.close()
+        service.close()
+        await server.close()
+        await store.close()
+
+
 async def left_leased() -> tuple[Place, str, MemoryEngine]:
     """A queue's place, the one lease of its three messages, and the disk that has both."""
     store = await opened()
