@@ -39,6 +39,11 @@ class Grants:
         self._grants.clear()
         self._open.clear()
 
+    def begin_anew(self) -> None:
+        """On the same connection: the backend has counted nothing yet, or what it was told just before this was known."""
+        for grant in self._grants.values():
+            grant.told, grant.received = None, 0
+
     def came(self, visibility_ms: int, count: int) -> None:
         grant = self._grants.get(visibility_ms)
         if grant is not None:  # else it was given back, and left long after that

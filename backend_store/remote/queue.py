@@ -471,7 +471,7 @@ class RemoteQueue(Redriving, Ranges):
 
     def came_to_be(self) -> None:
         """Its shard serves it now, and knows of nothing that was granted before."""
-        self._grants.clear()
+        self._grants.begin_anew()
         self.line_opened(())
 
     def tell_unsent(self, token: str, bits: int) -> None:

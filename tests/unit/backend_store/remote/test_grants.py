@@ -103,6 +103,22 @@ def test_what_comes_after_its_count_ended_is_in_none() -> None:
     assert grants.renew({0: 2}, nothing, LATER_S) == [(0, 2, 2)]
 
 
+def test_what_comes_right_behind_the_word_that_the_queue_is_there_counts() -> None:
+    """The backend had taken the queue over when what was granted before came: it counted, and here nobody did."""
+    grants = Grants()
+    assert grants.renew({5: 1}, nothing, 0) == [(5, 1, 1)]
+    grants.begin_anew()
+    grants.came(5, 1)
+    assert grants.renew({5: 1}, nothing, 0) == [(5, 2, 1)]
+
+
+def test_what_came_before_the_queue_was_let_go_of_does_not_count_when_it_is_back() -> None:
+    grants = Grants()
+    served(grants, 5)
+    grants.begin_anew()
+    assert grants.renew({5: 1}, nothing, 0) == [(5, 1, 1)]
+
+
 def test_ever_new_visibility_times_leave_few_behind() -> None:
     grants = Grants()
     for number in range(20_000):

@@ -21,7 +21,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import Want
+from backend_store.wire.store_frames import Defined, Leases, Want
 from push.looking_up import LookingUp
 from tests.support.lanes import Taker
 from tests.support.patience import PATIENCE_S, eventually
@@ -201,6 +201,49 @@ async def test_who_waits_for_messages_before_the_shard_knows_the_queue_gets_them
         while not queue.has_ready:
             woken.clear()
             await woken.wait()
+
+
+async def test_who_waits_gets_more_where_the_first_came_in_one_breath_with_the_queue(world: World) -> None:
+    """The shard served it already when what was granted before came: the gateway counted from then on, and not what
+    had come."""
+    away = world.services.pop(1)
+    away.close()
+    await eventually(lambda: not world.store.homes[1].line.is_open)
+    definition = await world.defined("new")
+    queue = await world.known("new")
+    taker = Taker(queue, 1)  # type: ignore[arg-type]
+    heard = queue.home.defined
+
+    def heard_at_once(frame: Defined, *, is_first: bool) -> None:
+        """Whatever comes behind it is here before anything else happens."""
+        if is_first:
+            heard(frame, is_first=True)
+        else:
+            held.append(frame)
+
+    held: list[Defined] = []
+    queue.home.defined = heard_at_once  # type: ignore[method-assign]
+    leased = queue.home.leased
+
+    def leased_behind_it(frame: Leases) -> None:
+        while held:
+            heard(held.pop(0), is_first=False)
+        leased(frame)
+
+    queue.home.leased = leased_behind_it  # type: ignore[method-assign]
+    there = EmbeddedStore(world.second)
+    world.services[1] = StoreService(there)
+    await eventually(lambda: held)
+    queue.home.line.want(Want(queue.place_there, VISIBILITY_MS, 1, 10))
+    here = there.queue(TENANT, "new")
+    for body in (b"1", b"2"):
+        blocks = list(column_blocks(Columns(KIND_JSON, [body])).blocks)
+        here.publish(blocks, lambda result: None)
+    await eventually(lambda: taker.bodies == [b"1"])
+    assert definition.uid == queue.uid
+    taker.credit = 1
+    queue.wanted_changed()
+    await eventually(lambda: taker.bodies == [b"1", b"2"])
 
 
 @pytest.mark.parametrize(("credit", "granted"), [(1, [1, 2, 3, 4]), (100, [100, 125])])
