@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import ssl
 import sys
@@ -175,9 +176,11 @@ def _door(
     tls: ssl.SSLContext | None,
 ) -> Door:
     node, lanes = settings.node, _lanes(settings)
+    # Calls have numbers of this process: an owner must not answer ours with what became of those of the one before it.
+    name = f"host-{node.name}-{secrets.token_hex(6)}"
 
     def open_line(lane: int, heard: Unheard) -> Line:
-        return Line(lane, OwnersOfLanes(owner), heard, f"host-{node.name}", tls, whose=f"the owner of lane {lane}")
+        return Line(lane, OwnersOfLanes(owner), heard, name, tls, whose=f"the owner of lane {lane}")
 
     return Door(
         node.name,
