@@ -298,11 +298,13 @@ class HttpTransport:
             self.emit(Error(id=frame.id, problem=_problem(response)))
             return
         answer = msgspec.json.decode(response.content, type=SettleAnswer)
-        if not isinstance(frame, Extend):
-            for sub, (stream, _) in list(self._streams.items()):
-                if stream.queue == frame.queue:
-                    stream.settled(frame.receipts, is_ack=isinstance(frame, Ack))
-                    self._forget(sub)
+        over = frame.receipts
+        if isinstance(frame, Extend):  # a lease that has ended is settled by nobody here: it comes again
+            over = [result.receipt for result in answer.results if not result.ok]
+        for sub, (stream, _) in list(self._streams.items()) if over else ():
+            if stream.queue == frame.queue:
+                stream.settled(over, is_ack=isinstance(frame, Ack))
+                self._forget(sub)
         self.emit(Ok(id=frame.id, results=answer.results))
 
     async def _give_back(self, stream: Stream) -> None:

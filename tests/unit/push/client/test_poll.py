@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from push.client.config import Limits
-from push.client.frames import Begin, Deliver, Subscribe, Unsubscribe
+from push.client.frames import Begin, Deliver, Extend, Subscribe, Unsubscribe
 from push.client.transports.http import HttpTransport
 from push.client.transports.poll import PollStream, read_answer
 
@@ -37,6 +38,9 @@ class Server:
             self.given_back += body["receipts"]
             self.nacks.append(body)
             return httpx2.Response(200, json={"results": []})
+        if request.url.path.endswith("/extend"):
+            rows = [{"receipt": one, "ok": False, "code": "stale-receipt"} for one in body["receipts"]]
+            return httpx2.Response(200, json={"results": rows})
         if not request.url.path.endswith("/receive"):
             return httpx2.Response(200, json={"config": {"delivery": self.delivery}})
         self._polls += 1
@@ -49,11 +53,11 @@ class Server:
         return httpx2.Response(200, json={"messages": [{"id": "a", "body": 1, "receipt": "r-a"}]})
 
 
-async def polling(server: Server) -> HttpTransport:
+async def polling(server: Server, frame: Subscribe = SUBSCRIBE) -> HttpTransport:
     """A subscription whose second poll is under way."""
     http = httpx2.AsyncClient(base_url="http://pushq", transport=httpx2.MockTransport(server))
     transport = HttpTransport(http, PollStream, QUICK)
-    await transport.send([SUBSCRIBE])
+    await transport.send([frame])
     await asyncio.wait_for(server.is_asked.wait(), 5)
     return transport
 
@@ -109,6 +113,22 @@ async def test_what_was_held_goes_back_at_once_though_a_poll_is_under_way(begins
     assert server.nacks == [{"receipts": ["r-a"], "tried": bool(begins)}]
     await transport.close()
     await transport.wait_closed()
+
+
+async def test_a_lease_that_has_ended_gives_its_credit_back() -> None:
+    """Nobody settles such a message here any more: it comes again. After as many as there was credit for, nothing was
+    asked for."""
+    server = Server()
+    transport = await polling(server, msgspec.structs.replace(SUBSCRIBE, credit=1))
+    server.may_answer.set()
+    while not isinstance(found := (await transport.receive())[0], Deliver):
+        pass
+    assert not server.is_asked.is_set()
+    await transport.send([Extend(id=8, queue="orders", receipts=["r-a"], sub=1, visibility_timeout_ms=1000)])
+    await asyncio.wait_for(server.is_asked.wait(), 5)
+    assert [message.receipt for message in found.messages] == ["r-a"]
+    await transport.close()
+    assert server.given_back == []
 
 
 async def test_who_leaves_does_not_wait_for_a_poll_that_finds_nothing() -> None:
