@@ -364,7 +364,9 @@ class Line:
 
     def leave_when_quiet(self) -> None:
         """Connects anew where its directory says, once nothing that was asked or sent is without its answer; what comes
-        meanwhile waits for that."""
+        meanwhile waits for that. Where it is not connected it does so anyway."""
+        if not self._is_open:
+            return
         self._is_leaving = True
         self._open.clear()
         self._maybe_leave()

@@ -252,6 +252,25 @@ async def test_what_others_settled_while_a_gateway_was_away_is_told_to_it(monkey
         await store.close()
 
 
+async def test_who_was_to_connect_anew_and_had_no_connection_needs_only_one() -> None:
+    """The next one had all that it was wanted for, and was ended as soon as it was quiet."""
+    store = await opened()
+    service = StoreService(store)
+    server = StoreServer({0: service})
+    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
+    line = Line(0, directory, Gateway(), "gateway", None)
+    try:
+        line.leave_when_quiet()
+        for _ in range(3):
+            await line.ask(GoneQueues([]), may_repeat=True)
+        assert line.connections == 1
+    finally:
+        await line.close()
+        service.close()
+        await server.close()
+        await store.close()
+
+
 async def left_leased() -> tuple[Place, str, MemoryEngine]:
     """A queue's place, the one lease of its three messages, and the disk that has both."""
     store = await opened()
