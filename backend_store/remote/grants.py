@@ -40,7 +40,7 @@ class Grants:
         self._open.clear()
 
     def begin_anew(self) -> None:
-        """On the same connection: the backend has counted nothing yet, or what it was told just before this was known."""
+        """On the same connection: the backend counts from what it was told since it serves the queue."""
         for grant in self._grants.values():
             grant.told, grant.received = None, 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,9 +76,11 @@ from backend_store.wire.store_frames import (
     Wants,
     error_of,
     from_backend,
+    of_bits,
     pack,
     raw,
     sent_publish,
+    to_bits,
 )
 
 log = structlog.get_logger("pushq.line")
@@ -281,7 +283,7 @@ class Line:
         """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
-            held = self._owner.held()
+            held = [*_with_owed(self._owner.held(), self._owed)]
             await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms)))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
@@ -584,6 +586,17 @@ class Line:
     def _waits_s(self, until: float) -> float:
         now = self._loop.time()
         return max(0.0, until - now if self._is_open else min(until, self._closed_at + self._patience_s) - now)
+
+
+def _with_owed(held: Iterable[tuple[Place, str, Bits]], owed: Iterable[Settle]) -> Iterator[tuple[Place, str, Bits]]:
+    """With what consumers had and gave back, of which the backend hears next: it would take it for what never came, and
+    their attempts for none."""
+    found = {token: (place, to_bits(bits)) for place, token, bits in held}
+    for settle in owed:
+        for token, bits in settle.grouped.items() if settle.verb == "return" else ():
+            _, others = found.get(token, (settle.place, 0))
+            found[token] = settle.place, others | to_bits(bits)
+    return ((place, token, of_bits(bits)) for token, (place, bits) in found.items())
 
 
 def _by_receipts(settle: Settle) -> Settle:

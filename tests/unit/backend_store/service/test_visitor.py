@@ -151,6 +151,21 @@ async def test_what_the_leader_before_leased_and_did_not_bring_is_free_when_its_
         assert (stats.ready, stats.in_flight) == (0, 3)
 
 
+@pytest.mark.parametrize("held", [0b000, 0b100], ids=["all of it", "some of it"])
+async def test_what_consumers_gave_back_while_nobody_led_was_an_attempt(held: int) -> None:
+    """It was taken for what had never come: a consumer that dies of its message had one attempt more each time."""
+    place, token, engine = await left_leased()
+    gateway = Gateway([(place, token, of_bits(held))] if held else [])
+    async with served(await opened(engine)) as directory:
+        line = Line(0, directory, gateway, "gateway", None)
+        line.tell(Settle(0, place, "return", {token: of_bits(0b111 & ~held)}))
+        assert await line.opened(WAIT_S)
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: gateway.messages == 3 - held.bit_count())
+        assert gateway.tries == [2] * gateway.messages
+        await line.close()
+
+
 async def test_what_another_gateway_was_given_before_waits_for_that_one() -> None:
     place, _, engine = await left_leased()
     store = await opened(engine)
@@ -226,49 +241,35 @@ async def test_what_others_settled_while_a_gateway_was_away_is_told_to_it(monkey
     queue = await made(store, "q")
     await published(queue, *map(draft, "123"))
     place, service = Place("default", "q", queue.uid), StoreService(store)
-    server = StoreServer({0: service})
-    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
-    gateway = Gateway()
-    line = Line(0, directory, gateway, "gateway", None)
-    assert await line.opened(WAIT_S)
-    line.want(Want(place, 3_600_000, 3, 10))
-    await eventually(lambda: gateway.messages == 3)
-    [token] = gateway.tokens
-    await line.close()
-    visitor = service.visitors["gateway"]
-    await eventually(lambda: visitor.link is None)
-    done: list[Any] = []
-    queue.settle([token + "00"], done.append)
-    await eventually(lambda: done and visitor._look is None, "that it is settled was noticed, and could not be told")
-    gateway = Gateway([(place, token, of_bits(0b111))])
-    line = Line(0, directory, gateway, "gateway", None)
-    try:
+    async with served(store, service) as directory:
+        gateway = Gateway()
+        line = Line(0, directory, gateway, "gateway", None)
+        assert await line.opened(WAIT_S)
+        line.want(Want(place, 3_600_000, 3, 10))
+        await eventually(lambda: gateway.messages == 3)
+        [token] = gateway.tokens
+        await line.close()
+        visitor = service.visitors["gateway"]
+        await eventually(lambda: visitor.link is None)
+        done: list[Any] = []
+        queue.settle([token + "00"], done.append)
+        await eventually(lambda: done and visitor._look is None, "it was noticed, and could not be told")
+        gateway = Gateway([(place, token, of_bits(0b111))])
+        line = Line(0, directory, gateway, "gateway", None)
         await eventually(lambda: gateway.gone == {token: 0b001})
         assert gateway.unknown == []
-    finally:
         await line.close()
-        service.close()
-        await server.close()
-        await store.close()
 
 
 async def test_who_was_to_connect_anew_and_had_no_connection_needs_only_one() -> None:
     """The next one had all that it was wanted for, and was ended as soon as it was quiet."""
-    store = await opened()
-    service = StoreService(store)
-    server = StoreServer({0: service})
-    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
-    line = Line(0, directory, Gateway(), "gateway", None)
-    try:
+    async with served(await opened()) as directory:
+        line = Line(0, directory, Gateway(), "gateway", None)
         line.leave_when_quiet()
         for _ in range(3):
             await line.ask(GoneQueues([]), may_repeat=True)
         assert line.connections == 1
-    finally:
         await line.close()
-        service.close()
-        await server.close()
-        await store.close()
 
 
 async def left_leased() -> tuple[Place, str, MemoryEngine]:
@@ -330,15 +331,24 @@ async def visited(
     store: EmbeddedStore, service: StoreService | None = None, *, gateway: Gateway | None = None, name: str = "gateway"
 ) -> AsyncIterator[tuple[Line, Gateway]]:
     """A gateway at the store, connected; all is closed afterwards."""
-    service, gateway = service or StoreService(store), gateway or Gateway()
+    gateway = gateway or Gateway()
+    async with served(store, service) as directory:
+        line = Line(0, directory, gateway, name, None)
+        try:
+            assert await line.opened(WAIT_S)
+            yield line, gateway
+        finally:
+            await line.close()
+
+
+@asynccontextmanager
+async def served(store: EmbeddedStore, service: StoreService | None = None) -> AsyncIterator[FixedDirectory]:
+    """Where gateways find the store; it is closed afterwards."""
+    service = service or StoreService(store)
     server = StoreServer({0: service})
-    port = await server.listen("127.0.0.1", 0, None)
-    line = Line(0, FixedDirectory([("127.0.0.1", port)]), gateway, name, None)
     try:
-        assert await line.opened(WAIT_S)
-        yield line, gateway
+        yield FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
     finally:
-        await line.close()
         service.close()
         await server.close()
         await store.close()
