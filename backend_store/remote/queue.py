@@ -114,8 +114,8 @@ class RemoteQueue(Redriving, Ranges):
         self._wake: Callable[[], None] = _nothing
         self._wanted: Callable[[], Mapping[int, int]] = dict
         self._grants = Grants()
-        self._asked = 0
-        """Wants that the backend has not answered."""
+        self._asked: set[int] = set()
+        """Visibility times of wants that the backend has not answered."""
         self._looked: asyncio.Event = asyncio.Event()
         self._is_granting = False
         self.home: Home = home or store.cluster_of(definition).home(definition.shard)
@@ -508,14 +508,14 @@ class RemoteQueue(Redriving, Ranges):
     @property
     def is_looking(self) -> bool:
         """The backend has not said yet whether there is something."""
-        return self.home.line.is_open and (self._is_granting or self._asked > 0)
+        return self.home.line.is_open and (self._is_granting or bool(self._asked))
 
     async def next_look(self) -> None:
         self._looked.clear()
         try:
             await asyncio.wait_for(self._looked.wait(), LOOK_WAIT_SECONDS_MAX)
         except TimeoutError:
-            self._asked = 0
+            self._asked.clear()
 
     @property
     def ready(self) -> int:
@@ -546,7 +546,10 @@ class RemoteQueue(Redriving, Ranges):
         now_s = self._store.now_s()
         for visibility_ms, granted, messages in self._grants.renew(self._wanted(), self.stock.waiting_for, now_s):
             self.want(Want(self.place_there, visibility_ms, granted, CHUNK_MESSAGES_MAX))
-            self._asked = 1 if messages else 0
+            if messages:
+                self._asked.add(visibility_ms)
+            else:
+                self._asked.discard(visibility_ms)
         if self.home.ends_wants:
             for visibility_ms in self._grants.forget(now_s):
                 self.want(Want(self.place_there, visibility_ms, 0, 0))
@@ -554,7 +557,7 @@ class RemoteQueue(Redriving, Ranges):
     def came(self, visibility_ms: int, count: int) -> None:
         """A lease is in the stock."""
         self._grants.came(visibility_ms, count)
-        self._asked = 0
+        self._asked.discard(visibility_ms)
         self._looked.set()
         self._store.forget_looks(self.place_there)
 
@@ -569,7 +572,7 @@ class RemoteQueue(Redriving, Ranges):
 
     def idle(self, visibility_ms: int, granted: int) -> None:
         if self._grants.is_told(visibility_ms, granted):
-            self._asked = 0
+            self._asked.discard(visibility_ms)
             self._looked.set()
 
     def lease_ended(self, token: str, bits: int, *, is_lost: bool) -> None:
@@ -587,7 +590,7 @@ class RemoteQueue(Redriving, Ranges):
         for token, bits in self.stock.clear_waiting():
             self.tell_unsent(token, bits)  # whoever leads next may not know that this gateway had it
         self._grants.clear()
-        self._asked = 0
+        self._asked.clear()
         self._looked.set()
 
     def line_opened(self, unknown: Sequence[str]) -> None:

@@ -269,6 +269,28 @@ async def test_credit_that_comes_back_message_by_message_is_granted_in_parts(
     await eventually(lambda: wants[-1].granted == granted[-1] - credit, "what nobody wants any more is taken back")
 
 
+async def test_who_waits_for_the_word_that_there_is_nothing_waits_on_when_another_one_leaves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks with another visibility time was taken for answered: a receive that waits for nothing came back empty,
+    though there were messages."""
+    definition = await world.defined("new")
+    queue = await world.known("new")
+    await eventually(lambda: queue.home.adopted.has(definition), "nothing that is granted is forgotten again")
+    wants: list[Want] = []
+    monkeypatch.setattr(queue, "want", wants.append)
+    wanted = {VISIBILITY_MS: 1, 2 * VISIBILITY_MS: 1}
+    queue.on_ready(lambda: None, lambda: wanted)
+    queue.wanted_changed()
+    await eventually(lambda: len(wants) == 2)
+    del wanted[2 * VISIBILITY_MS]
+    queue.wanted_changed()
+    await eventually(lambda: len(wants) == 3)
+    assert queue.is_looking
+    queue.idle(VISIBILITY_MS, 1)
+    assert not queue.is_looking
+
+
 async def test_visibility_times_that_were_asked_with_once_stay_nowhere(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
