@@ -176,18 +176,25 @@ class Adopted:
     async def _claim(self) -> None:
         """Makes sure of a further cluster's shard before any queue is put there."""
         told = ""
-        while self._home.line.is_open and not self.is_ours:
-            try:
-                await self.tell([])
-            except PushqError as error:
-                is_known = self._store.first.line.is_open  # else the home cluster is not there to be asked who it is
-                if self._home is self._home.cluster.first and is_known and error.detail != told:
-                    told = error.detail
-                    log.error(
-                        "a cluster gets no queues", cluster=self._home.cluster.name, shard=self._home.shard, reason=told
-                    )
-                await asyncio.sleep(CLAIM_RETRY_SECONDS)
-        self._is_claiming = False
+        try:
+            while self._home.line.is_open and not self.is_ours:
+                try:
+                    await self.tell([])
+                except PushqError as error:
+                    is_known = (
+                        self._store.first.line.is_open
+                    )  # else the home cluster is not there to be asked who it is
+                    if self._home is self._home.cluster.first and is_known and error.detail != told:
+                        told = error.detail
+                        log.error(
+                            "a cluster gets no queues",
+                            cluster=self._home.cluster.name,
+                            shard=self._home.shard,
+                            reason=told,
+                        )
+                    await asyncio.sleep(CLAIM_RETRY_SECONDS)
+        finally:
+            self._is_claiming = False
         if self.is_ours:
             self.defined_elsewhere(list(self._store.metadata.queues.values()))
 
