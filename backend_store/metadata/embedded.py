@@ -98,6 +98,8 @@ class Metadata:
         self._store = write
         self.on_written: Callable[[], None] = _unheard
         """Runs before the first that waits for a change does: it must look in the next turn of the loop."""
+        self.version = 0
+        """Another one whenever something of this was written: who compares all of it need not while it stays."""
         self._turn = asyncio.Lock()
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
         self.keys: dict[str, ApiKey] = {}
@@ -144,7 +146,9 @@ class Metadata:
         self.changes = ChangeLog(era=f"{self.identity}/{secrets.token_hex(8)}")
 
     async def _write(self, batch: Batch) -> None:
+        """Whoever asks for it changes what is in memory before anybody else's turn."""
         await self._store(batch)
+        self.version += 1
         self.on_written()
 
     def found(self, batch: Batch, now_ms: int) -> None:

@@ -48,12 +48,18 @@ class Told:
         self._sections: dict[str, dict[Any, Any]] = {}
         self._rotation: StoredRotation | None = None
         self._used: dict[str, int] = {}
+        self._version = -1
+        """Of the metadata, as of which the sections were told; -1 before the first time."""
         self._documents = -1
         """As of which version they were told; -1 before the first time."""
 
     def news(self, node: Node) -> Definitions | None:
-        """What is different from what was told before; it counts as told."""
+        """What is different from what was told before; it counts as told. It is asked for with each answer, so where
+        nothing was written it must not cost a look at all that there is."""
         metadata = node.metadata
+        if metadata.version == self._version:
+            return self.rows(node)
+        self._version = metadata.version
         found = Definitions()
         rows: dict[str, dict[Any, Any]] = {
             "queues": {**metadata.queues, **metadata.elsewhere.by_name},

@@ -81,3 +81,21 @@ async def test_who_missed_more_changes_than_are_remembered_is_told_all_of_them(
     news = told.rows(store.node)
     assert news is not None and set(news.documents) == set(many) and news.documents_gone == [("rule", "two")]
     assert store.documents.changed_since(store.documents.version) == set()
+
+
+async def test_who_was_told_everything_hears_that_nothing_is_new_without_a_look_at_all_of_it(
+    store: EmbeddedStore,
+) -> None:
+    """It is asked for with each answer of a backend: with many queues every request once cost a look at all of them."""
+    queue = await made(store, "one")
+    await store.documents.write([ONE])
+    told = Told()
+    assert told.news(store.node) is not None
+    await store.documents.write([TWO])
+    metadata = store.node.metadata
+    metadata.queues, queues = Untouched(), metadata.queues
+    assert told.news(store.node) == Definitions(documents=[TWO])
+    assert told.news(store.node) is None
+    metadata.queues = queues
+    await store.create_queue("default", "two", queue.config)
+    assert [one.name for one in told.news(store.node).queues] == ["two"]  # type: ignore[union-attr]
