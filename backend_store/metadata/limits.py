@@ -8,6 +8,8 @@ CHANGES_KEPT_MAX: Final = 10_000
 """Changes of metadata that a gateway which was away may still catch up on; later it asks for everything anew."""
 ROW_CHANGES_KEPT_MAX: Final = 10_000
 """Changes of rows beside the metadata that are remembered: who knows of all before them need not compare all rows."""
+MOVED_PER_TENANT_MAX: Final = 10_000
+"""Deleted queues of a tenant whose messages go to others: no further one is moved until they are forgotten."""
 CHANGES_PER_TURN_MAX: Final = 1_000
 """Changes of metadata told in one frame."""
 PAGE_ITEMS_MAX: Final = 1_000

@@ -20,7 +20,7 @@ from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
-from backend_store.metadata.embedded import MovedQueue
+from backend_store.metadata.embedded import LastMoved, MovedQueue
 from backend_store.model import (
     ClusterAway,
     QueueDefinition,
@@ -84,6 +84,7 @@ class Home:
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
         self.moved: dict[int, MovedQueue] = {}
+        self.last_moved = LastMoved()
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._unknown: list[tuple[Place, str]] = []
@@ -142,12 +143,16 @@ class Home:
         if is_first:
             self.maps.clear()
             self.moved.clear()
+            self.last_moved = LastMoved()
         self.maps.update({one.uid: one for one in news.maps})
-        self.moved.update({one.definition.uid: one for one in news.moved})
+        for one in news.moved:
+            self.last_moved.put(one, is_new=one.definition.uid not in self.moved)
+            self.moved[one.definition.uid] = one
         for uid in news.maps_gone:
             self.maps.pop(uid, None)
         for uid in news.moved_gone:
-            self.moved.pop(uid, None)
+            if (gone := self.moved.pop(uid, None)) is not None:
+                self.last_moved.forget(gone)
         if self.is_first:
             self._store.defined(news, is_first=is_first)
         else:

@@ -395,11 +395,8 @@ class RemoteBackends:
             return queue
         except QueueNotFound:
             now_ms = wall_clock_ms()
-            moved = [
-                one.definition
-                for one in self.metadata.moved.values()
-                if (one.definition.tenant, one.definition.name) == (tenant, name) and one.until_ms > now_ms
-            ]
+            found = (home.last_moved.find(tenant, name, now_ms) for home in self.homes)
+            moved = [one.definition for one in found if one is not None]
             if not moved:
                 raise
             return RemoteQueue(self, max(moved, key=lambda definition: definition.uid), owner=name)

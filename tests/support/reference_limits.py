@@ -204,6 +204,7 @@ GROUPS = (
             "backend_store.metadata.embedded:TENANTS_MAX": "Tenants.",
             "backend_store.node.limits:GROUPS_PER_STREAM_MAX": "",
             "backend_store.client.embedded:MOVED_MS": "",
+            "backend_store.metadata.limits:MOVED_PER_TENANT_MAX": "",
         },
     ),
     Group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,55 @@ async def test_a_quota_of_queues_counts_those_there_are(disk: Disk) -> None:
     await metadata.move_queue("acme", "b", "c", 9)
     await metadata.create_queue("acme", "d", QueueConfig(), 5)
     await metadata.create_queue("default", "e", QueueConfig(), 5)
+
+
+async def test_so_many_deleted_queues_of_a_tenant_send_their_messages_on(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a row, and they count in no quota of queues: who made and moved queues in turn once filled the disk."""
+    monkeypatch.setattr(embedded, "MOVED_PER_TENANT_MAX", 2)
+    metadata = disk.metadata()
+    await metadata.create_queue("acme", "target", QueueConfig(), 5)
+    for number in range(2):
+        await metadata.create_queue("acme", "a", QueueConfig(), 5)
+        moved = await metadata.move_queue("acme", "a", "target", 9 + number)
+        await metadata.emptied(moved, lambda batch: None)
+    metadata = disk.metadata()
+    await metadata.create_queue("acme", "a", QueueConfig(), 5)
+    with pytest.raises(Conflict, match="2 deleted queues of tenant 'acme' send their messages on"):
+        await metadata.move_queue("acme", "a", "target", 12)
+    assert metadata.find("acme", "a") and len(metadata.moved) == 2
+    await metadata.create_queue("other", "a", QueueConfig(), 5)
+    await metadata.move_queue("other", "a", "b", 12)
+    await metadata.forget_moved(9)
+    await metadata.move_queue("acme", "a", "target", 12)
+    assert len(metadata.moved) == 3
+
+
+async def test_where_messages_go_is_found_without_a_look_at_all_queues_that_have_moved(disk: Disk) -> None:
+    metadata = disk.metadata()
+    for until_ms in (9, 10):
+        await metadata.create_queue("acme", "a", QueueConfig(), 5)
+        await metadata.move_queue("acme", "a", f"until {until_ms}", until_ms)
+    metadata = disk.metadata()
+    assert metadata.forwarding("acme", "a", 8) == "until 10", "the last one counts"
+    for moved in list(metadata.moved.values()):
+        await metadata.emptied(moved, lambda batch: None)
+    metadata.moved, moved_queues = Untouched(), metadata.moved
+    assert metadata.forwarding("acme", "a", 9) == "until 10"
+    assert metadata.forwarding("acme", "a", 10) is metadata.forwarding("other", "a", 8) is None
+    metadata.moved = moved_queues
+    await metadata.forget_moved(10)
+    assert metadata.forwarding("acme", "a", 9) is None and not metadata.moved
+
+
+class Untouched(dict[Any, Any]):
+    """Nobody looks at what is in it."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all rows were looked at")
+
+    items = keys = values = __iter__
 
 
 async def test_keys_are_deleted_once(disk: Disk) -> None:
