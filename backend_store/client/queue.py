@@ -76,6 +76,13 @@ class Purge:
     state: str = "done"
 
 
+def remember(purges: dict[str, Purge], purge: Purge) -> None:
+    """The oldest make room."""
+    while len(purges) >= JOBS_REMEMBERED_MAX:
+        purges.pop(next(iter(purges)))
+    purges[purge.id] = purge
+
+
 class EmbeddedQueue:
     """A queue whose partitions are here, or the companion of one. The object is one for all who ask, for as long as the
     queue exists.
@@ -584,9 +591,7 @@ class EmbeddedQueue:
             total += count
         purge = Purge(purge_id, total)
         self._node.sweeper.wake()
-        while len(self.purges) >= JOBS_REMEMBERED_MAX:
-            self.purges.pop(next(iter(self.purges)))
-        self.purges[purge_id] = purge
+        remember(self.purges, purge)
         return purge
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from backend_store.client.layout import PartitionInfo
-from backend_store.client.queue import Purge, VerdictsReply
+from backend_store.client.queue import Purge, VerdictsReply, remember
 from backend_store.core.leases import Holder, Lease
 from backend_store.model import (
     ClusterAway,
@@ -180,7 +180,8 @@ class PartedQueue(RemoteQueue):
     async def purge(self, purge_id: str) -> Purge:
         """Of all parts; an error says that some may be purged and some not."""
         done = await asyncio.gather(*(part.purge(purge_id) for part in self.parts))
-        purge = self.purges[purge_id] = Purge(purge_id, sum(one.total for one in done))
+        purge = Purge(purge_id, sum(one.total for one in done))
+        remember(self.purges, purge)
         return purge
 
     async def cancel(self, message_id: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from backend_store.client.filters import PeekFilter
 from backend_store.client.groups import GroupInfo
 from backend_store.client.layout import PartitionInfo
-from backend_store.client.queue import STALE, PublishReply, Purge, SettledAndPublished, VerdictsReply
+from backend_store.client.queue import STALE, PublishReply, Purge, SettledAndPublished, VerdictsReply, remember
 from backend_store.core.chunk import Blocks, Chunk, Columns, column_blocks
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.reasons import sealed_reason
@@ -637,7 +637,8 @@ class RemoteQueue(Redriving, Ranges):
     async def purge(self, purge_id: str) -> Purge:
         total = _total(await self.ask(PurgeQueue(self.place_there, purge_id)))
         self._store.forget_looks(self.place_there)
-        purge = self.purges[purge_id] = Purge(purge_id, total)
+        purge = Purge(purge_id, total)
+        remember(self.purges, purge)
         return purge
 
     async def cancel(self, message_id: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.queue import JOBS_REMEMBERED_MAX
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.leases import Lease
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition
@@ -319,3 +320,11 @@ async def test_visibility_times_that_were_asked_with_once_stay_nowhere(
     await eventually(lambda: len(visitor._grants) <= 4)
     assert len(queue._grants) <= 4 and queue.stock.times == []
     assert world.second.queues.of(queue.definition).all[0].main.core.in_flight == 30
+
+
+async def test_so_many_purges_are_remembered(world: World) -> None:
+    await world.defined("new")
+    queue = await world.known("new")
+    for number in range(2 * JOBS_REMEMBERED_MAX):
+        last = await queue.purge(f"p{number}")
+    assert len(queue.purges) == JOBS_REMEMBERED_MAX and queue.purges[last.id] is last

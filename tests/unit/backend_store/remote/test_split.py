@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
+from backend_store.client.queue import JOBS_REMEMBERED_MAX
 from backend_store.core.chunk import KIND_JSON, Columns
 from backend_store.core.sealing import CannotOpen
 from backend_store.core.slots import slot_of, unpacked
@@ -418,6 +419,10 @@ async def test_peeks_and_purges_go_through_all_places(world: World) -> None:
                 break
         assert sorted(seen) == sorted(KEYS[:30]), limit
     assert (await queue.purge("p")).total == 30
+    for number in range(2 * JOBS_REMEMBERED_MAX):
+        last = await queue.purge(f"p{number}")
+    assert len(queue.purges) == JOBS_REMEMBERED_MAX and queue.purges[last.id] is last
+    assert all(len(part.purges) <= JOBS_REMEMBERED_MAX for part in queue.parts)
 
 
 async def test_dead_letters_of_each_place_go_back(world: World) -> None:
