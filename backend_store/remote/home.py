@@ -162,9 +162,12 @@ class Home:
 
     def came_to_be(self, definition: QueueDefinition) -> None:
         """It is served here now: who waits for messages is heard."""
-        for queue in self.queues():
-            if queue.uid == definition.uid:
-                queue.came_to_be()
+        for queue in self._of_uid(definition.uid):
+            queue.came_to_be()
+
+    def _of_uid(self, uid: int) -> list[RemoteQueue]:
+        """What there is of one queue. News of it come often, and must not cost a look at all queues."""
+        return [here for queue in self._store.of_uid(uid) if (here := queue.at(self)) is not None]
 
     def _reopened(self) -> None:
         unknown: dict[Place, list[str]] = {}
@@ -260,12 +263,14 @@ class Home:
     def ended(self, frame: Ended) -> None:
         self._store.forget_looks()
         of_uid: dict[int, list[RemoteQueue]] = {}
-        for queue in self.queues():
-            of_uid.setdefault(queue.uid, []).append(queue)  # a queue, its companions and its groups
         for tokens, is_lost in ((frame.lost, True), (frame.gone, False)):
             for token, bits in tokens:
                 fields = claimed_fields(token)
-                for queue in of_uid.get(fields.queue_uid, ()) if fields is not None else ():
+                if fields is None:
+                    continue
+                if (queues := of_uid.get(fields.queue_uid)) is None:
+                    queues = of_uid[fields.queue_uid] = self._of_uid(fields.queue_uid)
+                for queue in queues:
                     queue.lease_ended(token, to_bits(bits), is_lost=is_lost)
 
 

@@ -283,6 +283,15 @@ class RemoteBackends:
         groups = [group for queue in self._queues.values() for group in queue.groups.values()]
         return [*self._queues.values(), *self._companions.values(), *groups]
 
+    def of_uid(self, uid: int) -> Iterator[RemoteQueue]:
+        """A queue as far as somebody here has asked for it, its companions and its groups."""
+        if (queue := self._queues.get(uid)) is not None:
+            yield queue
+            yield from queue.groups.values()
+        for view in COMPANION_VIEWS.values():
+            if (companion := self._companions.get((uid, view))) is not None:
+                yield companion
+
     def tenant(self, name: str) -> Tenant | None:
         return self.metadata.tenants.get(name)
 

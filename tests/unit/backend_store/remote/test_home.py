@@ -77,6 +77,22 @@ async def test_ended_leases_are_told_to_the_queues_that_they_are_of(
     assert len(looks) <= 2 * (TOKENS + 2), "each is looked for where it may be: the queue and its companion"
 
 
+async def test_news_of_one_queue_cost_no_look_at_all_queues(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lets leases of his own queue run out would have a gateway look at everybody's, again and again."""
+    queue, dead = store.here("t", "q1"), store.here("t", "q1.dead")
+    held = [leased(queue, 1), leased(dead, 2, view=VIEW_DEAD)]
+    came: list[RemoteQueue] = []
+    monkeypatch.setattr(RemoteQueue, "came_to_be", lambda queue: came.append(queue))
+    monkeypatch.setattr(RemoteBackends, "queues", None)
+    store.homes[0].ended(Ended([(token, of_bits(0b11)) for token, _ in held], []))
+    assert [consumer.released_total for _, consumer in held] == [2, 2]
+    store.homes[0].came_to_be(queue.definition)
+    assert came == [queue, dead]
+    monkeypatch.undo()
+
+
 async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_next(
     store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
