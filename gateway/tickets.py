@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from backend_store.model import Overloaded, Unauthenticated
 from gateway.auth import Clock, Principal
 from gateway.limits import TICKET_SECONDS, TICKETS_MAX
+from throttling.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,15 @@ class TicketOffice:
 
     def __init__(self, clock_ms: Clock, *, tickets_max: int = TICKETS_MAX) -> None:
         self._clock_ms = clock_ms
-        self._tickets_max = tickets_max
+        self._room = Room(tickets_max)
         self._issued: dict[str, tuple[Principal, int]] = {}
 
     def issue(self, principal: Principal) -> Ticket:
-        """Raises `Overloaded` when too many tickets are waiting to be used."""
+        """Raises `Overloaded` when too many tickets are waiting to be used, the tenant's or all."""
         now_ms = self._clock_ms()
         self._drop_expired(now_ms)
-        if len(self._issued) >= self._tickets_max:
-            raise Overloaded(f"{self._tickets_max} tickets wait to be used", retry_after_ms=1000)
+        if not self._room.take(principal.tenant, 1):
+            raise Overloaded(f"{self._room.used} tickets wait to be used", retry_after_ms=1000)
         ticket = Ticket(secrets.token_urlsafe(24), now_ms + TICKET_SECONDS * 1000)
         self._issued[ticket.text] = principal, ticket.expires_at_ms
         return ticket
@@ -41,6 +42,8 @@ class TicketOffice:
     def redeem(self, text: str) -> Principal:
         """Spends a ticket. Raises `Unauthenticated`."""
         principal, expires_at_ms = self._issued.pop(text, (None, 0))
+        if principal is not None:
+            self._room.give(principal.tenant, 1)
         if principal is None or self._clock_ms() >= expires_at_ms:
             raise Unauthenticated(f"the ticket was used already, or is older than {TICKET_SECONDS} s")
         return principal
@@ -48,6 +51,8 @@ class TicketOffice:
     def _drop_expired(self, now_ms: int) -> None:
         while self._issued:
             oldest = next(iter(self._issued))
-            if self._issued[oldest][1] > now_ms:
+            principal, expires_at_ms = self._issued[oldest]
+            if expires_at_ms > now_ms:
                 return
             del self._issued[oldest]
+            self._room.give(principal.tenant, 1)

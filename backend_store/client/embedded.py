@@ -10,6 +10,7 @@ import msgspec
 
 from backend_store.client.metadata import Definitions, Tenant
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
+from backend_store.client.tickets import Tickets
 from backend_store.core.block import with_names
 from backend_store.core.chunk import Blocks, Columns, column_blocks
 from backend_store.core.kept import KeptSession
@@ -117,8 +118,8 @@ class EmbeddedStore:
         self.dropped: dict[int, int] = {}
         """Of a shard that others define queues for: those that were deleted or moved away lately, in order; up to which
         version no definition brings them back."""
-        self.tickets: dict[bytes, tuple[bytes, int]] = {}
-        """Of gateways on this machine, by the hash of their text: what each opens, and until when."""
+        self.tickets = Tickets()
+        """Of gateways on this machine."""
         self.load: Callable[[], Load] = Load
         """How full this process is, where somebody measures that."""
         self.duties = Duties(node.documents, lambda: node.steady_ms())

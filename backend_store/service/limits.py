@@ -22,7 +22,7 @@ LEASES_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 ACT_SECONDS_MAX: Final = 60.0
 """How long the audit waits for the end of an act whose gateway process may have died."""
 SHARED_TICKETS_MAX: Final = 100_000
-"""Tickets that wait to be used, of all gateway processes of one server."""
+"""Tickets that wait to be used, of all gateway processes of one server; a tenant may have as many as are free."""
 VISITOR_ASKS_MAX: Final = 256
 """Requests other than publishes and receipts that a backend works on for one gateway at once."""
 KEY_IDS_PER_VISIT: Final = 10_000

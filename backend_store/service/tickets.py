@@ -16,11 +16,13 @@ from backend_store.service.limits import SHARED_TICKETS_MAX
 
 
 class PutTicket(Asked, frozen=True):
-    """All live equally long, so the first to expire is always in front."""
+    """See `client.tickets`."""
 
     digest: bytes
     opens: bytes
     life_ms: int
+    tenant: str = ""
+    """Whose it is."""
 
 
 class TakeTicket(Asked, frozen=True):
@@ -31,16 +33,13 @@ class TakeTicket(Asked, frozen=True):
 
 async def _put(store: EmbeddedStore, asked: PutTicket) -> None:
     now_ms, tickets = store.steady_ms(), store.tickets
-    while tickets and tickets[first := next(iter(tickets))][1] <= now_ms:
-        del tickets[first]
-    if len(tickets) >= SHARED_TICKETS_MAX:
-        raise Overloaded(f"{SHARED_TICKETS_MAX} tickets wait to be used", retry_after_ms=1000)
-    tickets[asked.digest] = asked.opens, now_ms + asked.life_ms
+    if not tickets.has_room(asked.tenant, now_ms, most=SHARED_TICKETS_MAX):
+        raise Overloaded(f"{len(tickets)} tickets wait to be used", retry_after_ms=1000)
+    tickets.put(asked.digest, asked.tenant, asked.opens, now_ms + asked.life_ms)
 
 
 async def _take(store: EmbeddedStore, asked: TakeTicket) -> bytes | None:
-    opens, until_ms = store.tickets.pop(asked.digest, (None, 0))
-    return opens if store.steady_ms() < until_ms else None
+    return store.tickets.take(asked.digest, store.steady_ms())
 
 
 HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {PutTicket: _put, TakeTicket: _take}

@@ -63,7 +63,8 @@ class SharedTickets(TicketOffice):
         text = secrets.token_urlsafe(24)
         expires_at_ms = self._clock_ms() + TICKET_SECONDS * 1000
         opens = msgspec.msgpack.encode(_packed(principal))
-        await self._store.ask(PutTicket(_digest(text), opens, TICKET_SECONDS * 1000), may_repeat=True)
+        asked = PutTicket(_digest(text), opens, TICKET_SECONDS * 1000, principal.tenant)
+        await self._store.ask(asked, may_repeat=True)
         return Ticket(text, expires_at_ms)
 
     def redeem(self, text: str) -> Principal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from backend_store.model import Overloaded, Unauthenticated
@@ -52,13 +54,25 @@ def test_an_unknown_ticket_opens_nothing() -> None:
 
 def test_too_many_unused_tickets_are_refused_until_they_expire() -> None:
     clock = Clock()
-    office = TicketOffice(clock, tickets_max=3)
-    for _ in range(3):
+    office = TicketOffice(clock, tickets_max=4)
+    for _ in range(2):
         office.issue(PRINCIPAL)
     with pytest.raises(Overloaded):
         office.issue(PRINCIPAL)
     clock.ms += 30_000
     office.issue(PRINCIPAL)
+
+
+def test_the_tickets_of_a_tenant_leave_room_for_those_of_others() -> None:
+    """Whoever asks for tickets and uses none would else have nobody open a stream."""
+    office = TicketOffice(Clock(), tickets_max=100)
+    with pytest.raises(Overloaded):
+        for _ in range(100):
+            last = office.issue(PRINCIPAL)
+    other = dataclasses.replace(PRINCIPAL, id="k2", tenant="other")
+    assert office.redeem(office.issue(other).text) is other
+    office.redeem(last.text)
+    office.issue(PRINCIPAL)  # one was used, so there is room for one
 
 
 def test_no_two_tickets_are_alike() -> None:
