@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from throttling.census import network_of
 from web_console.limits import (
     LOGIN_ADDRESSES_MAX,
     LOGINS_PER_MINUTE_MAX,
@@ -75,7 +76,7 @@ def _digest(secret: str) -> bytes:
 
 
 class Attempts:
-    """Refused sign-ins by address, in the present minute."""
+    """Refused sign-ins by address, in the present minute. Who has a whole network of them counts as one."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -91,7 +92,8 @@ class Attempts:
         self._refused[self._place(address)] += 1
 
     def _place(self, address: str) -> str:
-        return address if address in self._refused or len(self._refused) < LOGIN_ADDRESSES_MAX else ""
+        place = network_of(address)
+        return place if place in self._refused or len(self._refused) < LOGIN_ADDRESSES_MAX else ""
 
     def _turn(self, now_s: float) -> None:
         minute = int(now_s // 60)

@@ -80,9 +80,21 @@ def test_an_address_that_was_refused_often_waits_for_the_next_minute() -> None:
 def test_more_addresses_than_are_remembered_wait_together() -> None:
     attempts = Attempts()
     for number in range(LOGIN_ADDRESSES_MAX):
-        attempts.refused(f"2001:db8::{number:x}", 60.0)
+        attempts.refused(f"2001:db8:0:{number:x}::1", 60.0)
     for number in range(LOGINS_PER_MINUTE_MAX):
         assert attempts.may_try("10.0.0.1", 61.0)
         attempts.refused(f"10.0.0.{number}", 61.0)
     assert not attempts.may_try("10.0.0.1", 62.0) and not attempts.may_try("10.9.9.9", 62.0)
-    assert attempts.may_try("2001:db8::1", 62.0) and attempts.may_try("10.0.0.1", 120.0)
+    assert attempts.may_try("2001:db8:0:1::7", 62.0) and attempts.may_try("10.0.0.1", 120.0)
+
+
+def test_the_addresses_of_one_network_wait_together_and_leave_room_for_others() -> None:
+    """One who has a network would else try without end, and have nobody sign in who was not refused before."""
+    attempts = Attempts()
+    for number in range(2 * LOGIN_ADDRESSES_MAX):
+        attempts.refused(f"2001:db8::{number:x}", 60.0)
+    assert not attempts.may_try("2001:db8::ffff:1", 61.0)
+    for _ in range(LOGINS_PER_MINUTE_MAX):
+        assert attempts.may_try("10.0.0.1", 61.0)
+        attempts.refused("10.0.0.1", 61.0)
+    assert attempts.may_try("10.0.0.2", 61.0) and attempts.may_try("2001:db8:0:1::1", 61.0)
