@@ -11,6 +11,7 @@ ACCESS_DECISIONS_MAX: Final = 1_000
 SPLIT_CLUSTERS_MAX: Final = 16
 """Clusters that one queue is split over."""
 TICKETS_MAX: Final = 100_000
+"""Tickets that wait to be used; a tenant may have as many as are still free, above it `overloaded`."""
 TICKET_SECONDS: Final = 30
 TEMPORARY_KEY_SECONDS: Final = 3_600
 """The life of a key that is in memory only, such as the demo page's; at most two of a name live at a time."""

@@ -73,6 +73,8 @@ class Alerts:
         """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
         self.on_lost: list[Callable[[], None]] = []
         """Told when another gateway tells by now, which goes on with webhooks that are still on their way here."""
+        self.on_receiver_gone: list[Callable[[str], None]] = []
+        """Told of receivers that were deleted at another gateway."""
         self.omitted = 0
         self.evaluations = 0
         self.asked = 0
@@ -203,7 +205,11 @@ class Alerts:
         self.record.forget_rules(
             rule_id for rule_id in list(self.open) if rule_id not in wanted.rules or not wanted.rules[rule_id].enabled
         )
+        gone = self.receivers.keys() - wanted.receivers.keys()
         self.rules, self.silences, self.receivers = wanted.rules, wanted.silences, wanted.receivers
+        for receiver_id in gone:
+            for forget in self.on_receiver_gone:
+                forget(receiver_id)
 
     def of_tenant(self, tenant: str) -> Iterator[tuple[Rule, Alert]]:
         """Its alerts that are pending, fire, or are over since a moment ago."""

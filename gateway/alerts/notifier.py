@@ -74,6 +74,7 @@ class Notifier:
         alerts.on_grouped.append(lambda note: self._tell(*note))
         alerts.on_duty.append(self.resume)
         alerts.on_lost.append(self.webhooks.cut)
+        alerts.on_receiver_gone.append(self.forget)
 
     async def _secret(self, receiver_id: str) -> bytes:
         return await self.secrets.open(self.alerts.receivers[receiver_id])

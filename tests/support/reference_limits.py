@@ -183,7 +183,7 @@ GROUPS = (
             "gateway.limits:EXPIRED_KEY_KEPT_MS": "",
             "gateway.limits:EXPIRED_KEYS_PER_LOOK_MAX": "",
             "gateway.limits:TICKET_SECONDS": "How long a ticket is good.",
-            "gateway.limits:TICKETS_MAX": "Tickets that wait to be used; a tenant may have as many as are still free, above it `overloaded`.",
+            "gateway.limits:TICKETS_MAX": "",
             "gateway.limits:TEMPORARY_KEY_SECONDS": "",
             "gateway.limits:QUOTA_MAX": "",
             "gateway.limits:STORED_LOOK_SECONDS": "",

@@ -29,7 +29,7 @@ from gateway.alerts.limits import (
 from gateway.alerts.notifier import Heard
 from gateway.alerts.secrets import Renewal
 from gateway.alerts.setup import Watching
-from gateway.alerts.stored import TELLING, Receiver
+from gateway.alerts.stored import RECEIVERS, TELLING, Receiver, gone
 from gateway.alerts.webhooks import Note, Outcome
 from gateway.app import Application, create_app
 from gateway.settings import Settings
@@ -83,6 +83,20 @@ async def test_of_alerts_that_are_over_the_newest_of_an_hour_are_listed(
     clock.ms += RESOLVED_KEPT_MS
     await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
     assert len(list(alerts.of_tenant("shop"))) == 1
+
+
+async def test_nothing_is_kept_of_a_receiver_that_was_deleted_at_another_gateway(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts, stays = watching.alerts, msgspec.structs.replace(RECEIVER, id="receiver_2")
+    for one in (RECEIVER, stays):
+        await alerts.put_receiver(one, None)
+        watching.notifier._ended(Note("shop", one.id, one.url, "m", b""), Outcome(True, 200, None, 1))
+        watching.secrets._known[one.id] = (one.sealed, b"")
+    await alerts._documents.write([gone(RECEIVERS, RECEIVER.id)])
+    monkeypatch.setattr(alerts._documents, "changes_elsewhere", lambda *kinds: 1)
+    alerts._take_over()
+    assert list(alerts.receivers) == list(watching.notifier.heard) == list(watching.secrets._known) == [stays.id]
 
 
 async def test_of_webhooks_those_that_will_be_sent_are_written_down(
