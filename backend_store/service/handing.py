@@ -212,6 +212,8 @@ def counter_of(queue: EmbeddedQueue) -> Counter:
 
 def live_bits(lease: Lease) -> int:
     """What of a lease is neither settled nor returned."""
+    if lease.rest is None:
+        return lease.bits
     bits = 0
     for part in lease.parts():
         bits |= part.bits

@@ -23,6 +23,8 @@ ACT_SECONDS_MAX: Final = 60.0
 """How long the audit waits for the end of an act whose gateway process may have died."""
 SHARED_TICKETS_MAX: Final = 100_000
 """Tickets that wait to be used, of all gateway processes of one server; a tenant may have as many as are free."""
+LEASES_PER_LOOK_MAX: Final = 2_000
+"""Leases of one gateway that are looked at in one go for what somebody else has settled; the others follow soon."""
 VISITOR_ASKS_MAX: Final = 256
 """Requests other than publishes and receipts that a backend works on for one gateway at once."""
 KEY_IDS_PER_VISIT: Final = 10_000

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,7 +38,7 @@ from backend_store.node.view import View
 from backend_store.service.asked import queue_at
 from backend_store.service.definitions import Told
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
-from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
+from backend_store.service.limits import LEASES_PER_LOOK_MAX, VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
 from backend_store.tracing import TRACE, Served
@@ -108,6 +109,8 @@ class Visitor:
         """Token → its grant, the lease, and the bits that the gateway has for held."""
         self._released = self._accounted = 0
         self._look: asyncio.TimerHandle | None = None
+        self._looking: Iterator[str] | None = None
+        """The leases that a look has not come to yet; None while none goes on."""
         self._asks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
         self._has_heard = asyncio.Event()
@@ -521,32 +524,52 @@ class Visitor:
         """Its own receipts did this: it will hear so."""
         for token, bits in done.items():
             if (known := self._leases.get(token)) is not None:
-                self._accounted += (known[2] & bits).bit_count()
+                self._note_accounted(known[2] & bits)
                 self._note(token, known[2] & ~bits)
+
+    def _note_accounted(self, bits: int) -> None:
+        """Of these it hears. While a look goes on nobody knows whether they were counted at its begin: another one
+        follows it then."""
+        if self._looking is None:
+            self._accounted += bits.bit_count()
 
     def released(self, count: int) -> None:
         self._released += count
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if self._look is None:
             self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_leases)
 
     def _look_at_leases(self) -> None:
-        """Somebody else settled what it holds: it must hear of that, or its consumers' credit stays taken."""
+        """Somebody else settled what it holds: it must hear of that, or its consumers' credit stays taken. It may hold
+        very many, and others wait for their turn meanwhile."""
         self._look = None
-        if self._released == self._accounted:
-            return
-        self._accounted = self._released
-        for token, (_, lease, bits) in list(self._leases.items()):
+        if self._looking is None:
+            if self._released == self._accounted:
+                return
+            self._accounted = self._released
+            self._looking = iter(list(self._leases))
+        tokens = list(islice(self._looking, LEASES_PER_LOOK_MAX))
+        for token in tokens:
+            if (known := self._leases.get(token)) is None:
+                continue
+            _, lease, bits = known
             live = live_bits(lease)
             if gone := bits & ~live:
                 self._gone.append((token, of_bits(gone)))
                 self._note(token, bits & live)
         self._flush_soon()
+        if len(tokens) < LEASES_PER_LOOK_MAX:
+            self._looking = None
+        if self._looking is not None or self._released != self._accounted:
+            self._look_soon()
 
     def lost(self, ended: dict[str, int]) -> None:
         for token, bits in ended.items():
             if (known := self._leases.get(token)) is not None:
                 self._lost.append((token, of_bits(bits)))
-                self._accounted += bits.bit_count()
+                self._note_accounted(bits)
                 self._note(token, known[2] & ~bits)
         self._flush_soon()
 

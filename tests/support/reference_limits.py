@@ -308,6 +308,7 @@ GROUPS = (
             "backend_store.service.limits:VISITOR_SILENCE_SECONDS_MAX": "",
             "backend_store.service.limits:VISITOR_OUTBOX_BYTES_MAX": "",
             "backend_store.service.limits:LEASES_FRAME_BYTES_SOFT_MAX": "",
+            "backend_store.service.limits:LEASES_PER_LOOK_MAX": "",
             "backend_store.service.limits:VISITOR_ASKS_MAX": "",
             "backend_store.service.limits:KEY_IDS_PER_VISIT": "",
             "backend_store.service.limits:SHARED_TICKETS_MAX": "",

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.core.leases import Lease
+from backend_store.core.receipts import SUFFIXES
 from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
@@ -17,6 +19,7 @@ from backend_store.service import visitor as visitors
 from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.serving import StoreServer, StoreService
+from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
@@ -25,6 +28,7 @@ from backend_store.wire.store_frames import (
     Want,
     Wants,
     of_bits,
+    to_bits,
 )
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
@@ -324,6 +328,40 @@ async def test_queues_that_were_deleted_leave_nothing_with_those_who_waited_ther
         visitor = service.visitors["gateway"]
         assert len(visitor._grants) <= 9 and len(visitor._reads) <= 9
         assert any(place.name == "kept" for place, _ in visitor._grants)
+
+
+async def test_what_others_settled_of_very_many_leases_is_looked_for_a_part_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Acks come to any gateway: each look at 100,000 leases held everybody up for a tenth of a second, and one followed
+    the other."""
+    monkeypatch.setattr(visitors, "LEASES_PER_LOOK_MAX", 5)
+    looks: list[int] = []
+    look, live_bits = Visitor._look_at_leases, visitors.live_bits
+
+    def counted(visitor: Visitor) -> None:
+        looks.append(0)
+        look(visitor)
+
+    def looked(lease: Lease) -> int:
+        if looks:
+            looks[-1] += 1
+        return live_bits(lease)
+
+    store = await opened()
+    queue = await made(store, "settled elsewhere")
+    for number in range(22):
+        await published(queue, draft(str(number)))
+    async with visited(store) as (line, gateway):
+        line.want(Want(Place("default", queue.name, queue.uid), 3_600_000, 22, 1))
+        await eventually(lambda: len(gateway.tokens) == 22)
+        monkeypatch.setattr(Visitor, "_look_at_leases", counted)
+        monkeypatch.setattr(visitors, "live_bits", looked)
+        queue.settle_quietly(
+            [token + SUFFIXES[to_bits(bits).bit_length() - 1] for token, bits in gateway.tokens.items()]
+        )
+        await eventually(lambda: gateway.gone.keys() == gateway.tokens.keys())
+        assert len(looks) >= 5 and max(looks) <= 5
 
 
 @asynccontextmanager
