@@ -38,6 +38,7 @@ from push.limits import (
 from push.pacing import Pacer
 from push.ports import Desk, Meter, NoThrottle, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
+from push.readers import Readers
 from push.session import Session
 from push.sse_frames import sse_framer
 from push.subscriptions import Away, StreamSubscription, WorkSubscription
@@ -104,6 +105,9 @@ class Hub:
         self.waiting: set[Session] = set()
         """Sockets that have not said `connect` yet."""
         self.streams: set[Stream] = set()
+        self.readers: Readers[Session] = Readers()
+        """Sessions by what they subscribe to."""
+        self.stream_readers: Readers[Stream] = Readers()
         self.open = Connections()
         self.polls: dict[asyncio.Future[None], Queue] = {}
         """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
@@ -153,6 +157,14 @@ class Hub:
 
     def accepted(self, session: Session) -> None:
         self.waiting.add(session)
+
+    def stream_opened(self, stream: Stream) -> None:
+        self.streams.add(stream)
+        self.stream_readers.enter(stream, stream.queue)
+
+    def stream_closed(self, stream: Stream) -> None:
+        self.streams.discard(stream)
+        self.stream_readers.leave(stream, stream.queue)
 
     def opened(self, session: Session, resume: str | None) -> bool:
         """Gives a session its id. True if it goes on with an earlier one."""
@@ -212,6 +224,7 @@ class Hub:
             parked.lost.update(resuming.lost)
         for sub in session.subs.values():
             session.leave("subscriptions")
+            self.readers.leave(session, sub.queue)
             if isinstance(sub, StreamSubscription):
                 self.fanout(sub.queue).stop(sub)
                 sub.queue.consumers -= 1
@@ -249,12 +262,11 @@ class Hub:
 
     def _tell_gap(self, queue: Queue) -> None:
         """All consumers of a group hear what the stream dropped before the group came so far; polls ask themselves."""
-        subs = [(session, sub) for session in self.sessions.values() for sub in session.subs.values()]
-        mine = [(session, sub.number) for session, sub in subs if sub.queue is queue]
-        streams = [stream for stream in self.streams if stream.queue is queue]
-        for gap in queue.take_gaps() if mine or streams else ():
-            for session, number in mine:
-                session.tell_gap(number, gap)
+        sessions, streams = self.readers.of(queue), self.stream_readers.of(queue)
+        for gap in queue.take_gaps() if sessions or streams else ():
+            for session in sessions:
+                for number in [sub.number for sub in session.subs.values() if sub.queue is queue]:
+                    session.tell_gap(number, gap)
             for stream in streams:
                 stream.tell_gap(0, gap)
 
@@ -276,10 +288,10 @@ class Hub:
     def queue_deleted(self, queue: Queue) -> None:
         """Ends every subscription of a queue that is gone, or of a group."""
         error = queue.gone
-        for session in list(self.sessions.values()):
+        for session in self.readers.of(queue):
             for sub in [s for s in session.subs.values() if s.queue is queue]:
                 session.end(sub, error)
-        for stream in list(self.streams):
+        for stream in self.stream_readers.of(queue):
             stream.queue_gone(queue, error)
         self._end_polls(queue)
 

@@ -355,6 +355,7 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
         tells_begun=frame.attempts == "begun",
     )
     session.subs[number] = sub
+    session.hub.readers.enter(session, queue)
     queue.consumers += 1
     lost = session.hub.hand_over(session, sub)
     facts: dict[str, Any] = {"mode": queue.mode} if queue.mode is not None else {}
@@ -378,6 +379,7 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
     key = "json" if session.encoding == "json" else "msgpack"
     sub = StreamSubscription(session, number, queue, start=start, credit=credit, key=key)
     session.subs[number] = sub
+    session.hub.readers.enter(session, queue)
     queue.consumers += 1
     # With the cursor a client cut before its first message can still go on from here.
     session.ok(frame.id, sub=number, resume=start.outcome, cursor=start.cursor)

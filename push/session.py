@@ -517,6 +517,7 @@ class Session:
     def drop(self, sub: Subscription) -> None:
         """Ends a subscription the client no longer wants: what it holds goes back at once."""
         del self.subs[sub.number]
+        self.hub.readers.leave(self, sub.queue)
         self.leave("subscriptions")
         if isinstance(sub, WorkSubscription):
             sub.stop()

@@ -199,7 +199,7 @@ class EventStream:
     def _closed(self) -> None:
         """The connection is gone. Leases wait a moment: acks come by POST and may be on their way."""
         self._ending = True  # acks that come by POST give credit back, and nothing more may be sent for it
-        self.hub.streams.discard(self)
+        self.hub.stream_closed(self)
         self.leave()
         self.hub.open.remove(self)
         sub = self.sub
@@ -243,7 +243,7 @@ def response(
         stream.leave()
         raise
     queue.consumers += 1
-    hub.streams.add(stream)
+    hub.stream_opened(stream)
     hub.open.add("sse", stream)
     return EventSourceResponse(
         stream.events(),
