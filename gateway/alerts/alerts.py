@@ -60,6 +60,8 @@ class Alerts:
         wanted = Wanted(documents)
         self.rules: dict[str, Rule] = wanted.rules
         self.silences: dict[str, Silence] = wanted.silences
+        self._silences_of: dict[str, list[Silence]] = {}
+        """By tenant, of those that were asked about since a silence was changed."""
         self.receivers: dict[str, Receiver] = wanted.receivers
         self.record = Record(documents, self.rules, clock_ms())
         self.teller = Teller(documents)
@@ -207,6 +209,7 @@ class Alerts:
         )
         gone = self.receivers.keys() - wanted.receivers.keys()
         self.rules, self.silences, self.receivers = wanted.rules, wanted.silences, wanted.receivers
+        self._silences_of.clear()
         for receiver_id in gone:
             for forget in self.on_receiver_gone:
                 forget(receiver_id)
@@ -349,7 +352,11 @@ class Alerts:
 
     def muting(self, rule: Rule, subject: str) -> tuple[Silence | None, Silence | None]:
         """The silence that mutes such an alert now, and the last one that is over."""
-        return muting(self.silences.values(), rule, subject, self._clock_ms(), compile_pattern)
+        own = self._silences_of.get(rule.tenant)
+        if own is None:
+            own = [one for one in self.silences.values() if one.tenant == rule.tenant]
+            self._silences_of[rule.tenant] = own
+        return muting(own, rule, subject, self._clock_ms(), compile_pattern)
 
     # ---------------------------------------------------------------------------------------------------- rules
 
@@ -415,6 +422,7 @@ class Alerts:
             for one in over:
                 del self.silences[one.id]
             self.silences[silence.id] = silence
+            self._silences_of.clear()
 
     def silence(self, tenant: str, silence_id: str) -> Silence:
         """Raises `NotFound`."""
@@ -475,6 +483,7 @@ class Alerts:
                 self.sources.forget(rule.id)
             for silence_id in silences:
                 del self.silences[silence_id]
+            self._silences_of.clear()
             for receiver_id in receivers:
                 del self.receivers[receiver_id]
             try:

@@ -11,7 +11,7 @@ from backend_store.words import of_unit
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import KINDS, Rule, Severity
-from gateway.alerts.core.silences import Silence, fits, state_of
+from gateway.alerts.core.silences import Silence, fits_rule, fits_subject, state_of
 from gateway.alerts.stored import Receiver, Transition
 from gateway.policy import compile_pattern
 
@@ -171,13 +171,17 @@ def silence_view(alerts: Alerts, silence: Silence) -> SilenceView:
 
 def muted(alerts: Alerts, silence: Silence) -> list[tuple[Rule, Alert]]:
     """The alerts of now that a silence is about, whether it has begun or not."""
-    return [
-        (rule, alert)
-        for rule in alerts.rules.values()
-        if rule.tenant == silence.tenant
-        for alert in alerts.open.get(rule.id, {}).values()
-        if fits(silence, rule, alert.subject, compile_pattern)
-    ]
+    found: list[tuple[Rule, Alert]] = []
+    known: dict[str, bool] = {}
+    for rule in alerts.rules.values():
+        if not fits_rule(silence, rule):
+            continue
+        for alert in alerts.open.get(rule.id, {}).values():
+            if (is_fit := known.get(alert.subject)) is None:  # many rules find the same queues
+                is_fit = known[alert.subject] = fits_subject(silence, alert.subject, compile_pattern)
+            if is_fit:
+                found.append((rule, alert))
+    return found
 
 
 class ReceiverView(msgspec.Struct):

@@ -35,14 +35,20 @@ def state_of(silence: Silence, now_ms: int) -> Literal["scheduled", "active", "e
     return "active" if now_ms < silence.ends_at_ms else "expired"
 
 
+def fits_rule(silence: Silence, rule: Rule) -> bool:
+    """Whether it may be about alerts of that rule, at whatever time."""
+    return (
+        silence.tenant == rule.tenant and silence.rule in (None, rule.id) and silence.severity in (None, rule.severity)
+    )
+
+
+def fits_subject(silence: Silence, subject: str, compile_pattern: Compile) -> bool:
+    return silence.queue is None or compile_pattern(silence.queue).fullmatch(subject) is not None
+
+
 def fits(silence: Silence, rule: Rule, subject: str, compile_pattern: Compile) -> bool:
     """Whether it is about such an alert, at whatever time."""
-    return (
-        silence.tenant == rule.tenant
-        and silence.rule in (None, rule.id)
-        and silence.severity in (None, rule.severity)
-        and (silence.queue is None or compile_pattern(silence.queue).fullmatch(subject) is not None)
-    )
+    return fits_rule(silence, rule) and fits_subject(silence, subject, compile_pattern)
 
 
 def muting(

@@ -12,9 +12,11 @@ import pytest
 
 from backend_store.client import Store
 from backend_store.model import Conflict, NotFound, QueueConfig, StorageFull
+from gateway.alerts import views
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.silences import Silence
 from gateway.alerts.limits import (
     GROUP_ALERTS_MIN,
     GROUP_SUBJECTS_MAX,
@@ -32,6 +34,7 @@ from gateway.alerts.setup import Watching
 from gateway.alerts.stored import RECEIVERS, TELLING, Receiver, gone
 from gateway.alerts.webhooks import Note, Outcome
 from gateway.app import Application, create_app
+from gateway.policy import compile_pattern
 from gateway.settings import Settings
 from tests.support.queues import draft
 from tests.support.stores import published
@@ -378,3 +381,37 @@ async def test_streams_of_one_tenant_leave_room_for_the_others(watching: Watchin
     notifier.listen("other")
     notifier.unlisten(last)
     notifier.listen("shop")
+
+
+SILENCE = Silence("silence_1", "shop", None, "q*", None, "me", "", 0, 1 << 52, 0)
+
+
+async def test_what_a_silence_mutes_costs_one_look_at_each_queue_however_many_rules_found_it(
+    alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of silences that each looked at each alert of each rule held everybody up for seconds."""
+    for number in range(10):
+        await alerts.put_rule(msgspec.structs.replace(RULE, id=f"rule_{number}"), None)
+    await flapped(alerts, clock, monkeypatch, subjects=50, times=1)
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", 1.0) for n in range(50)])
+    alerts._book.changes += 1
+    await alerts.evaluate(clock.ms)
+    looks: list[str] = []
+    monkeypatch.setattr(views, "compile_pattern", lambda text: looks.append(text) or compile_pattern(text))
+    assert len(views.muted(alerts, SILENCE)) == 500 and len(looks) == 50
+    assert views.muted(alerts, msgspec.structs.replace(SILENCE, tenant="other")) == [] and len(looks) == 50
+
+
+async def test_an_alert_costs_no_look_at_the_silences_of_other_tenants(alerts: Alerts) -> None:
+    others = [msgspec.structs.replace(SILENCE, id=f"silence_{n}", tenant=f"t{n}") for n in range(2, 20)]
+    for one in (SILENCE, *others):
+        await alerts.put_silence(one, None)
+    assert alerts.muting(RULE, "q1") == (SILENCE, None)
+    known, alerts.silences = alerts.silences, {}
+    assert alerts.muting(RULE, "q1") == (SILENCE, None), "they were looked at once"
+    alerts.silences = known
+    await alerts.put_silence(msgspec.structs.replace(SILENCE, ends_at_ms=1), SILENCE)
+    assert alerts.muting(RULE, "q1")[0] is None
+    await alerts.put_silence(msgspec.structs.replace(SILENCE, id="silence_99"), None)
+    await alerts.forget_tenant("shop")
+    assert alerts.muting(RULE, "q1") == (None, None)
