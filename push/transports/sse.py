@@ -205,6 +205,8 @@ class EventStream:
         sub = self.sub
         if isinstance(sub, WorkSubscription):
             sub.stop()
+            if not sub.held():
+                return  # clients may come and go, and each would stay for so long
             wait_s = 0 if self._is_kicked else self.hub.resume_ms / 1000
             self.hub.loop.call_later(wait_s, _give_back, sub)
         elif isinstance(sub, StreamSubscription):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from push.feeder import Feeder
 from push.protocol import Unsubscribe
 from push.requests import unsubscribe
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
+from push.transports.sse import EventStream
 from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
 from throttling.admission import Level
 
@@ -383,3 +385,24 @@ def test_a_subscription_that_holds_nothing_ends_at_once(setup: Setup) -> None:
     session: Any = Session(setup.subscribe())
     unsubscribe(session, Unsubscribe(sub=1, id=7))
     assert (session.said, session.in_progress) == ([7], 0)
+
+
+def test_a_stream_of_events_that_held_nothing_leaves_nothing_behind(setup: Setup) -> None:
+    """What it held waits for acks by POST, for up to an hour as the settings say; who comes and goes holds nothing."""
+    later: list[object] = []
+    hub: Any = SimpleNamespace(
+        stream_closed=lambda stream: None,
+        throttle=SimpleNamespace(leave=lambda kind, who: None),
+        open=SimpleNamespace(remove=lambda stream: None),
+        loop=SimpleNamespace(call_later=lambda seconds, call, sub: later.append(sub)),
+        resume_ms=3_600_000,
+    )
+    principal: Any = SimpleNamespace(tenant="t", id="k")
+    setup.world.stored(b"1")
+    holds, idle = setup.subscribe(), setup.subscribe()
+    assert setup.send(holds) == [0]
+    for sub in (holds, idle):
+        stream = EventStream(hub, principal, setup.queue)
+        stream.sub = sub
+        stream._closed()
+    assert later == [holds] and setup.queue.consumers == 0
