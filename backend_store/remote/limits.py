@@ -71,6 +71,10 @@ ADOPT_RETRY_SECONDS_MAX: Final = 5.0
 """The longest pause between two such requests to a shard that refuses what it is told."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
+GAPS_KEPT: Final = 256
+"""Of a consumer group: what its stream dropped and no consumer here was told of; of more the oldest are forgotten."""
+GROUP_IDLE_SECONDS: Final = 60.0
+"""How long after it was asked for a group may be forgotten that nobody here uses: it may be deleted elsewhere."""
 GRANTS_KEPT: Final = 64
 """Visibility times of one queue whose counts are kept however long nobody asks with them."""
 GRANT_IDLE_SECONDS: Final = 60.0

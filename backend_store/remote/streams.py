@@ -18,7 +18,9 @@ from backend_store.client.streams import Gap
 from backend_store.core.leases import Holder, Lease
 from backend_store.model import NotFound, PushqError, QueueStats
 from backend_store.node.group import Mode
+from backend_store.node.limits import GROUPS_PER_STREAM_MAX
 from backend_store.remote.leases import Stock, Unassigned
+from backend_store.remote.limits import GAPS_KEPT, GROUP_IDLE_SECONDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.tails import RemoteParts
 from backend_store.service.groups import DeleteGroup, FindGroup, ListGroups, Opened, OpenGroup, PutGroup
@@ -66,6 +68,8 @@ class RemoteStream(RemoteQueue):
 
     groups: dict[str, RemoteQueue]
     _parts: RemoteParts | None = None
+    _look_at = GROUPS_PER_STREAM_MAX
+    """With so many groups it is looked whether some are not used here; each look is at twice as many as were left."""
 
     # ------------------------------------------------------------------------------------------------------- groups
 
@@ -74,7 +78,9 @@ class RemoteStream(RemoteQueue):
             opened = _opened(await self.ask(OpenGroup(self.place_there, name, wanted), may_repeat=True))
             group = self.groups.get(name)
             if not isinstance(group, RemoteGroup) or group.mode != opened.mode:
+                self._forget_unused()
                 group = self.groups[name] = RemoteGroup(self, name, opened.mode)
+            group.asked_at = self._store.now_s()
             group.missed(opened.gaps, told=False)
             return group
 
@@ -116,6 +122,16 @@ class RemoteStream(RemoteQueue):
         what = f"group {name!r} of {self.name!r}"
         found: GroupInfo | None = self.known(what, f"group {name}", ask, is_used_up=True)
         return found
+
+    def _forget_unused(self) -> None:
+        """That a group was deleted elsewhere is told to those alone who have consumers."""
+        if len(self.groups) < self._look_at:
+            return
+        since = self._store.now_s() - GROUP_IDLE_SECONDS
+        for name, group in list(self.groups.items()):
+            if isinstance(group, RemoteGroup) and group.asked_at < since and group.is_unused:
+                del self.groups[name]
+        self._look_at = max(GROUPS_PER_STREAM_MAX, 2 * len(self.groups))
 
     def group_gone(self, name: str) -> RemoteQueue | None:
         """It was deleted. The group as consumers here know it."""
@@ -204,6 +220,8 @@ class RemoteGroup(RemoteQueue):
         self.place_there = self.place_there._replace(group=name)
         self._name = name
         self._mode: Mode = mode
+        self.asked_at = stream._store.now_s()
+        """When somebody asked for it last."""
         self._gaps: list[Gap] = []
         self._tell_gap: Callable[[], None] = _nothing
         if mode == "offsets":
@@ -230,6 +248,11 @@ class RemoteGroup(RemoteQueue):
         return self._mode == "offsets"
 
     @property
+    def is_unused(self) -> bool:
+        """Nobody wants or holds anything of it, and its backend was told nothing that would have to be taken back."""
+        return not (self.consumers or self.stock.is_held or self.stock.times or len(self._grants))
+
+    @property
     def gone(self) -> PushqError:
         if self.stream.deleted:
             return self.stream.gone
@@ -242,7 +265,7 @@ class RemoteGroup(RemoteQueue):
 
     def missed(self, gaps: Sequence[Gap], *, told: bool) -> None:
         """The stream dropped these before the group came to them. `told`: consumers hear of it now."""
-        self._gaps += gaps
+        self._gaps = [*self._gaps, *gaps][-GAPS_KEPT:]
         if told and gaps:
             self._tell_gap()
 

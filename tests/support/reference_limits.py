@@ -364,6 +364,8 @@ GROUPS = (
             "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",
             "backend_store.remote.limits:TAIL_RETRY_SECONDS": "",
             "gateway.limits:CLUSTER_ENTRIES_MAX": "",
+            "backend_store.remote.limits:GAPS_KEPT": "",
+            "backend_store.remote.limits:GROUP_IDLE_SECONDS": "",
             "backend_store.remote.limits:GRANTS_KEPT": "",
             "backend_store.remote.limits:GRANT_IDLE_SECONDS": "",
             "backend_store.remote.limits:GRANTS_FORGOTTEN_AT_ONCE_MAX": "",

@@ -6,15 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from backend_store.client.streams import Gap
 from backend_store.core.receipts import TokenFields, group_field, make_token
 from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
 from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
+from backend_store.remote import streams
 from backend_store.remote.leases import Stock, Unassigned
+from backend_store.remote.limits import GAPS_KEPT
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
+from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions
+from backend_store.service.groups import Opened
 from backend_store.wire.store_frames import Ended, Settles, from_gateway, of_bits
 from tests.support.chunks import any_chunk, chunk_state
 from tests.support.world import Consumer
@@ -112,3 +118,51 @@ async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_n
     frames = [frame for frame in map(from_gateway, sent) if isinstance(frame, Settles)]
     told = [(call.verb, call.grouped, call.milliseconds, call.tried) for frame in frames for call in frame.calls]
     assert told == [("nack", {token: of_bits(0b1100)}, 0, False)]
+
+
+async def opened(stream: RemoteStream, name: str) -> RemoteGroup:
+    done: asyncio.Future[RemoteGroup] = asyncio.get_running_loop().create_future()
+    stream.open_group(name, None, done.set_result)
+    return await done
+
+
+@pytest.fixture
+async def stream(store: RemoteBackends, monkeypatch: pytest.MonkeyPatch) -> RemoteStream:
+    async def ask(*args: Any, **kwargs: Any) -> bytes:
+        return msgspec.msgpack.encode(Opened("offsets", []))
+
+    monkeypatch.setattr(RemoteStream, "ask", ask)
+    definition = QueueDefinition(QUEUES + 1, "t", "stream", QueueConfig(kind="stream"), 0, 1)
+    store.defined(Definitions(queues=[definition]), is_first=False)
+    found = store.here("t", "stream")
+    assert isinstance(found, RemoteStream)
+    return found
+
+
+async def test_groups_that_nobody_uses_here_are_forgotten(
+    stream: RemoteStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have been deleted at another gateway, which nobody says: each stayed for as long as its stream."""
+    monkeypatch.setattr(RemoteStream, "_look_at", 5)
+    monkeypatch.setattr(streams, "GROUPS_PER_STREAM_MAX", 5)
+    used = await opened(stream, "used")
+    used.consumers = 1
+    granted = await opened(stream, "granted")
+    granted._grants.renew({30_000: 1}, lambda visibility_ms: 0, 0)
+    for number in range(50):
+        (await opened(stream, f"g{number}")).asked_at = -1_000_000.0
+    for one in (used, granted):
+        one.asked_at = -1_000_000.0
+    assert len(stream.groups) <= 7
+    assert stream.groups["used"] is used and stream.groups["granted"] is granted
+    late = [await opened(stream, f"late {number}") for number in range(20)]
+    assert all(stream.groups[one.group or ""] is one for one in late), "somebody is about to use them"
+
+
+async def test_so_many_gaps_wait_for_a_consumer_of_a_group(stream: RemoteStream) -> None:
+    """One for each commit that drops something: where nobody consumes here they added up for ever."""
+    group = await opened(stream, "g")
+    for number in range(2 * GAPS_KEPT):
+        group.missed([Gap(2 * number, 2 * number + 1)], told=True)
+    gaps = group.take_gaps()
+    assert len(gaps) == GAPS_KEPT and gaps[-1].last == 4 * GAPS_KEPT - 1 and group.take_gaps() == []
