@@ -216,6 +216,9 @@ ANSWERS_SECONDS_MAX: Final = 1
 
 USAGE_ROWS_PER_MINUTE_MAX: Final = 10_000
 """Different rows of one minute; what is more is counted under `other`."""
+USAGE_ROWS_PER_FREE_MAX: Final = 9
+"""So many times the rows that are still free in a minute a tenant may have, alone nine tenths of all; what is more of
+it is counted under its name and `other`."""
 REFUSED_ACTS_PER_MINUTE_MAX: Final = 60
 """Refused acts of a principal that the audit has of each minute; what is more is counted among the minutes."""
 REFUSED_PRINCIPALS_MAX: Final = 10_000

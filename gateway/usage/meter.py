@@ -7,12 +7,12 @@ memory: a crash loses the minute it is in.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from backend_store.client import timestamp
-from gateway.limits import USAGE_ROWS_PER_MINUTE_MAX
+from gateway.limits import USAGE_ROWS_PER_FREE_MAX, USAGE_ROWS_PER_MINUTE_MAX
 from gateway.usage.schema import LATENCY_SECONDS_BUCKETS, OTHER, SCHEMA_VERSION, MinuteRow
 
 MINUTE_MS: Final = 60_000
@@ -40,6 +40,8 @@ class Meter:
         self._clock_ms = clock_ms
         self._rows_max = rows_max
         self._counts: dict[Doer, Counts] = {}
+        self._rows_of: Counter[str] = Counter()
+        """By tenant."""
         self._ended: list[MinuteRow] = []
         self._minute_ms = clock_ms() // MINUTE_MS * MINUTE_MS
         self._before: deque[tuple[int, dict[Doer, Counts]]] = deque(maxlen=MINUTES_REMEMBERED)
@@ -76,10 +78,18 @@ class Meter:
     def _made(self, doer: Doer) -> Counts:
         """A row's counts when they are first needed: the moment to look whether another minute has begun."""
         self.turn()
-        if len(self._counts) >= self._rows_max:
+        tenant, free = doer[0], self._rows_max - len(self._counts)
+        if free <= 0:
             self.overflowed += 1
             doer = (OTHER, OTHER, OTHER, *doer[3:])
-        return self._counts.setdefault(doer, Counts())
+        elif self._rows_of[tenant] >= USAGE_ROWS_PER_FREE_MAX * free:  # those of others must not become nobody's
+            self.overflowed += 1
+            doer = (tenant, OTHER, OTHER, *doer[3:])
+        counts = self._counts.get(doer)
+        if counts is None:
+            counts = self._counts[doer] = Counts()
+            self._rows_of[doer[0]] += 1
+        return counts
 
     def recent(self) -> list[tuple[int, Mapping[Doer, Counts]]]:
         """What was counted in the last minutes, and in this one so far, each with its begin in ms."""
@@ -96,6 +106,7 @@ class Meter:
     def _close(self) -> None:
         minute = timestamp(self._minute_ms)
         counts, self._counts = self._counts, {}
+        self._rows_of.clear()
         self._before.append((self._minute_ms, counts))
         for doer, one in counts.items():
             self._ended.append(

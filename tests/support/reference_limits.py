@@ -611,6 +611,7 @@ GROUPS = (
         "Usage and audit",
         {
             "gateway.limits:USAGE_ROWS_PER_MINUTE_MAX": "",
+            "gateway.limits:USAGE_ROWS_PER_FREE_MAX": "",
             "gateway.limits:USAGE_UNWRITTEN_ROWS_MAX": "",
             "gateway.limits:REFUSED_ACTS_PER_MINUTE_MAX": "",
             "gateway.limits:REFUSED_PRINCIPALS_MAX": "",

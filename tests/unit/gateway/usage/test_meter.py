@@ -66,6 +66,23 @@ def test_beyond_the_most_rows_of_a_minute_the_rest_counts_as_other(clock: Clock)
     assert found == {"a": 10, "b": 10, "other": 20} and meter.overflowed == 2
 
 
+def test_a_tenant_with_very_many_rows_leaves_room_for_those_of_others(clock: Clock) -> None:
+    """Who makes up queues or subjects would else have nobody know what the other tenants used."""
+    meter = Meter("node", clock, rows_max=100)
+    for number in range(1_000):
+        meter.count("t", "key", f"q{number}", "publish", "ws", messages=10)
+    for number in range(5):
+        meter.count("u", "key", f"q{number}", "publish", "ws", messages=1)
+    found = rows(meter, clock)
+    assert {row.queue for row in found if row.tenant == "u"} == {f"q{number}" for number in range(5)}
+    mine = [row for row in found if row.tenant == "t"]
+    assert sum(row.messages for row in mine) == 10_000 and len(found) <= 100
+    assert [row.principal for row in mine if row.queue == "other"] == ["other"]
+    assert meter.overflowed == 1_000 - len(mine) + 1
+    meter.count("t", "key", "q", "publish", "ws")
+    assert [row.queue for row in rows(meter, clock)] == ["q"], "another minute"
+
+
 def test_the_slowest_has_a_bucket_too(clock: Clock) -> None:
     meter = Meter("node", clock)
     meter.count("t", "key", "q", "receive", "http", seconds=59.0)
