@@ -98,6 +98,17 @@ class Stock:
         found = [(one.token, one.bits) for time in times for one in self._waiting.pop(time, ()) if one.has_receipts]
         return found[::-1]
 
+    def clear_rest(self, visibility_ms: int, token: str) -> int:
+        """What nobody took of one lease; it is not here any more."""
+        line = self._waiting.get(visibility_ms, ())
+        bits = 0
+        for one in line:
+            if one.token == token:
+                bits |= one.bits
+        if bits:
+            self.void(token, bits)
+        return bits
+
     def held(self) -> Iterable[tuple[str, int]]:
         for token, parts in self._held.items():
             bits = 0

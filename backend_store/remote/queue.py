@@ -489,12 +489,15 @@ class RemoteQueue(Redriving, Ranges):
         lease = self.stock.take(visibility_ms, limit, holder)
         if lease is None:
             self._grant_soon()
-        elif self.config.ordering == "strict":
-            # The rest may have messages of the same keys: nobody else may have them meanwhile.
-            rest = self.stock.clear_waiting(visibility_ms)
-            for token, bits in rest:
-                self._tell("unsent", token, bits, None)
+        elif lease.receipts and self.config.ordering == "strict":
+            self._give_rest_back(lease.token, visibility_ms)
         return lease
+
+    def _give_rest_back(self, token: str, visibility_ms: int) -> None:
+        """Of a lease that was cut: it may have messages of the same keys, and nobody else may have them meanwhile. No
+        other lease has any."""
+        if rest := self.stock.clear_rest(visibility_ms, token):
+            self._tell("unsent", token, rest, None)
 
     @property
     def has_ready(self) -> bool:

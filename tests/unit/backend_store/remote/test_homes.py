@@ -328,3 +328,35 @@ async def test_so_many_purges_are_remembered(world: World) -> None:
     for number in range(2 * JOBS_REMEMBERED_MAX):
         last = await queue.purge(f"p{number}")
     assert len(queue.purges) == JOBS_REMEMBERED_MAX and queue.purges[last.id] is last
+
+
+async def test_in_strict_order_only_the_rest_of_a_lease_that_is_cut_goes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases have different keys. All that had come beside the first one was given back, and leased anew, each time."""
+    definition, _ = await world.first.metadata.create_queue(TENANT, "strict", QueueConfig(ordering="strict"), 1)
+    queue = await world.known("strict")
+    for number in range(4):  # each has a key of its own, with three messages
+        columns = Columns(KIND_JSON, [b"%d-%d" % (number, n) for n in range(3)], {"key": [f"k{number}"] * 3})
+        done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+        queue.publish(list(column_blocks(columns).blocks), done.set_result)
+        assert isinstance(await done, Published)
+    given_back: list[int] = []
+    tell = queue._tell
+
+    def told(verb: str, token: str, bits: int, why: str | None) -> None:
+        given_back.append(bits.bit_count())
+        tell(verb, token, bits, why)
+
+    monkeypatch.setattr(queue, "_tell", told)
+    taker, wanted = Taker(queue, 0), {VISIBILITY_MS: 12}  # type: ignore[arg-type]
+    queue.on_ready(lambda: None, lambda: wanted)
+    queue.wanted_changed()
+    await eventually(lambda: queue.stock.waiting == 12)
+    found = [queue.take(limit, taker, VISIBILITY_MS) for limit in (3, 2, 3, 3)]
+    assert [lease.bits.bit_count() for lease in found if lease is not None] == [3, 2, 3, 3]
+    assert given_back == [1], "of the second one"
+    bodies = [lease.chunk.messages.bodies[0] for lease in found if lease is not None and lease.chunk is not None]
+    assert bodies == [b"0-0", b"1-0", b"2-0", b"3-0"]
+    assert queue.take(3, taker, VISIBILITY_MS) is None, "what went back waits for those before it"
+    assert queue.uid == definition.uid
