@@ -7,7 +7,8 @@ from typing import Protocol
 
 from backend_store.metadata.changes import Change, Moment, News
 from backend_store.metadata.directory.client import DirectoryClient
-from backend_store.metadata.embedded import MovedQueue, Tenant
+from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.remote import RemoteMetadata
 from backend_store.metadata.service import MetadataService, Read
 from backend_store.model import ApiKey, QueueDefinition, Quotas

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
 from backend_store.metadata.elsewhere import HERE, Elsewhere, check_linked, links_of
 from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.limits import MOVED_PER_TENANT_MAX
+from backend_store.metadata.moved import MovedQueue, MovedQueues
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
 from backend_store.metadata.relocation import Change as Step
 from backend_store.metadata.relocation import as_known_in
@@ -60,46 +61,6 @@ KEYS_MAX = 100_000
 QUEUES_MAX = 1_000_000
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class MovedQueue(msgspec.Struct, frozen=True):
-    """A deleted queue whose messages go to another one, and until when those that still come do."""
-
-    definition: QueueDefinition
-    target: str
-    until_ms: int
-    is_empty: bool = False
-    """All that it held has moved; only what still comes is to be sent on."""
-
-
-class LastMoved:
-    """Of names whose queues were moved, the last one: whoever publishes to a name that is not there asks for it."""
-
-    def __init__(self, moved: Iterable[MovedQueue] = ()) -> None:
-        self._by_name: dict[tuple[str, str], MovedQueue] = {}
-        self.held: Counter[str] = Counter()
-        """How many there are of each tenant, of whatever name."""
-        for one in sorted(moved, key=lambda one: one.definition.uid):
-            self.put(one, is_new=True)
-
-    def put(self, moved: MovedQueue, *, is_new: bool) -> None:
-        name = moved.definition.tenant, moved.definition.name
-        if (before := self._by_name.get(name)) is None or before.definition.uid <= moved.definition.uid:
-            self._by_name[name] = moved
-        self.held[moved.definition.tenant] += is_new
-
-    def forget(self, moved: MovedQueue) -> None:
-        name = moved.definition.tenant, moved.definition.name
-        if (known := self._by_name.get(name)) is not None and known.definition.uid == moved.definition.uid:
-            del self._by_name[name]
-        self.held[name[0]] -= 1
-        if not self.held[name[0]]:
-            del self.held[name[0]]
-
-    def find(self, tenant: str, name: str, now_ms: int) -> MovedQueue | None:
-        """Where messages are still sent on."""
-        found = self._by_name.get((tenant, name))
-        return found if found is not None and found.until_ms > now_ms else None
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -155,9 +116,7 @@ class Metadata:
             self.keys_used[used.key_id] = used.at_ms
         for tenant in _load(engine, TENANTS, Tenant):
             self.tenants[tenant.name] = tenant
-        self.moved: dict[int, MovedQueue] = {m.definition.uid: m for m in _load(engine, MOVED, MovedQueue)}
-        """By uid: a name may have been used, and its queue moved, more than once."""
-        self._last_moved = LastMoved(self.moved.values())
+        self.moved = MovedQueues(_load(engine, MOVED, MovedQueue))
         self.maps: dict[int, PartitionMap] = {one.uid: one for one in _load(engine, MAPS, PartitionMap)}
         """By uid, of queues that have or had several partitions."""
         self.data_keys = DataKeys(engine, _load)
@@ -510,7 +469,7 @@ class Metadata:
         """Removes a queue whose messages go to another one. `uid`: see `delete_queue`. Raises `QueueNotFound`, and
         `Conflict` where too many of the tenant's did so lately."""
         async with self._turn:
-            if self._last_moved.held[tenant] >= MOVED_PER_TENANT_MAX:
+            if self.moved.of_tenant(tenant) >= MOVED_PER_TENANT_MAX:
                 raise Conflict(
                     f"{MOVED_PER_TENANT_MAX} deleted queues of tenant {tenant!r} send their messages on, the most that "
                     "may; consume or discard what this one holds"
@@ -523,13 +482,12 @@ class Metadata:
             del self.queues[tenant, name]
             self._held[tenant] -= 1
             self.changes.add(Change("queue", name, tenant))
-            self.moved[moved.definition.uid] = moved
-            self._last_moved.put(moved, is_new=True)
+            self.moved.put(moved)
             return moved
 
     def forwarding(self, tenant: str, name: str, now_ms: int) -> str | None:
         """Where messages go that are published to a queue deleted lately: the last one of that name counts."""
-        found = self._last_moved.find(tenant, name, now_ms)
+        found = self.moved.last(tenant, name, now_ms)
         return found.target if found is not None else None
 
     async def emptied(self, moved: MovedQueue, extra: Callable[[Batch], None]) -> None:
@@ -543,8 +501,7 @@ class Metadata:
             _stage(batch, _moved_key(moved), after)
             await self._write(batch)
             self._shredded(moved.definition.uid)
-            self.moved[moved.definition.uid] = after
-            self._last_moved.put(after, is_new=False)
+            self.moved.put(after)
             self.maps.pop(moved.definition.uid, None)
 
     async def forget_moved(self, now_ms: int) -> None:
@@ -557,8 +514,7 @@ class Metadata:
             if over:
                 await self._write(batch)
             for one in over:
-                del self.moved[one.definition.uid]
-                self._last_moved.forget(one)
+                self.moved.forget(one.definition.uid)
 
     # ------------------------------------------------------------------------------------------------ data keys
 

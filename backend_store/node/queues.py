@@ -14,7 +14,8 @@ from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.core.slots import EVERY_SLOT, PartitionMap, slots_taken, unpacked
-from backend_store.metadata.embedded import Metadata, MovedQueue
+from backend_store.metadata.embedded import Metadata
+from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.cores import core_of

@@ -71,9 +71,8 @@ class Adopted:
 
     def has(self, definition: QueueDefinition) -> bool:
         """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
-        if self._home.is_first or definition.uid in self._home.moved:
-            return True
-        return definition.uid in self._there and definition.uid not in self._waiting
+        uid = definition.uid
+        return self._home.is_first or (uid in self._there and uid not in self._waiting) or uid in self._home.moved
 
     def knows(self, definition: QueueDefinition) -> bool:
         """Whether it has been told of this version."""
@@ -181,22 +180,21 @@ class Adopted:
                 try:
                     await self.tell([])
                 except PushqError as error:
-                    is_known = (
-                        self._store.first.line.is_open
-                    )  # else the home cluster is not there to be asked who it is
-                    if self._home is self._home.cluster.first and is_known and error.detail != told:
-                        told = error.detail
-                        log.error(
-                            "a cluster gets no queues",
-                            cluster=self._home.cluster.name,
-                            shard=self._home.shard,
-                            reason=told,
-                        )
+                    told = self._told_why(error.detail, told)
                     await asyncio.sleep(CLAIM_RETRY_SECONDS)
         finally:
             self._is_claiming = False
         if self.is_ours:
             self.defined_elsewhere(list(self._store.metadata.queues.values()))
+
+    def _told_why(self, reason: str, told: str) -> str:
+        """Says why a cluster gets no queues, once; what was said last. While the home cluster is not there to be asked
+        who it is, nothing is known."""
+        if self._home is not self._home.cluster.first or not self._store.first.line.is_open or reason == told:
+            return told
+        cluster, shard = self._home.cluster.name, self._home.shard
+        log.error("a cluster gets no queues", cluster=cluster, shard=shard, reason=reason)
+        return reason
 
     def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
         """The first shard told of these: those that lie here are taken over, if they are not yet."""

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from backend_store.metadata.data_keys import DataKey, StoredRotation
-from backend_store.metadata.embedded import MovedQueue, Tenant
+from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.moved import MovedQueue
 from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.spread import Spread

@@ -1,8 +1,4 @@
-"""One shard as a gateway knows it: the line to who leads it, its clock, and the queues that it has taken over.
-
-Definitions come from the first shard. A queue that lies in another one is told to that shard by every gateway that
-misses it there, so it makes no difference which of them dies between the one and the other.
-"""
+"""One shard as a gateway knows it: the line to who leads it, its clock, and what it says of its queues."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
-from backend_store.metadata.embedded import LastMoved, MovedQueue
+from backend_store.metadata.moved import MovedQueues
 from backend_store.model import (
     ClusterAway,
     QueueDefinition,
@@ -83,8 +79,7 @@ class Home:
         """Whether its backend forgets what it has counted, where it is told to."""
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
-        self.moved: dict[int, MovedQueue] = {}
-        self.last_moved = LastMoved()
+        self.moved = MovedQueues()
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._unknown: list[tuple[Place, str]] = []
@@ -142,17 +137,14 @@ class Home:
         news = _news(frame.data)
         if is_first:
             self.maps.clear()
-            self.moved.clear()
-            self.last_moved = LastMoved()
+            self.moved = MovedQueues()
         self.maps.update({one.uid: one for one in news.maps})
         for one in news.moved:
-            self.last_moved.put(one, is_new=one.definition.uid not in self.moved)
-            self.moved[one.definition.uid] = one
+            self.moved.put(one)
         for uid in news.maps_gone:
             self.maps.pop(uid, None)
         for uid in news.moved_gone:
-            if (gone := self.moved.pop(uid, None)) is not None:
-                self.last_moved.forget(gone)
+            self.moved.forget(uid)
         if self.is_first:
             self._store.defined(news, is_first=is_first)
         else:

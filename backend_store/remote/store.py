@@ -404,7 +404,7 @@ class RemoteBackends:
             return queue
         except QueueNotFound:
             now_ms = wall_clock_ms()
-            found = (home.last_moved.find(tenant, name, now_ms) for home in self.homes)
+            found = (home.moved.last(tenant, name, now_ms) for home in self.homes)
             moved = [one.definition for one in found if one is not None]
             if not moved:
                 raise

@@ -5,6 +5,7 @@ Rows are frozen and replaced when they change, so what is still the same object 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ import msgspec
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document
-from backend_store.metadata.embedded import MovedQueue, Tenant
+from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.moved import MovedQueue
 from backend_store.model import ApiKey, QueueDefinition
 from backend_store.node.node import Node
 
@@ -61,7 +63,7 @@ class Told:
             return self.rows(node)
         self._version = metadata.version
         found = Definitions()
-        rows: dict[str, dict[Any, Any]] = {
+        rows: dict[str, Mapping[Any, Any]] = {
             "queues": {**metadata.queues, **metadata.elsewhere.by_name},
             "keys": metadata.keys,
             "tenants": metadata.tenants,

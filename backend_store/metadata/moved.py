@@ -1,0 +1,76 @@
+"""Deleted queues whose messages go to others: for as long as what is still published to them is sent on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from backend_store.model import QueueDefinition
+
+
+class MovedQueue(msgspec.Struct, frozen=True):
+    """A deleted queue whose messages go to another one, and until when those that still come do."""
+
+    definition: QueueDefinition
+    target: str
+    until_ms: int
+    is_empty: bool = False
+    """All that it held has moved; only what still comes is to be sent on."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Tenant and queue."""
+        return self.definition.tenant, self.definition.name
+
+
+class MovedQueues(Mapping[int, MovedQueue]):
+    """By uid: a name may have been used, and its queue moved, more than once. Whoever publishes to a name that is not
+    there asks for the last one of that name, whatever others there are."""
+
+    def __init__(self, moved: Iterable[MovedQueue] = ()) -> None:
+        self._by_uid: dict[int, MovedQueue] = {}
+        self._last: dict[tuple[str, str], int] = {}
+        self._of: Counter[str] = Counter()
+        for one in moved:
+            self.put(one)
+
+    def __getitem__(self, uid: int) -> MovedQueue:
+        return self._by_uid[uid]
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._by_uid
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._by_uid)
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def of_tenant(self, tenant: str) -> int:
+        """How many there are, of whatever name."""
+        return self._of[tenant]
+
+    def put(self, moved: MovedQueue) -> None:
+        uid = moved.definition.uid
+        if uid not in self._by_uid:
+            self._of[moved.name[0]] += 1
+        self._by_uid[uid] = moved
+        self._last[moved.name] = max(uid, self._last.get(moved.name, uid))
+
+    def forget(self, uid: int) -> None:
+        if (moved := self._by_uid.pop(uid, None)) is None:
+            return
+        if self._last.get(moved.name) == uid:
+            del self._last[moved.name]
+        tenant, _ = moved.name
+        self._of[tenant] -= 1
+        if not self._of[tenant]:
+            del self._of[tenant]
+
+    def last(self, tenant: str, name: str, now_ms: int) -> MovedQueue | None:
+        """Where messages are still sent on."""
+        uid = self._last.get((tenant, name))
+        found = self._by_uid[uid] if uid is not None else None
+        return found if found is not None and found.until_ms > now_ms else None
