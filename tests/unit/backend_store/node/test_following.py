@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.model import Block
 from backend_store.node.following import Follower, Following
@@ -96,3 +98,26 @@ def test_it_knows_how_much_waits() -> None:
     assert (len(following), following.messages) == (1, 2) and following.size > 6
     following.over(one)
     assert (len(following), following.messages, following.size) == (0, 0, 0)
+
+
+def test_what_a_call_costs_is_no_matter_of_how_many_wait() -> None:
+    """Ten thousand may: with a look of each at all of them the node stood still for many seconds."""
+    line, began = Line(), time.process_time()
+    some = [line.enter(str(number), 1 << number % 200) for number in range(10_000)]
+    assert not any(line.following.holds_up(1 << 200) for _ in some)
+    for one in some:
+        line.following.ready(one)
+    assert line.gone == [str(number) for number in range(10_000)]
+    assert time.process_time() - began < 2
+
+
+def test_what_left_the_middle_of_a_line_is_passed_over() -> None:
+    line = Line()
+    first, second = line.enter("1", A), line.enter("2", A | B)
+    line.enter("3", A | B, is_ready=True)
+    line.enter("4", B, is_ready=True)
+    line.following.over(second)
+    assert line.gone == [] and line.following.holds_up(B)
+    line.following.ready(first)
+    assert line.gone == ["1", "3", "4"]
+    assert not line.following and not line.following.holds_up(A | B | C)
