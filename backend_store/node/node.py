@@ -269,8 +269,9 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self.committer.abandon(error)
-        for partition in list(self.queues.partitions.values()):
-            for reply in partition.inbox.take_waiting():
+        partitions = list(self.queues.partitions.values())
+        while waiting := [(one, reply) for one in partitions for reply in one.inbox.take_waiting()]:
+            for partition, reply in waiting:  # others may have waited for its idempotency key: they come by that
                 partition.tell(reply, Unavailable(f"queue {partition.label!r}: {error.detail}; nothing was begun"))
         tasks = list(self._tasks)
         for task in tasks:

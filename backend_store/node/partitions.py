@@ -202,9 +202,11 @@ class Partitions:
                 return
             if isinstance(result, Published):
                 result = msgspec.structs.replace(result, count=sum(block.count for block in blocks))
-            reply(result)
-            if follower is not None:
-                self._following.over(follower)
+            try:
+                reply(result)
+            finally:
+                if follower is not None:
+                    self._following.over(follower)
 
         self._by_number[owner].publish(
             [],
@@ -344,7 +346,7 @@ class Partitions:
 
     def _wait(self, share: Share, reply: PublishReply, dedupes: bool, until_ms: int) -> None:
         size = sum(len(block.data) for block in share.blocks)
-        if self.first.closed:
+        if self.first.is_gone:
             reply(self.first.deleted())
             return
         if self._waiting_messages + share.messages > INBOX_MESSAGES_MAX or self._waiting_bytes + size > INBOX_BYTES_MAX:

@@ -20,6 +20,8 @@ from backend_store.model import (
     Published,
     PushqError,
     QueueFull,
+    QueueNotFound,
+    Unavailable,
 )
 from backend_store.node import partitions as module
 from backend_store.node.partitions import Gathered, gathered
@@ -224,6 +226,17 @@ def test_who_waits_is_told_when_the_queue_is_deleted(world: NodeWorld) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- limits
+
+
+def test_nothing_waits_for_slots_of_a_queue_that_is_leaving(world: NodeWorld) -> None:
+    """Its line ended when it was moved: a call whose idempotency key was on its way to the disk comes after that."""
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    made._partitions.first.is_leaving = True
+    answers: list[Published | PushqError] = []
+    drafts = blocks_of([draft(1, keys_on_the_move(world)[0])]).blocks
+    world.tell(lambda: made._partitions.publish(drafts, answers.append))
+    assert isinstance(answers[0], QueueNotFound)
 
 
 def test_the_limit_of_a_queue_is_for_all_its_partitions_together(world: NodeWorld) -> None:
@@ -466,3 +479,32 @@ def test_a_queue_that_is_deleted_answers_who_waits_for_idempotency_keys(world: N
     world.let_go()
     assert [len(one) for one in answers] == [1, 1]
     assert len(made._partitions._following) == 0
+
+
+def test_who_fails_on_the_answer_to_a_call_with_an_idempotency_key_holds_nobody_up(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    claimed(world, made, "c", 1, key="k1")
+    world.settle()
+
+    def fail(answer: Published | PushqError) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    claim = Claim(b"c".ljust(16, b"k"), bytes(16))
+    world.tell(lambda: made.publish(blocks_of([draft(9, "k1", id="c-9")]).blocks, fail, claim))
+    behind = begun(world, made, 2, key="k1")
+    with pytest.raises(AssertionError, match="a listener's own fault"):
+        world.settle()
+    world.faults.clear()
+    world.settle()
+    assert published(behind).count == 1 and len(made._partitions._following) == 0
+
+
+def test_a_node_that_is_abandoned_answers_who_waits_for_idempotency_keys(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    begun(world, made, 0, key="k1")  # it is on its way to the disk
+    answers = []
+    for number, key in enumerate(KEYS[:9]):
+        answers += [claimed(world, made, f"c{number}", 100 + number, key=key), begun(world, made, 200, key=key)]
+    world.do(world.node.abandon(Unavailable("another leads")))
+    assert [len(one) for one in answers] == [1] * len(answers)
