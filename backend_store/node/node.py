@@ -270,8 +270,8 @@ class Node:
             self._timer.cancel()
         self.committer.abandon(error)
         partitions = list(self.queues.partitions.values())
-        while waiting := [(one, reply) for one in partitions for reply in one.inbox.take_waiting()]:
-            for partition, reply in waiting:  # others may have waited for its idempotency key: they come by that
+        for _ in range(2):  # what had waited for the idempotency keys of the first ones comes by their answers
+            for partition, reply in [(one, reply) for one in partitions for reply in one.inbox.take_waiting()]:
                 partition.tell(reply, Unavailable(f"queue {partition.label!r}: {error.detail}; nothing was begun"))
         tasks = list(self._tasks)
         for task in tasks:
