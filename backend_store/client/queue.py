@@ -560,7 +560,7 @@ class EmbeddedQueue:
         """Starts to move dead letters back. One redrive of a queue runs at a time. `done`: how many were moved before,
         by a process that is gone.
         """
-        job = Redrive(redrive_id, total, rate_per_s, done)
+        job = Redrive(redrive_id, total, rate_per_s, done, begun_ms=self._node.clock_ms())
         self.redrives.start(job, letters, lambda name: find(name)._partitions)
         return job
 

@@ -49,6 +49,7 @@ class Redrive:
     done: int = 0
     state: State = "running"
     error: str | None = None
+    begun_ms: int = 0
     stopping: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.layout import PartitionInfo
 from backend_store.client.peek import Place as PeekPlace
@@ -39,7 +38,6 @@ from backend_store.remote.limits import SETTLE_MS_MAX
 from backend_store.remote.line import Call
 from backend_store.remote.parted import PartedQueue, recalled
 from backend_store.remote.queue import RemoteQueue, is_known_again
-from backend_store.remote.redrives import RemoteLetters
 from backend_store.wire.store_frames import Placed, Publish, published, sent_blocks
 
 if TYPE_CHECKING:
@@ -71,6 +69,9 @@ class LanedQueue(PartedQueue):
     def at(self, home: Home) -> RemoteQueue | None:
         is_of_lane = home.cluster is self._cluster and home.shard < len(self.lanes)
         return self.lanes[home.shard] if is_of_lane else None
+
+    def takes_at(self, home: Home) -> bool:
+        return self.at(home) is not None
 
     def redefined(self, definition: QueueDefinition) -> None:
         super().redefined(definition)
@@ -245,9 +246,6 @@ class LanedQueue(PartedQueue):
         known = super().layout
         homes = Counter(self._cluster.lane_slots.owners)
         return known and [dataclasses.replace(one, slots=homes[one.partition]) for one in known]
-
-    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
-        raise InvalidRequest(f"queue {self.owner!r}: a cluster of independent hosts has no redrives yet")
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
         """One lane after the other; a page ends where its lane does."""

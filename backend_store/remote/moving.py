@@ -155,11 +155,6 @@ class Moves:
         known = self._store.clusters.get(cluster)
         return known.name if known is not None else cluster
 
-    def has_letters(self, uid: int, place: Whereabouts) -> bool:
-        """Whether a former place has dead letters, as far as is known."""
-        left = self._left.get((uid, place))
-        return left is not None and left.beside > 0
-
     async def begin(self, tenant: str, name: str, to: str) -> QueueMove:
         """Has a queue move, all of it where it is split. The answer comes when that is durable, not when it is done. A
         queue that is on its way to that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that

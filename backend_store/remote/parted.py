@@ -10,9 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.layout import PartitionInfo
 from backend_store.client.queue import Purge, VerdictsReply, remember
 from backend_store.core.leases import Holder, Lease
@@ -22,11 +24,18 @@ from backend_store.model import (
     Original,
     Published,
     PushqError,
+    QueueDefinition,
     QueueNotFound,
     QueueStats,
     Verdict,
 )
 from backend_store.remote.queue import Look, RemoteQueue
+from backend_store.remote.redrives import letters_of
+from backend_store.remote.whole_redrives import WholeLetters, WholeRedrives, whole_letters
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+    from backend_store.remote.store import RemoteBackends
 
 Ask = Callable[[RemoteQueue, list[str], VerdictsReply], None]
 
@@ -36,6 +45,23 @@ class PartedQueue(RemoteQueue):
 
     parts: Sequence[RemoteQueue]
     _turn = 0
+
+    def __init__(
+        self,
+        store: RemoteBackends,
+        definition: QueueDefinition,
+        *,
+        owner: str,
+        is_companion: bool = False,
+        home: Home | None = None,
+    ):
+        super().__init__(store, definition, owner=owner, is_companion=is_companion, home=home)
+        self.redrives = WholeRedrives(self)
+
+    @property
+    def leaves(self) -> list[RemoteQueue]:
+        """Its parts, and of those that are put together themselves their parts: each lies at one home."""
+        return [leaf for part in self.parts for leaf in (part.leaves if isinstance(part, PartedQueue) else [part])]
 
     @property
     def _delivering(self) -> Sequence[RemoteQueue]:
@@ -176,6 +202,10 @@ class PartedQueue(RemoteQueue):
         return next((lease for lease in found if lease is not None), None)
 
     # ------------------------------------------------------------------------------------------------ administration
+
+    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> WholeLetters:
+        """Those of all parts."""
+        return whole_letters([letters_of(leaf, wanted, to, own=own) for leaf in self.leaves])
 
     async def purge(self, purge_id: str) -> Purge:
         """Of all parts; an error says that some may be purged and some not."""

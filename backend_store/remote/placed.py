@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,20 +42,14 @@ from backend_store.remote.laned import LanedQueue
 from backend_store.remote.limits import MOVE_RETRY_SECONDS, MOVE_RETRY_SECONDS_MAX, MOVE_SETTLE_SECONDS_MAX
 from backend_store.remote.parted import Ask, PartedQueue
 from backend_store.remote.queue import RemoteQueue
-from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
 from backend_store.remote.routes import Bound, Routes
 from backend_store.remote.turnover import Turnover
-from backend_store.service.redrives import CancelRedrive, Counted, CountLetters, LookAtRedrives
-from backend_store.wire.store_frames import raw
+from backend_store.remote.whole_redrives import WholeLetters
 
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
 
-_rows = msgspec.msgpack.Decoder(list[Any]).decode
-_counted = msgspec.msgpack.Decoder(Counted).decode
-_NOBODY: Final = raw(None)
-"""The answer of a place that knows nothing of a redrive."""
 _PLACE = "~"
 """In a cursor: before and behind the floor of a place."""
 
@@ -72,10 +66,6 @@ class PlacedQueue(PartedQueue):
         """Places that nobody here can reach, as their clusters have not been met or are not those of their name."""
         self._routes: Routes | None = None
         """Where messages go, of a queue that is split."""
-        self._redriven_at: Whereabouts | None = None
-        """Where the last redrive was begun."""
-        self._letters_at: Whereabouts | None = None
-        """Where dead letters were found last, of a queue that is split."""
         self._is_retrying = False
         self._refusals = 0
         """How often publishes were refused without a newer definition."""
@@ -94,6 +84,10 @@ class PlacedQueue(PartedQueue):
     def at(self, home: Home) -> RemoteQueue | None:
         found = (part.at(home) for part in self.parts)
         return next((part for part in found if part is not None), None)
+
+    def takes_at(self, home: Home) -> bool:
+        takers = (self._at.get(one.place) for one in open_places(self.definition))
+        return any(part is not None and part.takes_at(home) for part in takers)
 
     def part_at(self, place: Whereabouts) -> RemoteQueue | ClusterAway:
         """What of it lies there; the error where its cluster has not been met, or is another one than its name says."""
@@ -343,69 +337,8 @@ class PlacedQueue(PartedQueue):
         self._check_all_there()
         return super().stats()
 
-    async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
-        """Of dead letters and redrives: where one runs, else at the oldest place that has any. Of redrives that may run
-        anywhere: at all places."""
-        if isinstance(operation, LookAtRedrives):
-            rows = [_rows(await part.ask(operation, may_repeat=may_repeat)) for part in self.parts]
-            return raw([row for some in rows for row in some])
-        if isinstance(operation, CancelRedrive):
-            for part in self.parts:
-                if (found := await part.ask(operation, may_repeat=may_repeat, is_change=is_change)) != _NOBODY:
-                    return found
-            return _NOBODY
-        if isinstance(operation, CountLetters) and self._routes is not None and operation.after is None:
-            return await self._count_letters(operation)
-        return await self._with_letters.ask(operation, may_repeat=may_repeat, is_change=is_change)
-
-    async def _count_letters(self, operation: CountLetters) -> msgspec.Raw:
-        """At the first place that has any: a redrive takes those of one place."""
-        owner = self.redrives.queue
-        assert isinstance(owner, PlacedQueue), "a queue and its companion are of one kind"
-        found = _NOBODY
-        for part in self.parts:
-            found = await part.ask(operation, may_repeat=True)
-            counted = _counted(found)
-            if counted.counts or counted.rest is not None:
-                owner._letters_at = part.definition.place
-                break
-        return found
-
-    @property
-    def _with_letters(self) -> RemoteQueue:
-        if self.redrives.is_running and (owner := self.redrives.queue) is not self:
-            return (
-                self._at.get(owner.place_of_redrive, self.current) if isinstance(owner, PlacedQueue) else self.current
-            )
-        if self.redrives.is_running and self._redriven_at is not None:
-            return self._at.get(self._redriven_at, self.current)
-        owner = self.redrives.queue
-        if self._routes is not None and isinstance(owner, PlacedQueue) and owner._letters_at is not None:
-            return self._at.get(owner._letters_at, self.current)
-        former = [part for part in self.parts[1:] if self._store.moves.has_letters(self.uid, part.definition.place)]
-        return former[-1] if former else self.current
-
-    @property
-    def letters_home(self) -> Home:
-        return self._with_letters.home
-
-    @property
-    def place_of_redrive(self) -> Whereabouts:
-        return self._redriven_at or self.definition.place
-
-    async def begin_redrive(
-        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate_per_s: float | None, find: Find
-    ) -> RemoteRedrive:
-        """It stays where it was begun, whatever is left there meanwhile."""
-        owner = self.redrives.queue
-        assert isinstance(owner, PlacedQueue), "a queue and its companion are of one kind"
-        owner._redriven_at = owner._with_letters.definition.place
-        return await super().begin_redrive(redrive_id, letters, total=total, rate_per_s=rate_per_s, find=find)
-
-    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
-        part = self._with_letters
-        if isinstance(part, LanedQueue):
-            return part.dead_letters(wanted, to, own=own)  # which says that there are none
+    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> WholeLetters:
+        self._check_all_there()
         return super().dead_letters(wanted, to, own=own)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:

@@ -108,7 +108,7 @@ class RemoteQueue(Redriving, Ranges):
         self.deleted = False
         self.companions: list[RemoteQueue] = []
         self.purges: dict[str, Purge] = {}
-        self.redrives = RemoteRedrives(self)
+        self.redrives: Any = RemoteRedrives(self)
         self.extras: dict[str, Any] = {}
         self.groups: dict[str, RemoteQueue] = {}
         self._wake: Callable[[], None] = _nothing
@@ -180,11 +180,6 @@ class RemoteQueue(Redriving, Ranges):
     # -------------------------------------------------------------------------------------------------- its backend
 
     @property
-    def letters_home(self) -> Home:
-        """Where those of its dead letters lie that a redrive takes."""
-        return self.home
-
-    @property
     def homes(self) -> Sequence[Home]:
         """Where its messages lie."""
         return [self.home]
@@ -192,6 +187,10 @@ class RemoteQueue(Redriving, Ranges):
     def at(self, home: Home) -> RemoteQueue | None:
         """What of it lies there."""
         return self if home is self.home else None
+
+    def takes_at(self, home: Home) -> bool:
+        """Whether something that is published may lie there."""
+        return home is self.home
 
     def redefined(self, definition: QueueDefinition) -> None:
         if self.config.encrypted and not definition.config.encrypted:
@@ -602,7 +601,7 @@ class RemoteQueue(Redriving, Ranges):
             self.stock.ended(token, (1 << CHUNK_MESSAGES_MAX) - 1)
         self._wake()
         self._grant_soon()
-        self.whole.redrives.line_opened(self.whole)
+        self.redrives.line_opened(self)
 
     def opened(self, chunk: Chunk, seed_partition: int) -> Chunk:
         """A chunk of this queue, as consumers here read it."""

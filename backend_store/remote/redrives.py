@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
@@ -30,6 +30,7 @@ from backend_store.service.redrives import (
 )
 
 if TYPE_CHECKING:
+    from backend_store.remote.home import Home
     from backend_store.remote.queue import RemoteQueue
 
 log = structlog.get_logger("pushq.remote")
@@ -42,13 +43,26 @@ _jobs = msgspec.msgpack.Decoder(list[tuple[int, Job]]).decode
 Find = Callable[[str], "RemoteQueue"]
 
 
-class RemoteLetters:
-    """Which dead letters, and where they go as far as they were counted."""
+class DeadLetters(Protocol):
+    """What a redrive is asked for, at one place or at several."""
 
-    def __init__(self, order: Order, queue: RemoteQueue):
+    async def count(self) -> Counter[str]:
+        """How many messages it would move now, by the queue they go to."""
+
+
+class RemoteLetters:
+    """Which dead letters, and where they go as far as they were counted. `refusal`: why they cannot go where they are
+    asked to."""
+
+    def __init__(self, order: Order, queue: RemoteQueue, refusal: InvalidRequest | None = None):
         self.order = order
         self.queue = queue
+        self.refusal = refusal
         self.counts: Counter[str] = Counter()
+
+    async def count(self) -> Counter[str]:
+        self.counts = await count(self.queue, self.order)
+        return self.counts
 
 
 class RemoteRedrive:
@@ -58,6 +72,7 @@ class RemoteRedrive:
         self._redrives = redrives
         self.start = start
         self.id = job.id
+        self.begun_ms = job.begun_ms
         self.is_cancelling = False
         self.why: str | None = None
         self.take(job)
@@ -103,6 +118,7 @@ class RemoteRedrives:
         self, redrive_id: str, letters: RemoteLetters, *, total: int, rate: float | None, find: Find
     ) -> Any:
         targets = {name: _why_not(letters.queue, name, find) for name in self._names(letters)}
+        await _told_of([find(name) for name, why in targets.items() if why is None], letters.queue)
         start = StartRedrive(redrive_id, letters.order, total, rate, targets)
         job = RemoteRedrive(self, _job(await self._queue.ask(start, may_repeat=True, is_change=True)), start)
         while len(self._mine) >= REDRIVES_REMEMBERED_MAX:
@@ -116,6 +132,10 @@ class RemoteRedrives:
         while job.state == "running" and not self._queue.deleted:
             await asyncio.sleep(REDRIVE_LOOK_SECONDS)
             await self._go_on()
+        if job.state == "running":
+            whole = self._queue.whole
+            is_left = whole is not self._queue and not whole.deleted  # a place that nothing is left at
+            job.end("done" if is_left else "cancelled")
 
     def _names(self, letters: RemoteLetters) -> set[str]:
         order = letters.order
@@ -200,11 +220,30 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
     if to is not None and queue.config.encrypted and to != queue.owner:
         detail = _not_sealed_anew(queue.owner, to)
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
+    refusal = None
     is_own = to is None or to == queue.owner
-    if to is not None and not is_own and (apart := queue.beside(to).home.apart_from(queue.letters_home)) is not None:
+    if to is not None and not is_own and (apart := _apart(queue.beside(to), queue.home)) is not None:
         detail = _lies_elsewhere(queue.owner, to, apart)
-        raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
-    return RemoteLetters(Order(queue.place_there, wanted, to, own), queue)
+        refusal = InvalidRequest(detail, errors=(FieldError("/to", detail),))
+    return RemoteLetters(Order(queue.place_there, wanted, to, own), queue, refusal)
+
+
+async def _told_of(targets: Sequence[RemoteQueue], source: RemoteQueue) -> None:
+    """Returns when the shard that is to move messages to these queues has them."""
+    unknown = [
+        there.definition
+        for target in targets
+        if (there := target.at(source.home)) is not None and not source.home.adopted.has(there.definition)
+    ]
+    if unknown:
+        await source.home.adopted.tell(unknown)
+
+
+def _apart(target: RemoteQueue, home: Home) -> str | None:
+    """ "cluster" or "shard", in which a queue takes nothing; None: what goes to it from there is one commit."""
+    if target.takes_at(home):
+        return None
+    return "shard" if any(other.cluster is home.cluster for other in target.homes) else "cluster"
 
 
 def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
@@ -218,7 +257,7 @@ def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
             raise  # it is being looked up
         return error.detail
     is_other = name != queue.owner
-    if is_other and (apart := target.home.apart_from(queue.letters_home)) is not None:
+    if is_other and (apart := _apart(target, queue.home)) is not None:
         return _lies_elsewhere(queue.owner, name, apart)
     return _not_sealed_anew(queue.owner, name) if is_other and target.config.encrypted else None
 
@@ -237,19 +276,21 @@ def _not_sealed_anew(source: str, target: str) -> str:
 class Redriving:
     """The half of a remote queue that is about dead letters."""
 
-    redrives: RemoteRedrives
+    redrives: Any
+    """`RemoteRedrives`, or of a queue that is put together `WholeRedrives`."""
 
-    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
+    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> DeadLetters:
         """See `client.queue.EmbeddedQueue`. Raises `InvalidRequest`."""
         queue: Any = self
-        return letters_of(queue, wanted, to, own=own)
+        letters = letters_of(queue, wanted, to, own=own)
+        if letters.refusal is not None:
+            raise letters.refusal
+        return letters
 
-    async def count_letters(self, letters: RemoteLetters) -> Counter[str]:
-        letters.counts = await count(letters.queue, letters.order)
-        return letters.counts
+    async def count_letters(self, letters: DeadLetters) -> Counter[str]:
+        return await letters.count()
 
     async def begin_redrive(
-        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate_per_s: float | None, find: Find
-    ) -> RemoteRedrive:
-        job: RemoteRedrive = await self.redrives.begin(redrive_id, letters, total=total, rate=rate_per_s, find=find)
-        return job
+        self, redrive_id: str, letters: Any, *, total: int, rate_per_s: float | None, find: Find
+    ) -> Any:
+        return await self.redrives.begin(redrive_id, letters, total=total, rate=rate_per_s, find=find)

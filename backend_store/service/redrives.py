@@ -43,6 +43,7 @@ class Job(NamedTuple):
     done: int
     state: State
     error: str | None
+    begun_ms: int = 0
 
 
 class CountLetters(Asked, frozen=True):
@@ -122,7 +123,7 @@ def _letters(queue: EmbeddedQueue, order: Order) -> Letters:
 
 
 def _told(job: Redrive) -> Job:
-    return Job(job.id, job.total, job.rate_per_s, job.done, job.state, job.error)
+    return Job(job.id, job.total, job.rate_per_s, job.done, job.state, job.error, job.begun_ms)
 
 
 HANDLERS: dict[type[Asked], Any] = {

@@ -1,4 +1,5 @@
-"""A redrive while the leader of three backends is killed: it goes on at the next one, and moves every message once."""
+"""A redrive while the leader of three backends, or one of three independent hosts, is killed: it goes on at the next
+leader, or at who adopts the lane, and moves every message once."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ import httpx2
 import pytest
 
 from tests.cluster.test_cluster import gateway, leader_of
+from tests.cluster.test_independent_hosts import HOSTS
 from tests.support.backends import ROLE, Backends
 from tests.support.patience import until
 from tests.support.prerequisites import require
 
 WAIT_S = 120.0
-MESSAGES = 600
+MESSAGES = 300
 RATE = 60
 
 
@@ -40,8 +42,11 @@ def _received(http: httpx2.Client, queue: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_redrive_goes_on_at_the_next_leader_and_moves_every_message_once(tmp_path: Path) -> None:
-    with Backends(tmp_path, ROLE) as cluster:
+@pytest.mark.parametrize("model", [{}, HOSTS], ids=["leaders", "hosts"])
+def test_a_redrive_goes_on_at_the_next_leader_and_moves_every_message_once(
+    tmp_path: Path, model: dict[str, str]
+) -> None:
+    with Backends(tmp_path, ROLE, env=model) as cluster:
         server = gateway(cluster, tmp_path / "g0")
         try:
             with httpx2.Client(base_url=server.url, headers=server.headers, timeout=WAIT_S) as http:

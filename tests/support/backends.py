@@ -227,10 +227,13 @@ class Backends:
         return found[0]
 
     def all_in_sync(self) -> None:
+        """Each shard, or in a cluster of independent hosts each lane."""
+        expected = int((self._env or {}).get("PUSHQ_CLUSTER__LANES", self._shards))
+
         def is_so() -> bool:
             found = [one.health().get("shards", []) for one in self.all]
             return all(
-                len(shards) == self._shards and all(len(shard["in_sync"]) == len(self.all) for shard in shards)
+                len(shards) == expected and all(len(shard["in_sync"]) == len(self.all) for shard in shards)
                 for shards in found
             )
 

@@ -444,23 +444,58 @@ async def test_dead_letters_of_each_place_go_back(world: World) -> None:
 
     await eventually(all_are)
     taker.credit = 0
-    for number in range(2):
-        letters = queue.dead_letters(LetterFilter(), None, own=True)
-        counts = await queue.count_letters(letters)
-        assert 0 < counts.total() < 10, "those of one place"
-        job = await queue.begin_redrive(
-            f"r{number}", letters, total=counts.total(), rate_per_s=None, find=lambda name: placed(store, name)
-        )
-
-        async def is_over(job: Any = job) -> bool:
-            found = await queue.redrives.find(job.id)
-            return found is not None and found.state != "running"
-
-        await eventually(is_over)
+    assert await redriven(queue, "r") == ("done", 10, None)
     assert await dead() == 0
     taker.leases, taker.bodies, taker.credit = [], [], 10
     queue.wanted_changed()
     await eventually(lambda: sorted(taker.bodies) == sorted(key.encode() for key in KEYS[:10]))
+
+
+async def redriven(queue: PlacedQueue, redrive_id: str, to: str | None = None) -> tuple[str, int, str | None]:
+    """How a redrive of all its dead letters ended: state, moved, error."""
+    letters = queue.dead_letters(LetterFilter(), to, own=True)
+    total = (await queue.count_letters(letters)).total()
+    store = queue._store
+    await queue.begin_redrive(redrive_id, letters, total=total, rate_per_s=None, find=lambda name: placed(store, name))
+    found: list[tuple[str, int, str | None]] = []
+
+    async def is_over() -> bool:
+        job = await queue.redrives.find(redrive_id)
+        assert job is not None and job.total == total
+        found[:] = [(job.state, job.done, job.error)]
+        return bool(job.state != "running")
+
+    await eventually(is_over)
+    return found[0]
+
+
+async def test_dead_letters_go_to_another_queue_where_that_lies_in_their_cluster_and_the_others_stay(
+    world: World,
+) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "", max_attempts=1)
+    repair = await in_cluster(store, "eu", max_attempts=1)
+    await spread(store, queue.name, "main", "eu")
+    await published(queue, *KEYS[:10])
+    taker = Taker(queue, 10)  # type: ignore[arg-type]
+    await eventually(lambda: len(taker.bodies) == 10)
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.give_back(taker.receipts, 0, done.set_result)
+    await asyncio.wait_for(done, PATIENCE_S)
+    taker.credit = 0
+    there = len([key for key in KEYS[:10] if key in keys_of(queue, "eu")])
+    why = f"queue {repair.name!r} lies in another cluster than {queue.name!r}, and a redrive moves messages within one"
+    assert await redriven(queue, "r", repair.name) == ("failed", there, f"{10 - there} stay: {why}")
+    assert (await looked(store, queue)).dead == 10 - there
+    assert await redriven(queue, "r2") == ("done", 10 - there, None)
+
+
+async def test_a_redrive_to_a_queue_that_takes_no_letter_of_it_is_refused(world: World) -> None:
+    store = await world.ready()
+    queue, elsewhere = await in_cluster(store, ""), await in_cluster(store, "eu")
+    with pytest.raises(InvalidRequest, match="lies in another cluster") as refused:
+        queue.dead_letters(LetterFilter(), elsewhere.name, own=True)
+    assert [error.pointer for error in refused.value.errors] == ["/to"]
 
 
 async def test_what_cannot_be_split_is_refused(world: World) -> None:
