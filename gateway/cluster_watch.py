@@ -20,6 +20,7 @@ from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import MANAGER, REBALANCE, ROOT, drain_key, removal_key
 from backend_store.shard.members import ASKED, ClusterEvent
 from backend_store.shard.rounds import Patience, due, why
+from backend_store.shard.successions import heirs
 from backend_store.shard.view import ClusterView
 from gateway.api.cluster_shapes import (
     NO_CLUSTERS,
@@ -161,15 +162,16 @@ class ClusterWatch:
     async def remove(self, name: str, *, is_wanted: bool) -> ClusterNode:
         """Asks for a backend's copies to be made elsewhere, or lets it stay.
 
-        Raises `Conflict` for independent hosts, `NotFound`, `Unavailable`, `OutcomeUnknown`.
+        Raises `Conflict` for an independent host whose place nobody can take, `NotFound`, `Unavailable`,
+        `OutcomeUnknown`.
         """
-        self._check_movable()
-        return await self._ask_node(name, removal_key(NodeId(name)), is_wanted=is_wanted)
-
-    def _check_movable(self) -> None:
         _, view = self._fresh()
-        if any(plan.lanes for plan in view.plans.values()):
-            raise Conflict("the cluster's backends are independent hosts: their lanes and copies stay where they are")
+        if is_wanted and _is_of_hosts(view) and view.keeps(NodeId(name)) and not set(heirs(view)) - {name}:
+            raise Conflict(
+                f"{name} is an independent host with a lane, and there is none without one that could take its place: "
+                "start another host first"
+            )
+        return await self._ask_node(name, removal_key(NodeId(name)), is_wanted=is_wanted)
 
     async def _ask_node(self, name: str, key: bytes, *, is_wanted: bool) -> ClusterNode:
         self._fresh()
@@ -180,8 +182,9 @@ class ClusterWatch:
 
     async def rebalance(self, *, is_dry: bool) -> Rebalanced:
         """Asks the manager for a round. Raises `Conflict` for independent hosts, `Unavailable`, `OutcomeUnknown`."""
-        self._check_movable()
         _, view = self._fresh()
+        if _is_of_hosts(view):
+            raise Conflict("the cluster's backends are independent hosts: each has its lane, nothing is evened out")
         moves = [_move(move, view) for move in due(view, self._patience, time.time_ns() // 1_000_000, is_asked=True)]
         if not is_dry:
             await self._write(Put(REBALANCE, ASKED))
@@ -198,6 +201,10 @@ class ClusterWatch:
                 await mirror.wait_revision(outcome.revision)
         except TimeoutError:
             raise Unavailable("it is written down, but not seen here yet; look again") from None
+
+
+def _is_of_hosts(view: ClusterView) -> bool:
+    return any(plan.lanes for plan in view.plans.values())
 
 
 def _event(event: ClusterEvent) -> ClusterEventView:

@@ -26,11 +26,13 @@ from backend_store.core.replication.controller import decide
 from backend_store.core.replication.moving import next_step
 from backend_store.core.replication.record import Mode, NodeId, PartitionRecord, first_record
 from backend_store.model import PushqError
+from backend_store.shard import successions
 from backend_store.shard.attendance import Attendance
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import MANAGER, REBALANCE, plan_key, record_key
 from backend_store.shard.ledger import Ledger, Told, wall_ms
 from backend_store.shard.limits import MANAGER_PAUSE_SECONDS, ROUND_SECONDS, SHARDS_MAX, STEP_SECONDS
+from backend_store.shard.members import EventKind
 from backend_store.shard.placing import Plan, place, place_lane
 from backend_store.shard.registry import encode, logs_of, sessions_of
 from backend_store.shard.rounds import Patience, due, planned, why
@@ -49,8 +51,8 @@ class Rules:
     mode: Mode = "sync"
     patience: Patience = field(default_factory=Patience)
     lanes: int = 0
-    """Of independent hosts: so many of them have a lane, which is a shard that stays at home with its host. 0: shards
-    are led by whoever is elected, and go where there is room."""
+    """Of independent hosts: so many of them have a lane, which is a shard that stays at home with its host for as long
+    as that belongs to the cluster. 0: shards are led by whoever is elected, and go where there is room."""
 
 
 class Manager:
@@ -226,11 +228,11 @@ class Manager:
         """Asks where copies and leaderships should be, and writes the plans that are new."""
         now = asyncio.get_running_loop().time()
         view, is_asked = self._view, self._view.is_rebalance_asked
-        if self._rules.lanes and not is_asked:
-            return  # a lane is its host's, and its copies stay with the neighbours
         if now < self._round_at and not is_asked:
             return
         self._round_at = now + ROUND_SECONDS
+        if self._rules.lanes:
+            await self._succeed(ledger)
         moves = [] if self._rules.lanes else due(view, self._rules.patience, wall_ms(), is_asked=is_asked)
         by_shard: dict[int, list[Move]] = {}
         for move in moves:
@@ -243,6 +245,18 @@ class Manager:
         if is_asked:
             done: tuple[Operation, ...] = (Delete(REBALANCE),)
             await ledger.write(done)
+
+    async def _succeed(self, ledger: Ledger) -> None:
+        """Lanes stay with their hosts. One that goes is followed by another one in all of its lanes, or in none."""
+        view = self._view
+        found = successions.due(view, self._rules.patience, wall_ms())
+        if found is None:
+            return
+        kind: EventKind = "copy-moved" if found.host in view.nodes else "copy-replaced"
+        told = [Told(kind, found.why(lane, view), found.heir, lane) for lane in found.plans]
+        puts = tuple(Put(plan_key(lane), encode(plan)) for lane, plan in found.plans.items())
+        if await ledger.write(puts, *told):
+            self.moves += len(puts)
 
 
 def _told(move: CopyMoved, view: ClusterView, *, is_asked: bool) -> Told:

@@ -49,6 +49,7 @@ class Cluster:
         folder: Path,
         *,
         shards: int = 1,
+        lanes: int = 0,
         mode: Mode = "sync",
         settings: Settings | None = None,
         min_in_sync: int = 2,
@@ -60,6 +61,7 @@ class Cluster:
         self.folder = folder
         self.hosts: dict[str, BackendHost] = {}
         self._shards, self._mode, self._min = shards, mode, min_in_sync
+        self._lanes = lanes
         self._settings = replace(settings or Settings(), peer_lease_ms=PEER_LEASE_MS)
         self._patience, self._move_bytes_per_s, self._home_s = patience, move_bytes_per_s, home_s
         self._scrub_every_s = scrub_every_s
@@ -94,7 +96,7 @@ class Cluster:
             zone=f"zone-{name}",
             service=f"{name}:1",
             tls=tls_of(self._authority, name),
-            rules=Rules(self._shards, 3, self._min, self._mode, self._patience),
+            rules=Rules(self._shards, 3, self._min, self._mode, self._patience, self._lanes),
             move_bytes_per_s=self._move_bytes_per_s,
             scrub_every_s=self._scrub_every_s,
             session_s=2,

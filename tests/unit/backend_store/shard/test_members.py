@@ -122,6 +122,47 @@ async def test_a_backend_that_joined_gets_its_share_when_it_is_asked_for(tmp_pat
         assert not view.is_rebalance_asked
 
 
+def homes(cluster: Cluster) -> list[str]:
+    view = next(iter(cluster.hosts.values())).view
+    return [view.plans[lane].replicas[0] for lane in sorted(view.plans)]
+
+
+async def is_served_by(cluster: Cluster, lane: int, host: str, *, without: str) -> None:
+    """It is led there, and all lanes have three copies without that host."""
+
+    def is_so() -> bool:
+        records = cluster.hosts[host].view.records
+        whole = all(len(record.isr) == len(record.replicas) == 3 for record in records.values())
+        left = any(without in record.replicas for record in records.values())
+        return whole and not left and cluster.serving(lane) is cluster.hosts[host].shards.get(ShardNumber(lane))
+
+    await eventually(is_so, f"{host} serves lane {lane}")
+
+
+async def test_independent_hosts_that_go_for_good_are_followed_in_all_their_lanes(tmp_path: Path) -> None:
+    patience = Patience(replace_after_s=1, rebalance_after_s=0)
+    async with Cluster(tmp_path, lanes=3, home_s=0.1, patience=patience) as cluster:
+        for lane in range(3):
+            await cluster.leader(lane)
+            await cluster.in_sync(3, lane)
+        first, second, _ = homes(cluster)
+        wanted = await fill(cluster, 50)
+        await cluster.start("d")
+        await cluster.stop(first)
+        await is_served_by(cluster, 0, "d", without=first)
+        assert homes(cluster)[0] == "d"
+        assert rows(cluster.hosts["d"].shards[SHARD]) == wanted
+        assert kinds(cluster).count("copy-replaced") == 3
+        # It comes back with nothing to do, and takes the place of the next one, which serves until then.
+        await cluster.start(first)
+        await eventually(lambda: not cluster.hosts[first].shards, "it has let go of its copies")
+        await cluster.change(Put(removal_key(NodeId(second)), b""))
+        await is_served_by(cluster, 1, first, without=second)
+        await eventually(lambda: "emptied" in kinds(cluster), "the second one may end")
+        assert kinds(cluster).count("copy-moved") == 3
+        assert rows(cluster.hosts[first].shards[SHARD]) == wanted
+
+
 async def test_a_move_goes_on_under_the_next_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_held = True
     # Of each leader the first page comes at once, and no other one while they are held.
