@@ -158,9 +158,15 @@ async def queue_at(store: RemoteBackends, name: str = "q") -> LanedQueue:
     return queue
 
 
-def columns(bodies: Sequence[bytes], keys: Sequence[str | None] = (), ids: Sequence[bytes | None] = ()) -> Columns:
+def columns(
+    bodies: Sequence[bytes],
+    keys: Sequence[str | None] = (),
+    ids: Sequence[bytes | None] = (),
+    priorities: Sequence[int] = (),
+) -> Columns:
     table: dict[str, Sequence[Any]] = {"key": keys} if keys else {}
-    return Columns(KIND_JSON, list(bodies), table, hashes=[one and one.ljust(16, b"\0") for one in ids] or None)
+    hashes = [one and one.ljust(16, b"\0") for one in ids] or None
+    return Columns(KIND_JSON, list(bodies), table, hashes=hashes, priorities=list(priorities) or None)
 
 
 async def publish(queue: LanedQueue, *bodies: bytes, **known_by: Any) -> Published | PushqError:

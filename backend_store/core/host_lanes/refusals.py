@@ -8,23 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from backend_store.model import COMPANION, FieldError, InvalidRequest, QueueConfig
+from backend_store.model import FieldError, InvalidRequest, QueueConfig
 
 _RULES: Final[tuple[tuple[str, Callable[[QueueConfig], bool], str], ...]] = (
     ("kind", lambda c: c.kind != "work", "streams and their groups; choose work"),
     ("partitions", lambda c: c.partitions != 1, "partitions of a lane; it has one lane a host: choose 1"),
     ("auto_expand", lambda c: c.auto_expand is not None, "lanes that split; leave it out"),
-    ("delivery", lambda c: c.delivery == "at_most_once", "at_most_once; choose at_least_once or exactly_once"),
     ("sequencing", lambda c: c.sequencing != "arrival", "an order over all lanes; choose arrival"),
-    ("priorities", lambda c: c.priorities != 1, "priorities over all lanes; choose 1"),
     ("max_messages", lambda c: c.max_messages is not None, "limits over all lanes; leave it out"),
     ("max_bytes", lambda c: c.max_bytes is not None, "limits over all lanes; leave it out"),
     ("colocate_with", lambda c: c.colocate_with is not None, "acks that publish; leave it out"),
-    (
-        "dead_letter_queue",
-        lambda c: c.dead_letter_queue not in (None, COMPANION),
-        "dead letters in another queue; leave it out for the queue's own companion",
-    ),
 )
 """Setting, when it is refused, and what there is not yet."""
 

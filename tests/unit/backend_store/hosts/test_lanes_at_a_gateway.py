@@ -12,6 +12,7 @@ import pytest
 from backend_store.client.filters import PeekFilter
 from backend_store.core.block import plain_blocks
 from backend_store.core.chunk import KIND_JSON
+from backend_store.core.receipts import partition_of_token
 from backend_store.core.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
@@ -299,19 +300,64 @@ async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes) -> None:
     lacked: dict[str, Any] = {
         "kind": "stream",
         "partitions": 2,
-        "delivery": "at_most_once",
         "sequencing": "clock",
-        "priorities": 3,
         "max_messages": 10,
         "max_bytes": 10,
         "colocate_with": "other",
-        "dead_letter_queue": "other",
     }
     for name, setting in lacked.items():
         with pytest.raises(InvalidRequest) as refused:
             await make(store, **{name: setting})
         assert [one.pointer for one in refused.value.errors] == [f"/{name}"]
     assert not lanes.nodes[0].metadata.queues
+
+
+async def test_at_most_once_nothing_comes_again_also_when_a_lane_changes_its_owner(lanes: Lanes) -> None:
+    store = await lanes.store()
+    queue = await make(store, delivery="at_most_once")
+    for number in range(MESSAGES):
+        await publish(queue, b"%d" % number)
+    taker = Taker(queue, MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
+    lanes.own(1, "h3")
+    await eventually(lambda: queue.homes[1].line.is_open)
+    found = await stats(queue)
+    assert (found.ready, found.in_flight) == (0, 0)
+    again = Taker(await queue_at(await lanes.store("h2")), MESSAGES)
+    await publish(queue, b"last")
+    await eventually(lambda: b"last" in taker.bodies + again.bodies)
+    assert sorted(taker.bodies + again.bodies) == sorted([*(b"%d" % n for n in range(MESSAGES)), b"last"])
+
+
+async def test_of_each_lane_a_message_with_a_higher_priority_comes_first(lanes: Lanes) -> None:
+    queue = await make(await lanes.store(), priorities=3)
+    for number in range(MESSAGES):
+        await publish(queue, b"%d" % (number % 3), priorities=[number % 3], keys=[f"k{number // 3}"])
+    taker = Taker(queue, MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
+    came: dict[int | None, list[int]] = {}
+    for receipt, body in zip(taker.receipts, taker.bodies, strict=True):
+        came.setdefault(partition_of_token(receipt), []).append(int(body))
+    assert len(came) == 3
+    for lane in came.values():
+        assert lane == sorted(lane, reverse=True)
+
+
+async def test_dead_letters_go_to_another_queue_of_the_same_hosts(lanes: Lanes) -> None:
+    store = await lanes.store()
+    graveyard = await make(store, "graveyard")
+    queue = await make(store, dead_letter_queue="graveyard", max_attempts=1)
+    for number in range(MESSAGES):
+        await publish(queue, b"%d" % number, keys=[f"k{number}"])
+    taker = Taker(queue, MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.give_back(taker.receipts, 0, done.set_result)
+    await done
+    dead = Taker(graveyard, MESSAGES)
+    await eventually(lambda: sorted(dead.bodies) == sorted(taker.bodies))
+    for receipt in dead.receipts:
+        graveyard.settle_quietly([receipt])
 
 
 class Acker(Taker):
