@@ -89,8 +89,6 @@ def _running(folder: Path, cluster: str) -> State:
         raise StateError(f"no cluster runs in {folder}: start it with `pushq dev-cluster up`")
     if cluster not in state.clusters:
         raise ResizeError(f"there is no cluster {cluster[:100]!r} in {folder}; those are {', '.join(state.clusters)}")
-    if dict(zip(state.clusters, layout.models_of(state), strict=True))[cluster] == "independent_hosts":
-        raise ResizeError(f"the backends of {cluster} are independent hosts: their lanes stay where they are")
     return state
 
 
