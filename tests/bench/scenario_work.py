@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tests.bench.clients import ClientFailed, Consumer, Publisher, age_ns
 from tests.bench.feeds import Feed, FeedPublisher
@@ -166,11 +167,14 @@ async def work(
     per_frame: int = PER_FRAME,
     ack_singly: bool = False,
     served: Served = World.server,
+    feed: Callable[[], Feed] | None = None,
+    **config: Any,
 ) -> Row:
+    """`config`: settings of the queue."""
     scale = world.scale
     with served(world) as server:
-        server.create(QUEUE)
-        bench = Bench(server, encoding=encoding, per_frame=per_frame, ack_singly=ack_singly)
+        server.create(QUEUE, **config)
+        bench = Bench(server, encoding=encoding, per_frame=per_frame, ack_singly=ack_singly, feed=feed and feed())
         await bench.open(CONSUMERS)
         bench.begin()
         await asyncio.sleep(scale.warmup_seconds)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Literal, NamedTuple
 
+from tests.bench.feeds import keyed
 from tests.bench.rows import Row
 from tests.bench.scale import PER_FRAME_SMALL, WINDOW_WIDE
 from tests.bench.scenario_against import against
@@ -16,7 +17,7 @@ from tests.bench.scenario_duties import work as work_duty
 from tests.bench.scenario_fairness import USUAL_RATE_HIGH, fairness, fairness_backlog
 from tests.bench.scenario_fanout import fanout, fanout_latency
 from tests.bench.scenario_idle import idle
-from tests.bench.scenario_pairs import dedupe, priority, sorted_by, strict, strict_hot
+from tests.bench.scenario_pairs import KEYS, dedupe, priority, sorted_by, strict, strict_hot
 from tests.bench.scenario_publish import http_publish, publish
 from tests.bench.scenario_scheduled import scheduled, scheduled_exactness
 from tests.bench.scenario_work import latency, work
@@ -166,6 +167,11 @@ CLUSTER: dict[str, Scenario] = {
         "work queue, 4 consumers, every message acked, MessagePack",
         partial(work, encoding="msgpack", served=World.cluster),
         (_least("rate", 20_000),),
+    ),
+    "cluster-strict": Scenario(
+        "cluster",
+        "the same in strict order of 1,000 keys, MessagePack",
+        partial(work, encoding="msgpack", served=World.cluster, feed=partial(keyed, KEYS), ordering="strict"),
     ),
     "cluster-latency": Scenario(
         "cluster",
