@@ -11,6 +11,8 @@ from collections.abc import Hashable
 from itertools import count
 from typing import Generic, TypeVar
 
+from backend_store.node.limits import STALE_ALARMS_KEPT
+
 Sleeper = TypeVar("Sleeper", bound=Hashable)
 
 
@@ -33,6 +35,13 @@ class Alarms(Generic[Sleeper]):
             at_ms = first_ms if first_ms is not None else at_ms
         if at_ms > self._first[sleeper] and at_ms < self._second.get(sleeper, at_ms + 1):
             self._second[sleeper] = at_ms
+
+    def drop(self, sleeper: Sleeper) -> None:
+        """It is woken no more."""
+        self._second.pop(sleeper, None)
+        if self._first.pop(sleeper, None) is not None and len(self._heap) > 2 * len(self._first) + STALE_ALARMS_KEPT:
+            self._heap = [row for row in self._heap if self._first.get(row[2]) == row[0]]
+            heapq.heapify(self._heap)
 
     def take(self, now_ms: int) -> list[Sleeper]:
         """Those whose time has come, the longest due first. Each asks anew, but for the second time it asked for."""

@@ -2,32 +2,50 @@
 behind with the same keys of messages waits for these.
 
 A call is known by the slots of its messages, as bits. It goes when its key is bound, or it has none, and nothing before
-it with one of its slots is still there.
+it with one of its slots is still there. One that may go but for those before it is refused when its time is over; of
+one whose key is not bound yet the key's own answer says what became of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from backend_store.core.bits import indexes
 from backend_store.model import Block
+from backend_store.node.alarms import Alarms
+from backend_store.node.calls import PublishReply
 
 log = structlog.get_logger("pushq.node")
+
+
+def _unheard(result: object) -> None:
+    """Nobody is to be told."""
 
 
 class Follower:
     """A call in the line."""
 
-    __slots__ = ("before", "bits", "go", "is_here", "is_ready", "messages", "size")
+    __slots__ = ("before", "bits", "go", "is_here", "is_ready", "messages", "reply", "size", "until_ms")
 
-    def __init__(self, bits: int, blocks: Sequence[Block], go: Callable[[], None], *, is_ready: bool):
+    def __init__(
+        self,
+        bits: int,
+        blocks: Sequence[Block],
+        go: Callable[[], None],
+        reply: PublishReply,
+        *,
+        is_ready: bool,
+        until_ms: int,
+    ):
         self.bits = bits
         self.go = go
+        self.reply = reply
         self.is_here = True
         self.is_ready = is_ready
+        self.until_ms = until_ms
         self.before = 0
         """In how many of its slots others are before it."""
         self.messages = sum(block.count for block in blocks)
@@ -38,14 +56,16 @@ class Following:
     """See the file's first sentence. All of one queue. A call costs its own slots, however many others are here."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, deque[Follower]] = {}
-        """By slot, those that are here or were: each begins with one that is."""
+        self._lines: dict[int, OrderedDict[Follower, None]] = {}
+        """By slot, those that are here. A plain dictionary would look for its first one among all that have gone."""
         self._bits = 0
         """The slots with a line."""
         self._count = 0
         self._next: deque[Follower] = deque()
         """Those that may go."""
         self._is_going = False
+        self._alarms: Alarms[Follower] = Alarms()
+        """Of those that are ready, when they are refused."""
         self.messages = 0
         """In the line, as `size`, which is bytes."""
         self.size = 0
@@ -57,13 +77,24 @@ class Following:
         """Whether a call with these slots has to wait for one that is here."""
         return bool(self._bits & bits)
 
-    def enter(self, bits: int, blocks: Sequence[Block], go: Callable[[], None], *, is_ready: bool) -> Follower:
-        """`go` stores the messages. `is_ready`: no key of its own has to be bound."""
-        one = Follower(bits, blocks, go, is_ready=is_ready)
+    def enter(
+        self,
+        bits: int,
+        blocks: Sequence[Block],
+        go: Callable[[], None],
+        *,
+        is_ready: bool,
+        reply: PublishReply = _unheard,
+        until_ms: int = 0,
+    ) -> Follower:
+        """`go` stores the messages, and has `reply` told of it. `is_ready`: no key of its own has to be bound. After
+        `until_ms` nobody waits for them; 0: somebody does as long as it takes."""
+        one = Follower(bits, blocks, go, reply, is_ready=is_ready, until_ms=until_ms)
         one.before = (bits & self._bits).bit_count()
         for slot in indexes(bits):
-            self._lines.setdefault(slot, deque()).append(one)
+            self._lines.setdefault(slot, OrderedDict())[one] = None
         self._bits |= bits
+        self._watch(one)
         self._count += 1
         self.messages += one.messages
         self.size += one.size
@@ -73,10 +104,28 @@ class Following:
         """Its key is bound."""
         one.is_ready = True
         self._go_on((one,))
+        self._watch(one)
 
     def over(self, one: Follower) -> None:
         """It is answered, and stores nothing."""
         self._go_on(self._leave(one))
+
+    @property
+    def until_ms(self) -> int | None:
+        """When the first one is to be refused, if any."""
+        return self._alarms.next_ms()
+
+    def give_up(self, now_ms: int, refuse: Callable[[PublishReply], None]) -> None:
+        """Has those refused whose time is over. What is behind them waits for what is before them as ever."""
+        over = self._alarms.take(now_ms)
+        first = [other for one in over for other in self._leave(one)]
+        for one in over:
+            refuse(one.reply)
+        self._go_on(first)
+
+    def _watch(self, one: Follower) -> None:
+        if one.until_ms and one.is_ready and one.is_here:
+            self._alarms.set(one, one.until_ms)
 
     def _leave(self, one: Follower) -> list[Follower]:
         """Those that have come to the beginning of another line with that."""
@@ -84,19 +133,20 @@ class Following:
         self._count -= 1
         self.messages -= one.messages
         self.size -= one.size
+        if one.until_ms:
+            self._alarms.drop(one)
         first = []
         for slot in indexes(one.bits):
             line = self._lines[slot]
-            if line[0] is not one:
-                continue  # it is passed over when those before it have gone
-            while line and not line[0].is_here:
-                line.popleft()
-            if line:
-                line[0].before -= 1
-                first.append(line[0])
-            else:
+            was_first = next(iter(line)) is one
+            del line[one]
+            if not line:
                 del self._lines[slot]
                 self._bits ^= 1 << slot
+            elif was_first:
+                head = next(iter(line))
+                head.before -= 1
+                first.append(head)
         return first
 
     def _go_on(self, some: Iterable[Follower]) -> None:

@@ -3,6 +3,8 @@
 INBOX_MESSAGES_MAX = 10_000
 INBOX_BYTES_MAX = 32 * 1024 * 1024
 """Publishes of one partition that may wait for a commit; above it they are refused as `overloaded`."""
+STALE_ALARMS_KEPT = 64
+"""Of those who are to be woken no more, so many may be kept until their time, beside as many as are."""
 SWEEP_ROWS_PER_COMMIT = 256
 RECOVERY_ROWS_PER_READ = 256
 PEEK_MESSAGES_MAX = 100_000

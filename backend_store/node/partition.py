@@ -88,6 +88,9 @@ class Surroundings(Protocol):
     def soon(self, call: Callable[[], None]) -> None:
         """Calls in the next turn of the loop."""
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Calls when so much time has passed, unless the node ends before."""
+
     def export(self, partition: Partition) -> None:
         """Something lies in the partition's outbox."""
 

@@ -1,12 +1,13 @@
 """A queue's partitions on this node, and which of them takes a message.
 
 A queue with one partition sends everything there. One with several looks each message's slot up in the slot table;
-what belongs to a slot on the move waits here, in its order, for the table that says where it went.
+what belongs to a slot on the move waits here, in its order, for the table that says where it went. Whatever waits here
+is refused when its time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -39,10 +40,12 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
 )
+from backend_store.node.alarms import Alarms
 from backend_store.node.calls import PublishReply
 from backend_store.node.following import Follower, Following
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
+from backend_store.node.refusals import too_late
 from backend_store.node.remains import Remains
 from backend_store.node.room import NOTHING, Amount
 from backend_store.node.turned_away import on_the_move
@@ -63,7 +66,13 @@ class Partitions:
         self.past: dict[int, PartitionState] = {}
         """Of those that have gone, how they were at their ends: the queue's totals have them in."""
         self._turn = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[int, _Waiting] = {}
+        """In the order in which they came, which their numbers are of, too."""
+        self._waits = 0
+        self._alarms: Alarms[int] = Alarms()
+        """By their numbers, when they are refused."""
+        self._wakes_ms: int | None = None
+        """When it is looked whose time is over."""
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._is_flushing = False
@@ -191,7 +200,7 @@ class Partitions:
             if (error := self._why_too_many(blocks)) is not None:
                 reply(error)
                 return
-            follower = self._following.enter(bits, blocks, store, is_ready=False)
+            follower = self._following.enter(bits, blocks, store, is_ready=False, reply=reply, until_ms=until_ms)
 
         def bound(result: Published | PushqError) -> None:
             if isinstance(result, Published) and not result.is_repeat:
@@ -199,6 +208,8 @@ class Partitions:
                     store()
                 else:
                     self._following.ready(follower)
+                    if follower.is_here:
+                        self._watch()
                 return
             if isinstance(result, Published):
                 result = msgspec.structs.replace(result, count=sum(block.count for block in blocks))
@@ -245,7 +256,8 @@ class Partitions:
                 if (error := self._why_too_many(blocks)) is not None:
                     reply(error)
                 else:
-                    self._following.enter(bits, blocks, store, is_ready=True)
+                    self._following.enter(bits, blocks, store, is_ready=True, reply=reply, until_ms=until_ms)
+                    self._watch()
                 return
         if self.map is None:
             self.first.publish(
@@ -354,14 +366,17 @@ class Partitions:
             detail = f"queue {self.label!r}: {waiting} for slots that are on the move"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
-        self._waiting.append(_Waiting(share, reply, dedupes, until_ms))
+        self._waits += 1
+        self._waiting[self._waits] = _Waiting(share, reply, dedupes, until_ms, size)
         self._waiting_messages += share.messages
         self._waiting_bytes += size
+        if until_ms:
+            self._alarms.set(self._waits, until_ms)
+            self._watch()
 
     def flush(self) -> None:
         """Sends on what waited and need not any more. A slot's messages go all at once, in their order."""
-        waiting, self._waiting = self._waiting, []
-        self._waiting_messages = self._waiting_bytes = 0
+        waiting = self._take_waiting()
         self._is_flushing = True
         for one in waiting:
             self._route(one.share.blocks, one.reply, dedupes=one.dedupes, until_ms=one.until_ms)
@@ -372,9 +387,41 @@ class Partitions:
 
     def close(self) -> None:
         """The queue is deleted: who waits is told."""
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
+        for one in self._take_waiting():
             one.reply(self.first.deleted())
+
+    def _take_waiting(self) -> Collection[_Waiting]:
+        waiting, self._waiting, self._alarms = self._waiting, {}, Alarms()
+        self._waiting_messages = self._waiting_bytes = 0
+        return waiting.values()
+
+    # ------------------------------------------------------------------------------------------------------- time
+
+    def _watch(self) -> None:
+        """Has a look taken when the time of the first one here is over that waits for so long only."""
+        until_ms = min(filter(None, (self._following.until_ms, self._alarms.next_ms())), default=None)
+        if until_ms is None or (self._wakes_ms is not None and self._wakes_ms <= until_ms):
+            return
+        self._wakes_ms = until_ms
+        left_ms = max(0, until_ms - self.steady_ms())
+        self.first.node.later(left_ms / 1000, partial(self._give_up, until_ms))
+
+    def _give_up(self, at_ms: int) -> None:
+        """Refuses whose time is over. None of them is begun any more, and what is behind it does not wait for it."""
+        if at_ms != self._wakes_ms:
+            return  # an earlier look was taken since, which asked for the next one itself
+        self._wakes_ms, now_ms = None, self.steady_ms()
+        over = [self._waiting.pop(number) for number in self._alarms.take(now_ms)]
+        for one in over:
+            self._waiting_messages -= one.share.messages
+            self._waiting_bytes -= one.size
+        for one in over:
+            self._refuse(one.reply)
+        self._following.give_up(now_ms, self._refuse)
+        self._watch()
+
+    def _refuse(self, reply: PublishReply) -> None:
+        self.first.tell(reply, too_late(self.label))
 
 
 class _Waiting(NamedTuple):
@@ -384,6 +431,7 @@ class _Waiting(NamedTuple):
     reply: PublishReply
     dedupes: bool
     until_ms: int
+    size: int
 
 
 class Gathered:

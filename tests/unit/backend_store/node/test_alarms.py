@@ -36,6 +36,29 @@ def test_a_second_time_is_kept_and_further_ones_are_the_sleepers_to_say() -> Non
     assert alarms.next_ms() is None
 
 
+def test_who_is_dropped_is_not_woken_and_may_ask_again() -> None:
+    alarms: Alarms[str] = Alarms()
+    for name, at_ms in (("one", 100), ("one", 200), ("other", 150)):
+        alarms.set(name, at_ms)
+    alarms.drop("one")
+    alarms.drop("nobody")
+    assert alarms.next_ms() == 150 and alarms.take(300) == ["other"]
+    alarms.set("one", 400)
+    alarms.drop("one")
+    alarms.set("one", 400)
+    assert alarms.take(400) == ["one"] and alarms.next_ms() is None
+
+
+def test_those_who_are_dropped_are_not_kept_until_their_time() -> None:
+    alarms: Alarms[int] = Alarms()
+    alarms.set(-1, 1)
+    for number in range(10_000):
+        alarms.set(number, 1_000 + number)
+        alarms.drop(number)
+    assert len(alarms._heap) < 100
+    assert alarms.take(20_000) == [-1]
+
+
 def test_many_times_of_one_cost_two() -> None:
     alarms: Alarms[str] = Alarms()
     for at_ms in range(100, 10_000):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.model import Block
+from backend_store.model import Block, Overloaded
 from backend_store.node.following import Follower, Following
 
 A, B, C = 1, 2, 4
@@ -16,8 +17,17 @@ class Line:
         self.following = Following()
         self.gone: list[str] = []
 
-    def enter(self, name: str, bits: int, *, is_ready: bool = False) -> Follower:
-        return self.following.enter(bits, blocks(name), lambda: self.gone.append(name), is_ready=is_ready)
+        self.refused: list[str] = []
+
+    def enter(self, name: str, bits: int, *, is_ready: bool = False, until_ms: int = 0) -> Follower:
+        def refused(answer: object) -> None:
+            self.refused.append(name)
+
+        go = partial(self.gone.append, name)
+        return self.following.enter(bits, blocks(name), go, is_ready=is_ready, reply=refused, until_ms=until_ms)
+
+    def give_up(self, now_ms: int) -> None:
+        self.following.give_up(now_ms, lambda reply: reply(Overloaded("too late")))
 
 
 def blocks(*bodies: str) -> list[Block]:
@@ -121,3 +131,83 @@ def test_what_left_the_middle_of_a_line_is_passed_over() -> None:
     line.following.ready(first)
     assert line.gone == ["1", "3", "4"]
     assert not line.following and not line.following.holds_up(A | B | C)
+
+
+def test_what_may_go_but_for_those_before_it_is_refused_when_its_time_is_over() -> None:
+    line = Line()
+    first = line.enter("1", A)
+    line.enter("2", A | B, is_ready=True, until_ms=50)
+    line.enter("3", B, is_ready=True, until_ms=60)
+    assert line.following.until_ms == 50
+    line.give_up(49)
+    assert line.refused == []
+    line.give_up(50)
+    assert line.refused == ["2"] and line.gone == ["3"], "nothing is before it any more"
+    assert line.following.until_ms is None
+    line.following.ready(first)
+    assert line.gone == ["3", "1"] and line.refused == ["2"]
+    assert not line.following and line.following.messages == line.following.size == 0
+
+
+def test_what_is_behind_one_that_is_refused_waits_for_what_is_before_it() -> None:
+    line = Line()
+    first, second = line.enter("1", A), line.enter("2", B)
+    line.enter("3", A | B, is_ready=True, until_ms=50)
+    line.enter("4", A | B, is_ready=True)
+    line.enter("5", A, is_ready=True)
+    line.give_up(50)
+    assert line.refused == ["3"] and line.gone == []
+    line.following.ready(second)
+    assert line.gone == ["2"]
+    line.following.ready(first)
+    assert line.gone == ["2", "1", "4", "5"]
+    assert not line.following and not line.following.holds_up(A | B | C)
+
+
+def test_one_whose_key_is_not_bound_yet_is_not_refused_before_that_is_known() -> None:
+    """The key may be on its way to the disk: its own answer says what became of it."""
+    line = Line()
+    first, second = line.enter("1", A, until_ms=50), line.enter("2", A, until_ms=50)
+    assert line.following.until_ms is None
+    line.following.ready(second)
+    assert line.following.until_ms == 50
+    line.give_up(50)
+    assert line.refused == ["2"]
+    line.following.ready(first)
+    assert line.gone == ["1"] and line.refused == ["2"]
+
+
+def test_none_of_those_whose_time_is_over_together_goes_because_another_is_refused() -> None:
+    line = Line()
+    line.enter("1", A)
+    line.enter("2", A | B, is_ready=True, until_ms=50)
+    line.enter("3", B, is_ready=True, until_ms=50)
+    line.give_up(50)
+    assert sorted(line.refused) == ["2", "3"] and line.gone == []
+
+
+def test_what_has_gone_is_not_refused_and_leaves_nothing_behind() -> None:
+    line = Line()
+    first = line.enter("0", A | B)
+    for number in range(1_000):
+        one = line.enter(f"{number}", C, until_ms=50)
+        line.enter(f"{number}, too", C, is_ready=True, until_ms=60_000)
+        line.following.ready(one)
+    assert len(line.gone) == 2_000 and line.following.until_ms is None
+    assert len(line.following._alarms._heap) < 200, "what has gone is not kept until its time"
+    line.following.ready(first)
+    line.give_up(100_000)
+    assert line.refused == []
+
+
+def test_what_a_refused_call_costs_is_no_matter_of_how_many_wait() -> None:
+    line, began = Line(), time.process_time()
+    first = line.enter("first", A | B)
+    for number in range(10_000):
+        line.enter(f"{number}", A if number % 2 else A | B, is_ready=True, until_ms=number)
+    for now_ms in range(9_999):
+        line.give_up(now_ms)
+    assert len(line.refused) == 9_999 - 1 and line.gone == [], "that without a time is there still"
+    line.following.ready(first)
+    assert line.gone == ["first", "0", "9999"]
+    assert time.process_time() - began < 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -392,20 +393,33 @@ def test_the_totals_of_a_queue_never_fall(world: NodeWorld) -> None:
 # --------------------------------------------------------------------------------- strict order and idempotency keys
 
 
-def claimed(world: NodeWorld, made: EmbeddedQueue, name: str, *numbers: int, key: str) -> list[Published | PushqError]:
-    """Begins a call under an idempotency key; the list fills with its answer."""
+def claimed(
+    world: NodeWorld, made: EmbeddedQueue, name: str, *numbers: int, key: str, ms: int = 0
+) -> list[Published | PushqError]:
+    """Begins a call under an idempotency key; the list fills with its answer. `ms`: for how long it waits; 0: for as
+    long as it takes."""
     answers: list[Published | PushqError] = []
     drafts = [draft(number, key, id=f"{name}-{number}") for number in numbers]
     claim = Claim(name.encode().ljust(16, b"k"), name.encode().ljust(16, b"p"))
-    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append, claim))
+    until_ms = world.now_ms + ms if ms else 0
+    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append, claim, until_ms=until_ms))
     return answers
 
 
-def begun(world: NodeWorld, made: EmbeddedQueue, *numbers: int, key: str) -> list[Published | PushqError]:
+def begun(
+    world: NodeWorld, made: EmbeddedQueue, *numbers: int, key: str | None, ms: int = 0
+) -> list[Published | PushqError]:
     answers: list[Published | PushqError] = []
     drafts = [draft(number, key) for number in numbers]
-    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append))
+    until_ms = world.now_ms + ms if ms else 0
+    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append, until_ms=until_ms))
     return answers
+
+
+def is_refused(answers: list[Published | PushqError]) -> bool:
+    """Because its time is over, and nothing of it was begun."""
+    assert len(answers) <= 1, "each is answered once"
+    return bool(answers) and isinstance(answers[0], Overloaded) and "the time of the request is over" in str(answers[0])
 
 
 def test_nothing_overtakes_a_call_of_its_key_whose_idempotency_key_is_bound_first(world: NodeWorld) -> None:
@@ -508,3 +522,134 @@ def test_a_node_that_is_abandoned_answers_who_waits_for_idempotency_keys(world: 
         answers += [claimed(world, made, f"c{number}", 100 + number, key=key), begun(world, made, 200, key=key)]
     world.do(world.node.abandon(Unavailable("another leads")))
     assert [len(one) for one in answers] == [1] * len(answers)
+
+
+# ------------------------------------------------------------------------------------------------- whose time is over
+
+
+def test_what_waits_for_an_idempotency_key_is_refused_at_its_time(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    first = claimed(world, made, "c", 1, key="k1")
+    hasty, patient, middle = (begun(world, made, n, key="k1", ms=ms) for n, ms in ((2, 50), (3, 0), (4, 20)))
+    world.pass_time(19)
+    assert not middle
+    world.pass_time(1)
+    assert is_refused(middle) and not hasty
+    world.pass_time(30)
+    assert is_refused(hasty) and not first and not patient
+    behind = begun(world, made, 5, key="k1", ms=1_000)
+    world.let_go()
+    assert [published(one).count for one in (first, patient, behind)] == [1, 1, 1]
+    assert drain(world, made) == [1, 3, 5], "nothing of the others, and the rest in its order"
+    assert len(made._partitions._following) == made._partitions._following.messages == 0
+
+
+def test_what_waits_for_a_slot_on_the_move_is_refused_at_its_time(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict")
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    first, hasty, last = (begun(world, made, n, n + 10, key=key, ms=ms) for n, ms in ((1, 60), (2, 50), (3, 0)))
+    world.pass_time(49)
+    assert not hasty
+    world.pass_time(1)
+    assert is_refused(hasty) and not first and not last
+    assert made._partitions._waiting_messages == 4
+    world.let_go()
+    assert [published(one).count for one in (first, last)] == [2, 2]
+    assert made._partitions._waiting_messages == made._partitions._waiting_bytes == 0
+    rest(world)
+    assert drain(world, made) == [1, 11, 3, 13]
+
+
+def test_of_a_call_only_what_waits_for_a_slot_on_the_move_is_refused_at_its_time(world: NodeWorld) -> None:
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    moving = keys_on_the_move(world)
+    answers: list[Published | PushqError] = []
+    drafts = [draft(n, key) for n, key in enumerate(KEYS)]
+    until_ms = world.now_ms + 50
+    world.tell(lambda: made.publish(blocks_of(drafts).blocks, answers.append, until_ms=until_ms))
+    world.hold(1)
+    world.writer.land()
+    world.settle()
+    assert not answers, "the rest is on the disk, and these wait"
+    world.pass_time(50)
+    answer = published(answers)
+    assert answer.others is not None and {KEYS[n] for n in answer.others} == {*moving}
+    assert all(is_refused([other]) for other in answer.others.values() if isinstance(other, PushqError))
+    world.let_go()
+    rest(world)
+    assert len(answers) == 1
+    assert {KEYS[n] for n in drain(world, made)} == {*KEYS} - {*moving}
+
+
+def test_what_waits_on_for_a_slot_after_a_newer_table_keeps_its_time(world: NodeWorld) -> None:
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    hasty = begun(world, made, 1, key=keys_on_the_move(world)[0], ms=50)
+    world.tell(made._partitions.flush)
+    assert made._partitions._waiting_messages == 1, "the slot is where it was"
+    world.pass_time(49)
+    assert not hasty
+    world.pass_time(1)
+    assert is_refused(hasty)
+
+
+def test_who_fails_on_being_refused_keeps_nobody_else_waiting(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+
+    def fail(answer: Published | PushqError) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    world.hold()
+    claimed(world, made, "c", 1, key="k1")
+    until_ms = world.now_ms + 50
+    world.tell(lambda: made.publish(blocks_of([draft(2, "k1")]).blocks, fail, until_ms=until_ms))
+    hasty, later = begun(world, made, 3, key="k1", ms=50), begun(world, made, 4, key="k1", ms=51)
+    with pytest.raises(AssertionError, match="a listener's own fault"):
+        world.pass_time(50)
+    world.faults.clear()
+    assert is_refused(hasty)
+    world.pass_time(1)
+    assert is_refused(later)
+
+
+def test_a_refused_one_that_is_sent_again_at_once_waits_behind_the_others(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    claimed(world, made, "c", 1, key="k1")
+    answers: list[Published | PushqError] = []
+    until_ms = world.now_ms + 50
+
+    def again(answer: Published | PushqError) -> None:
+        assert is_refused([answer])
+        made.publish(blocks_of([draft(2, "k1")]).blocks, answers.append)
+
+    world.tell(lambda: made.publish(blocks_of([draft(2, "k1")]).blocks, again, until_ms=until_ms))
+    behind = begun(world, made, 3, key="k1")
+    world.pass_time(50)
+    world.let_go()
+    assert published(behind) and published(answers)
+    assert drain(world, made) == [1, 3, 2]
+
+
+def test_thousands_whose_times_are_all_others_are_refused_at_no_great_cost(world: NodeWorld) -> None:
+    """Each with a look at all the others the node stood still for seconds."""
+    made = queue(world, ordering="strict", partitions=3)
+    world.hold()
+    claimed(world, made, "c", 1, key="k1")
+    began = time.process_time()
+    answers: list[Published | PushqError] = []
+    blocks = blocks_of([draft(2, "k1")]).blocks
+
+    def publish() -> None:
+        for ms in range(5_000):
+            made.publish(blocks, answers.append, until_ms=world.now_ms + 1_000 + ms * 7 % 50)
+
+    world.tell(publish)
+    assert made._partitions._following.messages == 5_001
+    world.pass_time(1_100)
+    assert len(answers) == 5_000 and all(is_refused([one]) for one in answers)
+    assert made._partitions._following.messages == 1 and made._partitions._following.until_ms is None
+    assert time.process_time() - began < 2
