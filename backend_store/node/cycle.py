@@ -7,6 +7,7 @@ of queue adds. The partition takes the outcome in when it is on the disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,7 +81,8 @@ class Cycle:
         for view in partition.views.values():
             view.decide(self._answers)
         for expired in self._inbox.take_expired(partition.steady_ms()):
-            self._answers.append((expired.reply, too_late(partition.label)))
+            # Not in this turn, which decides: it may publish again. Nor with the commit, which may take long.
+            partition.node.soon(partial(partition.tell, expired.reply, too_late(partition.label)))
         calls = self._inbox.take_calls(partition)
         slotting = partition.slotting
         if slotting is not None:

@@ -10,7 +10,12 @@ from backend_store.core.slots import EVERY_SLOT
 from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.calls import Call, PublishReply
 from backend_store.node.joint import Joint
-from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
+from backend_store.node.limits import (
+    INBOX_BYTES_MAX,
+    INBOX_MESSAGES_MAX,
+    SHARED_CYCLE_MESSAGES_MAX,
+    TIMED_CALLS_LOOKED_AT_PER_MS,
+)
 from backend_store.node.room import NOTHING
 from backend_store.words import counted
 
@@ -105,6 +110,11 @@ class Inbox:
         return view in self._written_off
 
     # --------------------------------------------------------------------------------------------------- taking out
+
+    def next_look_ms(self, now_ms: int) -> int:
+        """When to look next whose time is over. A look is at all: with very many none is taken for each of them."""
+        first_ms = min(filter(None, (self.first_until_ms, self.under_way_until_ms)))
+        return max(first_ms, now_ms + (len(self._calls) + len(self._under_way)) // TIMED_CALLS_LOOKED_AT_PER_MS)
 
     def take_expired(self, now_ms: int) -> list[Call]:
         """Those that wait and whose time is over: they are not begun any more."""

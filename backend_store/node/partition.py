@@ -38,7 +38,6 @@ from backend_store.model import (
     Claim,
     NotDurable,
     Offset,
-    Published,
     PushqError,
     QueueConfig,
     QueueNotFound,
@@ -642,7 +641,7 @@ class Partition(LogReads):
         if self.retention is not None:
             times.append(self.retention.next_ms())
         if self.inbox.first_until_ms or self.inbox.under_way_until_ms:
-            times += filter(None, (self.inbox.first_until_ms, self.inbox.under_way_until_ms))
+            times.append(self.inbox.next_look_ms(self.node.steady_ms()))
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
@@ -654,15 +653,18 @@ class Partition(LogReads):
         self._give_up(now_ms)
 
     def _give_up(self, now_ms: int) -> None:
-        """Answers those who will wait no longer: what has not begun never will, and what has may be stored."""
+        """Answers those who will wait no longer: what has not begun never will, what is refused is so whatever becomes
+        of the commit, and all else that is on its way may be stored."""
         for call in self.inbox.take_expired(now_ms):
             self.tell(call.reply, too_late(self.label))
-        over = self.inbox.take_overdue(now_ms)
-        answers = self._decided.answers if self._decided is not None else []
-        for place, (reply, value) in enumerate(answers if over else ()):
-            if reply in over and isinstance(value, Published):
-                answers[place] = _told_already, value
-                self.tell(reply, outcome_open(self.label))
+        over = {id(reply) for reply in self.inbox.take_overdue(now_ms)}
+        if not over or self._decided is None:
+            return
+        answers = self._decided.answers
+        told = [answer for answer in answers if id(answer[0]) in over]
+        answers[:] = [answer for answer in answers if id(answer[0]) not in over]
+        for reply, value in told:
+            self.tell(reply, value if isinstance(value, PushqError) else outcome_open(self.label))
 
 
 def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:
@@ -675,10 +677,6 @@ def _alone() -> Sequence[Partition]:
 
 def _nothing() -> None:
     """Nobody listens yet."""
-
-
-def _told_already(result: Any) -> None:
-    """Who asked was told that the outcome is open, and waits no longer."""
 
 
 def _ignore_chunks(chunks: list[Chunk]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, plain_blocks
-from backend_store.model import OutcomeUnknown, Overloaded, Published
+from backend_store.model import OutcomeUnknown, Overloaded, Published, QueueFull
 from backend_store.storage.memory import MemoryEngine
+from tests.support import partitioned
+from tests.support.node_world import NodeWorld
 from tests.support.patience import eventually
 from tests.support.stores import made, opened
 
@@ -109,3 +111,74 @@ async def test_without_a_time_a_publish_waits_as_long_as_it_takes(
     disk.may_commit.set()
     await eventually(lambda: bool(told))
     assert isinstance(told[0], Published)
+
+
+@pytest.fixture
+def world() -> Iterator[NodeWorld]:
+    world = NodeWorld()
+    yield world
+    world.close()
+
+
+def begun(world: NodeWorld, queue: EmbeddedQueue, *, ms: int | None = None) -> list[Any]:
+    told: list[Any] = []
+    until_ms = world.now_ms + ms if ms is not None else 0
+    world.tell(lambda: queue.publish(BODY, lambda result: told.append(result), until_ms=until_ms))
+    return told
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_publish_whose_time_is_over_as_a_commit_begins_does_not_wait_for_that_commit(
+    world: NodeWorld, partitions: int
+) -> None:
+    made = partitioned.queue(world, partitions=partitions)
+    world.hold()
+    told = begun(world, made, ms=0)
+    world.settle()
+    assert world.writer.is_held and isinstance(told[0], Overloaded)
+    world.let_go()
+    assert len(told) == 1 and made.stats().published_total == 0
+
+
+def test_a_publish_that_is_refused_hears_so_at_its_time_however_long_the_disk_takes(world: NodeWorld) -> None:
+    made = partitioned.queue(world, max_messages=1)
+    world.hold()
+    taken: list[Any] = []
+    refused: list[Any] = []
+
+    def publish() -> None:
+        made.publish(BODY, taken.append)
+        made.publish(BODY, refused.append, until_ms=world.now_ms + 50)
+
+    world.tell(publish)
+    world.pass_time(49)
+    assert not refused, "it is told with the commit by which the queue is full"
+    world.pass_time(1)
+    assert isinstance(refused[0], QueueFull) and not taken
+    world.let_go()
+    assert isinstance(taken[0], Published) and len(refused) == 1
+
+
+def test_thousands_that_wait_for_a_disk_that_stands_still_are_told_so_at_no_great_cost(world: NodeWorld) -> None:
+    """With a look at all for each whose time is over the node had time for nothing else."""
+    made = partitioned.queue(world)
+    world.hold()
+    told: list[Any] = []
+
+    def publish() -> None:
+        for number in range(1_250):
+            made.publish(BODY, lambda result: told.append(result), until_ms=world.now_ms + 100 + number * 7 % 1_250)
+
+    for _ in range(2):  # under way, and behind that
+        world.tell(publish)
+        world.settle()
+    world.pass_time(99)
+    assert not told
+    before = world.node.ticks
+    world.pass_time(11)
+    assert {type(result) for result in told} == {Overloaded, OutcomeUnknown} and len(told) >= 20
+    world.pass_time(1_245)
+    assert len(told) == 2_500 and world.node.ticks - before < 600
+    patient = begun(world, made)
+    world.let_go()
+    assert isinstance(patient[0], Published) and made.stats().published_total == 1_251
