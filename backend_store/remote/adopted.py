@@ -7,10 +7,9 @@ misses it there, so it makes no difference which of them dies between the one an
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
@@ -42,6 +41,14 @@ Waiting = Callable[[PushqError | None], None]
 """Goes on once the shard has the queue, or is told why it has not."""
 
 
+class _Waits(NamedTuple):
+    """A call that waits for the shard to have its queue."""
+
+    go_on: Waiting
+    timer: asyncio.TimerHandle | None
+    """Ends that at the call's time."""
+
+
 class Adopted:
     """See the file's first sentence."""
 
@@ -56,7 +63,9 @@ class Adopted:
         self._there: dict[int, int] = {}
         """Uid → version, of the queues that the shard has taken over."""
         self._names: dict[tuple[str, str], int] = {}
-        self._waiting: dict[int, deque[Waiting]] = {}
+        self._waiting: dict[int, dict[int, _Waits]] = {}
+        """By uid, in the order of their numbers."""
+        self._waits = 0
         self._is_claiming = self._is_adopting = self._is_dropping = False
         self._defined_anew = asyncio.Event()
         """Wakes who tells the shard what it lacks."""
@@ -78,26 +87,41 @@ class Adopted:
         """Whether it has been told of this version."""
         return self._home.is_first or self._there.get(definition.uid, 0) >= definition.version
 
-    def when_there(self, definition: QueueDefinition, go_on: Waiting) -> None:
-        """Has `go_on` called, in the order of the calls, once the shard serves the queue."""
+    def when_there(self, definition: QueueDefinition, go_on: Waiting, *, until_ms: int) -> None:
+        """Has `go_on` called, in the order of the calls, once the shard serves the queue. After `until_ms`, of the
+        steady clock, it is not waited for; 0: as long as it takes."""
         waiting = self._waiting.get(definition.uid)
         if waiting is None:
-            waiting = self._waiting[definition.uid] = deque()
+            waiting = self._waiting[definition.uid] = {}
             self._store.background(self._adopted_for(definition, waiting))
         if len(waiting) >= LINE_CALLS_MAX:
             go_on(Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500))
-        else:
-            waiting.append(go_on)
+            return
+        self._waits += 1
+        timer = None
+        if until_ms:
+            left_s = max(0, until_ms - self._store.steady_ms()) / 1000
+            timer = self._loop.call_later(left_s, self._give_up, definition, waiting, self._waits)
+        waiting[self._waits] = _Waits(go_on, timer)
 
-    async def _adopted_for(self, definition: QueueDefinition, waiting: deque[Waiting]) -> None:
+    def _give_up(self, definition: QueueDefinition, waiting: dict[int, _Waits], number: int) -> None:
+        """Its time is over. Those behind it wait on, and so does all that comes."""
+        detail = f"queue {definition.name!r} is not with its shard yet; nothing was accepted"
+        waiting.pop(number).go_on(Unavailable(detail, retry_after_ms=500))
+
+    async def _adopted_for(self, definition: QueueDefinition, waiting: dict[int, _Waits]) -> None:
         error: PushqError | None = self._home.line.unavailable()
         try:
             error = await self._adopt_soon(definition)
         finally:
             self._waiting.pop(definition.uid, None)
-            while waiting:
+            going = list(waiting.values())
+            waiting.clear()
+            for one in going:
+                if one.timer is not None:
+                    one.timer.cancel()
                 try:
-                    waiting.popleft()(error)
+                    one.go_on(error)
                 except Exception:
                     log.exception("what waited for a queue failed", shard=self._home.shard, queue=definition.name)
 

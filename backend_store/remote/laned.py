@@ -167,7 +167,9 @@ class LanedQueue(PartedQueue):
                 self._bring(share, share.partition, reply, claim, until_ms)
             else:
                 lane.home.adopted.when_there(
-                    lane.definition, lambda error: self._went_on(error, share, reply, claim, until_ms)
+                    lane.definition,
+                    lambda error: self._went_on(error, share, reply, claim, until_ms),
+                    until_ms=until_ms,
                 )
             return
 

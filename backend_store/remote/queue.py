@@ -336,7 +336,7 @@ class RemoteQueue(Redriving, Ranges):
             else:
                 self.publish(blocks, reply, claim, until_ms=until_ms)
 
-        self.home.adopted.when_there(self.definition, go_on)
+        self.home.adopted.when_there(self.definition, go_on, until_ms=until_ms)
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
         """What is known here of a call's messages; nothing is stored. `reply` runs later. See `recalls`."""

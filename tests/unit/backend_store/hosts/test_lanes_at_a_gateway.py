@@ -18,7 +18,7 @@ from backend_store.model import InvalidRequest, Published, PushqError, QueueConf
 from backend_store.node.node import Node
 from backend_store.remote.laned import LanedQueue
 from tests.support.lanes import Lanes, Taker, columns, make, places, publish, queue_at
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -187,6 +187,28 @@ async def test_a_lane_without_an_owner_refuses_its_keys_and_stops_nobody_else(
     monkeypatch.undo()
     found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
     assert {lane for lane, _ in found} == {0, 2}
+
+
+async def test_keys_of_a_lane_that_does_not_have_the_queue_yet_are_refused_at_their_time(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await lanes.store()
+
+    async def never(definitions: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store.homes[1].adopted, "tell", never)
+    made = asyncio.ensure_future(make(store))
+    await eventually(lambda: ("default", "q") in store.metadata.queues)
+    queue = await queue_at(store)
+    there, elsewhere = (next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == lane) for lane in (1, 2))
+    refused: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    blocks = list(queue.blocks(columns([b"1"], keys=[there]), None).blocks)
+    queue.publish(blocks, refused.set_result, until_ms=store.steady_ms() + 20)
+    answer = await asyncio.wait_for(refused, PATIENCE_S)
+    assert isinstance(answer, PushqError) and answer.code == "unavailable" and "nothing was accepted" in answer.detail
+    assert places(await publish(queue, b"2", keys=[elsewhere]))[0][0] == 2
+    made.cancel()
 
 
 async def test_receipts_of_a_lane_that_is_away_are_refused_and_the_others_count(

@@ -13,7 +13,7 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import JOBS_REMEMBERED_MAX
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.leases import Lease
-from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition
+from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
 from backend_store.remote import grants
 from backend_store.remote.directory import FixedDirectory
@@ -80,9 +80,10 @@ async def world() -> AsyncIterator[World]:
             await node.close()
 
 
-def publish(queue: RemoteQueue, *bodies: bytes) -> asyncio.Future[Published | PushqError]:
+def publish(queue: RemoteQueue, *bodies: bytes, until_ms: int = 0) -> asyncio.Future[Published | PushqError]:
     done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
-    queue.publish(list(column_blocks(Columns(KIND_JSON, list(bodies))).blocks), done.set_result)
+    blocks = list(column_blocks(Columns(KIND_JSON, list(bodies))).blocks)
+    queue.publish(blocks, done.set_result, until_ms=until_ms)
     return done
 
 
@@ -101,6 +102,29 @@ async def test_what_is_published_before_the_shard_knows_keeps_its_order(world: W
     offsets = [one.base for one in placed if isinstance(one, Published)]
     assert len(offsets) == 40, placed
     assert offsets == sorted(offsets)
+
+
+async def test_what_is_published_before_the_shard_knows_is_refused_at_its_time_and_the_rest_keeps_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted, is_able = world.store.homes[1].adopted, asyncio.Event()
+    tell = adopted.tell
+
+    async def told_later(definitions: list[QueueDefinition]) -> None:
+        await is_able.wait()
+        await tell(definitions)
+
+    monkeypatch.setattr(adopted, "tell", told_later)
+    await world.defined("new")
+    queue = await world.known("new")
+    times = [0, 20, 60_000, 20, 0]
+    calls = [publish(queue, b"%d" % n, until_ms=ms and world.store.steady_ms() + ms) for n, ms in enumerate(times)]
+    await eventually(lambda: all(calls[n].done() for n in (1, 3)))
+    assert all(isinstance(calls[n].result(), Unavailable) for n in (1, 3))
+    assert not any(calls[n].done() for n in (0, 2, 4))
+    is_able.set()
+    placed = [await asyncio.wait_for(calls[n], WAIT_S) for n in (0, 2, 4)]
+    assert [one.base for one in placed if isinstance(one, Published)] == [0, 1, 2]
 
 
 async def test_a_queue_changed_at_the_definitions_alone_is_changed_in_its_shard(world: World) -> None:
