@@ -9,12 +9,21 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from backend_store.client import HybridClock, Queue, Store, unbounded_task
-from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, StorageFull, Unauthenticated
+from backend_store.model import (
+    Conflict,
+    Forbidden,
+    QueueConfig,
+    QueueNotFound,
+    StorageFull,
+    Unauthenticated,
+    Unavailable,
+)
 from gateway import publish
 from gateway.auth import Keyring, Principal, same_caller
 from gateway.idempotency import named
@@ -108,20 +117,26 @@ class GatewayDesk:
         if principal.tenant in self._full:
             raise StorageFull(self._full[principal.tenant])
 
-    def made_by_publish(self, principal: Any, name: str) -> Coroutine[Any, Any, None] | None:
+    def made_by_publish(self, principal: Any, name: str, until: float) -> Coroutine[Any, Any, None] | None:
         if not principal.access.may("publish", name):
             return None
         config = self._auto_config(name)
-        return self._made(principal.tenant, name, config) if config is not None else None
+        return self._made(principal.tenant, name, config, until) if config is not None else None
 
-    async def _made(self, tenant: str, name: str, config: QueueConfig) -> None:
-        """Makes a queue once for all who publish to it meanwhile; whoever leaves takes nothing from the others."""
+    async def _made(self, tenant: str, name: str, config: QueueConfig, until: float) -> None:
+        """Makes a queue once for all who publish to it meanwhile; whoever leaves takes nothing from the others, and
+        whose time is over waits no longer."""
         making = self._making.get((tenant, name))
         if making is None:
             making = unbounded_task(self._make(tenant, name, config), name=f"make {name}")
             self._making[tenant, name] = making
             making.add_done_callback(lambda done: self._is_made(tenant, name, done))
-        await asyncio.shield(making)
+        try:
+            async with asyncio.timeout_at(None if until == inf else until):
+                await asyncio.shield(making)
+        except TimeoutError:
+            detail = f"queue {name!r} was not made within the time of this publish; nothing was accepted"
+            raise Unavailable(detail, retry_after_ms=1000) from None
 
     def _is_made(self, tenant: str, name: str, done: asyncio.Task[None]) -> None:
         del self._making[tenant, name]

@@ -205,8 +205,9 @@ class Desk(Protocol):
     def publish_with_ack(self, principal: Principal, name: str) -> Queue:
         """The queue that an ack publishes to. Raises like `publish_to`; what was moved away has no common step."""
 
-    def made_by_publish(self, principal: Principal, name: str) -> Coroutine[Any, Any, None] | None:
-        """Makes the queue that a publish to an unknown name makes; None where it makes none."""
+    def made_by_publish(self, principal: Principal, name: str, until: float) -> Coroutine[Any, Any, None] | None:
+        """Makes the queue that a publish to an unknown name makes; None where it makes none. Raises `Unavailable` where
+        it is not made by then, by the loop's clock."""
 
     def prepare(
         self,

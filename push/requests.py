@@ -83,12 +83,12 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False,
     try:
         queue = desk.publish_to(session.principal, frame.queue)
     except QueueNotFound:
-        made = desk.made_by_publish(session.principal, frame.queue)
+        since = session.hub.loop.time() if came is None else came
+        made = desk.made_by_publish(session.principal, frame.queue, session.waits_until(frame, since))
         if made is None:
             raise
         session.began()
         task = session.hub.loop.create_task(made, name="auto-create")
-        since = session.hub.loop.time() if came is None else came
         task.add_done_callback(partial(_made, session, frame, messages, plain, since))
         return
     check_publish(session.hub, queue.config)

@@ -306,7 +306,7 @@ class Session:
             until = inf
             if handler is publish:
                 kwargs["came"] = kwargs.get("came") or self.hub.loop.time()
-                until = self._waits_until(args[1], kwargs["came"])
+                until = self.waits_until(args[1], kwargs["came"])
             self._wait(looking, request_id, partial(self.answering, request_id, handler, *args, **kwargs), until)
         except PushqError as error:
             self.count(handler.__name__, "", error.code)
@@ -314,7 +314,8 @@ class Session:
                 self.hub.spans.refused(handler.__name__, args[1], self.who.tenant, error.code)
             (self.error if handler is publish else self.refuse)(request_id, error)
 
-    def _waits_until(self, frame: Any, came: float) -> float:
+    def waits_until(self, frame: Any, came: float) -> float:
+        """Until when somebody waits for a publish, whose time may be none that can be."""
         try:
             return self.hub.waits_until(frame.timeout_ms, came)
         except InvalidRequest:

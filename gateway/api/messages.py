@@ -66,7 +66,7 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
 async def _made(gateway: Gateway, call: Call) -> Target:
     """A queue that was not there, made now where the settings say that a publish makes it. Raises `QueueNotFound`."""
     name = call.params[0]
-    made = gateway.desk.made_by_publish(call.principal, name)
+    made = gateway.desk.made_by_publish(call.principal, name, call.until)
     if made is not None:
         await made
     return gateway.desk.publish_to(call.principal, name)

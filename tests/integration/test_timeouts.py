@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -100,3 +101,23 @@ async def test_a_frame_with_a_time_that_cannot_be_is_refused_by_name(
         answer = await client.ask(**frame, timeout_ms=timeout_ms)
         assert answer["problem"]["errors"][0]["pointer"] == "/timeout_ms"
         assert (await client.ask(**frame, timeout_ms=60_000))["type"] == "ok"
+
+
+async def test_on_a_disk_that_stands_still_a_publish_that_makes_its_queue_is_answered_in_its_own_time(
+    tmp_path: Path,
+) -> None:
+    env = {"PUSHQ_QUEUES__AUTO_CREATE": '[{"pattern": "auto.*"}]'}
+    with PushqServer(tmp_path / "data", env=env) as server, slow_disk(server):
+        async with (
+            httpx2.AsyncClient(base_url=server.url, headers=server.headers, timeout=20) as http,
+            Client(server) as client,
+        ):
+            began = time.monotonic()
+            await client.send(type="publish", queue="auto.a", messages=[{"body": 1}], timeout_ms=300, id="socket")
+            message = {"messages": [{"body": 1}]}
+            answer = await http.post("/v1/queues/auto.a/messages", json=message, headers={"Pushq-Timeout-Ms": "300"})
+            refused = await client.next("error")
+            assert time.monotonic() - began < STALL_SECONDS
+            assert (refused["id"], refused["problem"]["code"]) == ("socket", "unavailable")
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert "nothing was accepted" in answer.json()["detail"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from math import inf
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
 from backend_store.client import Store
-from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Quotas, Unauthenticated
+from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Quotas, Unauthenticated, Unavailable
 from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
 from gateway.tickets import TicketOffice
@@ -114,7 +115,7 @@ async def test_a_publish_that_may_make_no_queue_is_told_why(store: Store, clock:
         store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, auto_config=lambda name: QueueConfig()
     )
     for name, refusal in (("first", None), ("second", Conflict)):
-        making = makes_any.made_by_publish(keyring.identify(token), name)
+        making = makes_any.made_by_publish(keyring.identify(token), name, inf)
         assert making is not None
         with pytest.raises(refusal) if refusal else nullcontext():
             await making
@@ -137,13 +138,17 @@ async def test_a_queue_that_a_publish_makes_is_made_once_for_all_who_publish_mea
         return answer
 
     monkeypatch.setattr(store, "create_queue", slowly)
-    makings = [makes_any.made_by_publish(principal, "new") for _ in range(3)]
+    makings = [makes_any.made_by_publish(principal, "new", inf) for _ in range(3)]
     tasks = [asyncio.ensure_future(making) for making in makings if making is not None]
     async with asyncio.timeout(5):
         while ("default", "new") not in store.metadata.queues:  # noqa: ASYNC110 - it is made in the background
             await asyncio.sleep(0)
     with pytest.raises(QueueNotFound):
         makes_any.publish_to(principal, "new")
+    hasty = makes_any.made_by_publish(principal, "new", asyncio.get_running_loop().time() + 0.01)
+    assert hasty is not None
+    with pytest.raises(Unavailable, match="nothing was accepted"):
+        await asyncio.wait_for(hasty, 5)
     tasks[0].cancel()
     may_end.set()
     await asyncio.gather(*tasks[1:])

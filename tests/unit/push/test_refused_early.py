@@ -44,7 +44,7 @@ class Desk:
             raise QueueNotFound(name)
         return self.queue
 
-    def made_by_publish(self, principal: Any, name: str) -> None:
+    def made_by_publish(self, principal: Any, name: str, until: float) -> None:
         return None
 
     def prepare_plain(self, *args: Any, **kwargs: Any) -> Any:
@@ -63,6 +63,7 @@ def session(intake: Intake, full: Overloaded | None, encoding: Any = "json") -> 
         now_ms=1,
         clock_ms=lambda: 1,
         next_ping_ms=lambda: 1,
+        loop=SimpleNamespace(time=lambda: 1.0),
         waits_until=lambda timeout_ms, came=None: 1.0,
         until_ms=lambda until: 1,
         draining=False,
