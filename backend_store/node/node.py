@@ -273,6 +273,7 @@ class Node:
         for _ in range(2):  # what had waited for the idempotency keys of the first ones comes by their answers
             for partition, reply in [(one, reply) for one in partitions for reply in one.inbox.take_waiting()]:
                 partition.tell(reply, Unavailable(f"queue {partition.label!r}: {error.detail}; nothing was begun"))
+            self.queues.refuse_waiting(error)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -379,16 +379,23 @@ class Partitions:
         waiting = self._take_waiting()
         self._is_flushing = True
         for one in waiting:
-            self._route(one.share.blocks, one.reply, dedupes=one.dedupes, until_ms=one.until_ms)
+            self.first.tell(self._send_on, one)
         self._is_flushing = False
         late, self._late = self._late, []
         for blocks, reply, dedupes, until_ms in late:
             self._route(blocks, reply, dedupes=dedupes, until_ms=until_ms)
 
+    def _send_on(self, one: _Waiting) -> None:
+        self._route(one.share.blocks, one.reply, dedupes=one.dedupes, until_ms=one.until_ms)
+
     def close(self) -> None:
         """The queue is deleted: who waits is told."""
+        self.refuse_waiting(self.first.deleted())
+
+    def refuse_waiting(self, error: PushqError) -> None:
+        """Tells who waits for slots on the move that nothing of it was begun, and why."""
         for one in self._take_waiting():
-            one.reply(self.first.deleted())
+            self.first.tell(one.reply, error)
 
     def _take_waiting(self) -> Collection[_Waiting]:
         waiting, self._waiting, self._alarms = self._waiting, {}, Alarms()

@@ -17,7 +17,7 @@ from backend_store.core.slots import EVERY_SLOT, PartitionMap, slots_taken, unpa
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
-from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
+from backend_store.model import COMPANION, Epoch, Offset, PushqError, QueueDefinition, Unavailable
 from backend_store.node.cores import core_of
 from backend_store.node.group_sets import align
 from backend_store.node.leaving import Leaving
@@ -292,6 +292,11 @@ class Queues:
         for partition in queue.all:
             self._forget(partition)
             partition.close()
+
+    def refuse_waiting(self, error: PushqError) -> None:
+        """Tells who waits for slots on the move that nothing of it was begun, and never will be here."""
+        for queue in list(self._queues.values()):
+            queue.refuse_waiting(Unavailable(f"queue {queue.label!r}: {error.detail}; nothing was begun"))
 
     def _forget(self, partition: Partition) -> None:
         self.partitions.pop(partition.replica, None)

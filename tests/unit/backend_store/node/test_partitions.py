@@ -524,6 +524,40 @@ def test_a_node_that_is_abandoned_answers_who_waits_for_idempotency_keys(world: 
     assert [len(one) for one in answers] == [1] * len(answers)
 
 
+def test_a_node_that_is_abandoned_answers_who_waits_for_slots_on_the_move(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict")
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    first, second = begun(world, made, 1, key=key), begun(world, made, 2, key=key, ms=50)
+    world.do(world.node.abandon(Unavailable("another leads")))
+    assert all(isinstance(one[0], Unavailable) and "nothing was begun" in str(one[0]) for one in (first, second))
+    world.pass_time(50)
+    assert len(first) == len(second) == 1
+
+
+def test_who_fails_on_the_answer_after_a_wait_for_a_slot_keeps_nobody_else_waiting(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = queue(world, ordering="strict")
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+
+    def fail(answer: Published | PushqError) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    world.tell(lambda: made.publish(blocks_of([draft(1, key)]).blocks, fail))
+    behind = begun(world, made, 2, key=key)
+    first = iter([Overloaded("the first is refused")])
+    monkeypatch.setattr(made._partitions.all[1].inbox, "why_full", lambda *_: next(first, None))
+    with pytest.raises(AssertionError, match="a listener's own fault"):
+        world.let_go()
+    world.faults.clear()
+    world.settle()
+    assert published(behind).count == 1
+    rest(world)
+    assert drain(world, made) == [2]
+
+
 # ------------------------------------------------------------------------------------------------- whose time is over
 
 
