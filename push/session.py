@@ -139,12 +139,12 @@ class Session:
 
     # -------------------------------------------------------------------------------------------------- frames in
 
-    def receive(self, data: bytes) -> None:
-        """One frame from the client."""
+    def receive(self, data: bytes, came: float | None = None) -> None:
+        """One frame from the client. `came`: when it did, by the loop's clock, where it was held since."""
         if self.closed:
             return
         if self.gate.held is not None:
-            self.gate.held.append(partial(self.receive, data))
+            self.gate.held.append(partial(self.receive, data, came or self.hub.loop.time()))
             return
         self.heard_ms = self.hub.now_ms
         self.hearing.heard += 1
@@ -153,16 +153,16 @@ class Session:
             if self.encoding == "json":
                 if not data.isascii():
                     data.decode()
-                if data.find(b'"publish"', 0, _KIND_BYTES_MAX) >= 0 and self._plain(_json_plain, data):
+                if data.find(b'"publish"', 0, _KIND_BYTES_MAX) >= 0 and self._plain(_json_plain, data, came):
                     return
                 frames = _json_frames.decode(data)
             else:
-                if data.find(b"publish", 0, _KIND_BYTES_MAX) >= 0 and self._plain(_pack_plain, data):
+                if data.find(b"publish", 0, _KIND_BYTES_MAX) >= 0 and self._plain(_pack_plain, data, came):
                     return
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.run.end()
-            self._undecodable(data, error)
+            self._undecodable(data, error, came)
             return
         except InvalidRequest as error:
             self.run.end()
@@ -176,9 +176,9 @@ class Session:
             if not self._may_hold(len(frames)):
                 return
             for frame in frames:
-                self.handle(frame)
+                self.handle(frame, came)
         else:
-            self.handle(frames)
+            self.handle(frames, came)
 
     def turn_ended(self) -> None:
         """No other frame comes in this turn of the loop, or none that may wait with those that came."""
@@ -197,7 +197,7 @@ class Session:
         self._protocol_error(InvalidRequest(detail))
         return False
 
-    def _undecodable(self, data: bytes, error: Exception) -> None:
+    def _undecodable(self, data: bytes, error: Exception, came: float | None) -> None:
         """A frame we can name is answered and the socket stays open; what is no frame of ours at all closes it."""
         codec: Any = msgspec.json if self.encoding == "json" else msgspec.msgpack
         loose: Any = None
@@ -211,12 +211,12 @@ class Session:
             if not self._may_hold(len(loose)):
                 return
             for frame in codec.decode(data, type=list[msgspec.Raw]):
-                self.receive(bytes(frame))
+                self.receive(bytes(frame), came)
             return
         if loose is not None and self.encoding == "json" and "got `float`" in str(error):
             written = text_with_whole_numbers(data, ClientFrame | list[ClientFrame])
             if written != data:
-                self.receive(written)
+                self.receive(written, came)
                 return
         if isinstance(loose, list) and loose:
             loose = loose[0]
@@ -244,7 +244,7 @@ class Session:
             request_id = head.id
         self.error(request_id, error)
 
-    def _plain(self, decoder: Any, data: bytes) -> bool:
+    def _plain(self, decoder: Any, data: bytes, came: float | None) -> bool:
         """The hot frame, tried first: messages that are only bodies."""
         if not self.opened:
             return False
@@ -255,11 +255,12 @@ class Session:
         except msgspec.ValidationError:
             return False
         is_usual = frame.timeout_ms is None and frame.idempotency_key is None and not self.hub.intake.publishes
+        is_usual = is_usual and came is None
         if is_usual and self._may_join and runs.is_small(len(frame.messages), len(data)):
             self.run.add(runs.publish, frame, len(frame.messages), len(data))
         else:
             self.run.end()
-            self.handle(frame)
+            self.handle(frame, came)
         return True
 
     def _refuse_unread(self, data: bytes) -> bool:
@@ -278,14 +279,15 @@ class Session:
             return True
         return False
 
-    def handle(self, frame: ClientFrame | PlainPublish | PlainBytesPublish) -> None:
+    def handle(self, frame: ClientFrame | PlainPublish | PlainBytesPublish, came: float | None = None) -> None:
+        """`came`: see `receive`."""
         if self.closed:
             return
         if self.gate.held is not None:
-            self.gate.held.append(partial(self.handle, frame))
+            self.gate.held.append(partial(self.handle, frame, came or self.hub.loop.time()))
             return
         if isinstance(frame, _PLAIN):
-            self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
+            self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True, came=came)
             return
         if not self.opened:
             self._first(frame)
@@ -293,7 +295,7 @@ class Session:
         kind = type(frame)
         if kind is Publish:
             assert isinstance(frame, Publish)
-            self.answering(frame.id, publish, self, frame, frame.messages)
+            self.answering(frame.id, publish, self, frame, frame.messages, came=came)
         else:
             self.answering(frame.id, HANDLERS[kind], self, frame)
 

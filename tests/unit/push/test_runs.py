@@ -346,6 +346,27 @@ async def test_no_more_are_in_progress_than_may_be(handled: list[int]) -> None:
         assert not one.wire.is_paused and handled == [3]
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+async def test_the_time_of_a_publish_that_is_held_behind_another_frame_counts_from_when_it_came(is_list: bool) -> None:
+    async with world() as one:
+        may_go = asyncio.Event()
+
+        async def later() -> None:
+            await may_go.wait()
+
+        one.session.gate.enter(later(), lambda: None, lambda error: None)
+        frames = [publish("q", 1, id="hasty", timeout_ms=10), publish("q", 2, id="patient", timeout_ms=60_000)]
+        one.hear([one.codec.encode(frames)] if is_list else frames)
+        await asyncio.sleep(0.02)
+        may_go.set()
+        async with asyncio.timeout(10):
+            while len(one.wire.frames) < 2:  # noqa: ASYNC110 - the gate opens by itself
+                await asyncio.sleep(0)
+        said = {frame["id"]: frame.get("problem", frame).get("code", "ok") for frame in one.wire.frames}
+        assert said == {"hasty": "overloaded", "patient": "ok"}
+        assert one.hub.desk.publish_to(ANN, "q").stats().published_total == 1
+
+
 async def test_those_behind_a_frame_that_waits_for_its_limits_wait_too() -> None:
     async with world() as one:
         ready = asyncio.Event()
