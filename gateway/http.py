@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backend_store.client import ASKED
-from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError, Unavailable
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape
 from gateway.whole import body_at_hand
@@ -155,8 +155,8 @@ class Call:
         return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
-        """Raises `MessageTooLarge` as soon as the limit is passed, and `ClientGone`. A handler that begins anew gets
-        the same again.
+        """Raises `MessageTooLarge` as soon as the limit is passed, `Unavailable` when the request's time is over, and
+        `ClientGone`. A handler that begins anew gets the same again.
         """
         if self._body is None:
             self._body = await self._read_body()
@@ -174,12 +174,16 @@ class Call:
             self._check_size(len(whole))
             self.held.add(len(whole))
             return whole
+        ends = asyncio.get_running_loop().time() + REQUEST_BODY_SECONDS_MAX
         try:
-            async with asyncio.timeout(REQUEST_BODY_SECONDS_MAX):
+            async with asyncio.timeout_at(min(ends, self.until)):
                 return await self._parts()
         except TimeoutError:
-            detail = f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s"
-            raise InvalidRequest(detail, headers=(("Connection", "close"),))
+            close = (("Connection", "close"),)
+            if self.until < ends:
+                detail = "the body did not arrive within the time of this request; nothing was done"
+                raise Unavailable(detail, retry_after_ms=100, headers=close) from None
+            raise InvalidRequest(f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s", headers=close)
 
     async def _parts(self) -> bytes:
         parts: list[bytes] = []

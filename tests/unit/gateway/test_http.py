@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Overloaded, PushqError, Unauthenticated
+from backend_store.model import (
+    FieldError,
+    InvalidRequest,
+    MessageTooLarge,
+    Overloaded,
+    PushqError,
+    Unauthenticated,
+    Unavailable,
+)
 from gateway import http
 from gateway.auth import NEVER_MS, Principal
 from gateway.held import Held
@@ -92,6 +100,19 @@ async def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest
         with pytest.raises(InvalidRequest, match="did not arrive") as refused:
             await slow.body()
         assert ("Connection", "close") in refused.value.headers
+
+
+async def test_a_body_that_does_not_come_within_the_time_of_its_request_is_not_waited_for() -> None:
+    slow = call(b"1", b"2")
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    slow.receive = never
+    slow.until = asyncio.get_running_loop().time() + 0.01
+    with pytest.raises(Unavailable, match="nothing was done") as refused:
+        await asyncio.wait_for(slow.body(), 5)
+    assert ("Connection", "close") in refused.value.headers
 
 
 async def test_a_client_that_leaves_amid_its_body_is_no_error_of_anybody() -> None:
