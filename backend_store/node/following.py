@@ -21,6 +21,10 @@ from backend_store.node.calls import PublishReply
 log = structlog.get_logger("pushq.node")
 
 
+def _nothing() -> None:
+    """There is nothing to store any more."""
+
+
 def _unheard(result: object) -> None:
     """Nobody is to be told."""
 
@@ -118,9 +122,10 @@ class Following:
     def give_up(self, now_ms: int, refuse: Callable[[PublishReply], None]) -> None:
         """Has those refused whose time is over. What is behind them waits for what is before them as ever."""
         over = self._alarms.take(now_ms)
+        replies = [one.reply for one in over]
         first = [other for one in over for other in self._leave(one)]
-        for one in over:
-            refuse(one.reply)
+        for reply in replies:
+            refuse(reply)
         self._go_on(first)
 
     def _watch(self, one: Follower) -> None:
@@ -135,6 +140,7 @@ class Following:
         self.size -= one.size
         if one.until_ms:
             self._alarms.drop(one)
+        one.go, one.reply = _nothing, _unheard  # it may be kept for a while, its messages must not
         first = []
         for slot in indexes(one.bits):
             line = self._lines[slot]
@@ -163,8 +169,9 @@ class Following:
     def _let_go(self, one: Follower) -> None:
         if not one.is_here or not one.is_ready or one.before:
             return
+        go = one.go
         self._next.extend(self._leave(one))
         try:
-            one.go()
+            go()
         except Exception:  # those behind it must not wait for ever
             log.exception("messages under an idempotency key could not be stored")

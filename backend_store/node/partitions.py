@@ -292,7 +292,7 @@ class Partitions:
         self._turn += 1
         parts = self._shares(blocks, self._turn)
         if not parts:
-            self.first.publish(blocks, reply)
+            self.first.publish(blocks, reply, until_ms=until_ms)
             return
         send = partial(self._send, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms)
         if len(parts) == 1 and parts[0].partition != WAITS:

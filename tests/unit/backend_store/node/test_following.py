@@ -26,6 +26,12 @@ class Line:
         go = partial(self.gone.append, name)
         return self.following.enter(bits, blocks(name), go, is_ready=is_ready, reply=refused, until_ms=until_ms)
 
+    def kept(self) -> set[Follower]:
+        """Calls whose messages are in memory because of this line."""
+        here = {one for line in self.following._lines.values() for one in line}
+        timed = {one for _, _, one in self.following._alarms._heap}
+        return here | {one for one in timed if isinstance(one.go, partial)}
+
     def give_up(self, now_ms: int) -> None:
         self.following.give_up(now_ms, lambda reply: reply(Overloaded("too late")))
 
@@ -193,8 +199,10 @@ def test_what_has_gone_is_not_refused_and_leaves_nothing_behind() -> None:
         one = line.enter(f"{number}", C, until_ms=50)
         line.enter(f"{number}, too", C, is_ready=True, until_ms=60_000)
         line.following.ready(one)
-    assert len(line.gone) == 2_000 and line.following.until_ms is None
+    assert len(line.gone) == 2_000
     assert len(line.following._alarms._heap) < 200, "what has gone is not kept until its time"
+    assert line.kept() == {first}, "nor are its messages"
+    assert line.following.until_ms is None
     line.following.ready(first)
     line.give_up(100_000)
     assert line.refused == []

@@ -618,6 +618,19 @@ def test_of_a_call_only_what_waits_for_a_slot_on_the_move_is_refused_at_its_time
     assert {KEYS[n] for n in drain(world, made)} == {*KEYS} - {*moving}
 
 
+def test_an_empty_call_has_its_time_as_any_other(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    world.hold()
+    first = begun(world, made, 1, key=None)
+    world.settle()
+    empty: list[Published | PushqError] = []
+    world.tell(lambda: made.publish([], empty.append, until_ms=world.now_ms + 50))
+    world.hold()
+    send(world, made, draft(2, "k1"))
+    world.pass_time(50)
+    assert len(empty) == 1 and isinstance(empty[0], PushqError) and not first
+
+
 def test_what_waits_on_for_a_slot_after_a_newer_table_keeps_its_time(world: NodeWorld) -> None:
     made = queue(world)
     stop_in_a_move(world, 2)
