@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend_store.client import waited_until
+from backend_store.client import ASKED, waited_until
 from backend_store.model import Forbidden, InvalidRequest, NotFound, OutcomeUnknown, PushqError, Unauthenticated
 from gateway import cors
 from gateway.api import messages
@@ -77,6 +77,7 @@ class Api:
                 if is_stream and b"authorization" in headers and isinstance(caller, Principal):
                     self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
+                _note_account(caller)
                 is_timed = TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match)
                 if is_timed and scope["method"] not in READS:
                     self._late.check(account.who.principal)
@@ -304,6 +305,12 @@ def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
     client = scope.get("client")
     address = client[0] if client else ""
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
+
+
+def _note_account(caller: Principal | Unauthenticated) -> None:
+    """Of whose share is what the request asks elsewhere."""
+    if (request := ASKED.get()) is not None and isinstance(caller, Principal):
+        request.whose = None if caller.access.is_operator else caller.tenant
 
 
 def _address(scope: Scope) -> str:

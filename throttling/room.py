@@ -18,6 +18,9 @@ class Room:
         """Tenants that hold something."""
         return len(self._held)
 
+    def held(self, tenant: str) -> int:
+        return self._held.get(tenant, 0)
+
     def take(self, tenant: str, size: int) -> bool:
         """Whether so many bytes more fit; then they are held until `give`. A tenant that holds nothing always gets one
         piece, as long as the room itself has place for it: a message bigger than its share must not wait for ever.

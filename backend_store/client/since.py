@@ -1,7 +1,7 @@
-"""The request under way: since when an answer to it must hold, and until when somebody waits for it.
+"""The request under way: since when an answer to it must hold, until when somebody waits for it, and who that is.
 
-Both travel with its context to whatever it asks elsewhere. Work that others share, or that outlives the request, runs
-in a context of its own: nobody's deadline may cut it short.
+All of it travels with its context to whatever it asks elsewhere. Work that others share, or that outlives the request,
+runs in a context of its own: nobody's deadline may cut it short.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ T = TypeVar("T")
 class Asked:
     """One request, in seconds by the clock of its loop."""
 
-    __slots__ = ("at", "has_changed", "until")
+    __slots__ = ("at", "has_changed", "until", "whose")
 
     def __init__(self, at: float, until: float = inf) -> None:
         self.at = at
         """When it came: numbers that it asks for are as they were then, or later."""
         self.until = until
         """Until when its caller waits; infinite where it did not say, and once it was answered."""
+        self.whose: str | None = ""
+        """The tenant on whose account it goes; empty while that is not known, None for an operator, who has the room
+        that the gateway's own questions have."""
         self.has_changed = False
         """Whether a change that it asked for elsewhere was made: it must not be told that nothing was done."""
 

@@ -14,8 +14,11 @@ LINE_SILENCE_SECONDS_MAX: Final = 2.5
 """How long that may take before the backend is taken for gone; with the time between them less than its session."""
 LINE_CALLS_MAX: Final = 20_000
 """Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
-LINE_ASKS_MAX: Final = 200
-"""Other requests of one gateway that wait for one backend; one more is refused."""
+LINE_ASKS_MAX: Final = 400
+"""Other requests of one gateway that wait for one backend; one more is refused. A tenant may have as many as are still
+free: alone 200, and there is always room for another."""
+LINE_OWN_ASKS_MAX: Final = 200
+"""As above, beside them: those of operators, and those that the gateway has of its own."""
 RECALL_CALLS_MAX: Final = 200
 """Publishes about which another place of their queue is asked with one request."""
 RECALL_MESSAGES_SOFT_MAX: Final = 2_000

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from backend_store.client.since import changed, waited_until
+from backend_store.client.since import ASKED, changed, waited_until
 from backend_store.model import (
     ClusterAway,
     InvalidRequest,
@@ -41,11 +41,14 @@ from backend_store.remote.limits import (
     LINE_CONNECT_SECONDS_MAX,
     LINE_FRAME_BYTES_SOFT_MAX,
     LINE_ONWARD_MS,
+    LINE_OWN_ASKS_MAX,
     LINE_PING_SECONDS,
     LINE_RECONNECT_SECONDS_MAX,
     LINE_SILENCE_SECONDS_MAX,
     SWEEP_SECONDS,
 )
+from backend_store.service.ask_room import AskRoom
+from backend_store.service.asked import Asked
 from backend_store.tracing import TRACE
 from backend_store.wire.sockets import ClientWire
 from backend_store.wire.store_frames import (
@@ -162,6 +165,7 @@ class Line:
         self._calls: dict[int, Call] = {}
         self._unsent: list[int] = []
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._ask_room = AskRoom(f"wait for {self._whose}", LINE_ASKS_MAX, own_max=LINE_OWN_ASKS_MAX)
         self._wants: dict[tuple[Place, int, bool], Want] = {}
         """A count that ends goes before the one that begins."""
         self._quiet: list[Settle] = []
@@ -537,10 +541,16 @@ class Line:
     async def ask(self, operation: Any, *, may_repeat: bool, is_change: bool = False) -> msgspec.Raw:
         """The answer, from whoever leads, while the caller waits for it. `is_change`: of what may be repeated, whether
         the caller must know that it may have been done. Raises `PushqError`."""
+        whose = _account_of(operation)
+        self._ask_room.take(whose)
+        try:
+            return await self._answer_to(operation, whose, may_repeat=may_repeat, is_change=is_change)
+        finally:
+            self._ask_room.give(whose)
+
+    async def _answer_to(self, operation: Any, whose: str | None, *, may_repeat: bool, is_change: bool) -> msgspec.Raw:
         is_change = is_change or not may_repeat
         is_open = False  # a backend that was lost may have done it
-        if len(self._asked) >= LINE_ASKS_MAX:
-            raise Overloaded(f"{LINE_ASKS_MAX} requests wait for the backend", retry_after_ms=500)
         until = min(self._loop.time() + ASK_MS_MAX / 1000, waited_until())
         what = raw(operation)
         while True:
@@ -557,7 +567,7 @@ class Line:
             self._asked[number] = waiting
             try:
                 left_ms = max(0, int((until - self._loop.time()) * 1000))
-                self._post(pack(Asks(number, left_ms, what, TRACE.get())))
+                self._post(pack(Asks(number, left_ms, what, TRACE.get(), whose)))
                 async with asyncio.timeout_at(until):
                     answer = await waiting
                 if is_change:
@@ -602,6 +612,15 @@ def _with_owed(held: Iterable[tuple[Place, str, Bits]], owed: Iterable[Settle]) 
 def _by_receipts(settle: Settle) -> Settle:
     """For a backend that may not know to whom the lease went: it has written down its receipts at most."""
     return settle._replace(verb="nack", milliseconds=0, tried=settle.verb != "unsent")
+
+
+def _account_of(operation: Any) -> str | None:
+    """The tenant on whose account this is asked; "" where nobody has said who asks, None for the gateway's own."""
+    about = operation.whose if isinstance(operation, Asked) else None
+    request = ASKED.get()
+    if request is None or request.whose is None:
+        return about if request is None else None
+    return request.whose or about or ""
 
 
 def _lost_with_a_change() -> OutcomeUnknown:

@@ -14,6 +14,31 @@ from backend_store.wire.store_frames import Place
 class Asked(msgspec.Struct, frozen=True, tag=True):
     """One request."""
 
+    @property
+    def whose(self) -> str | None:
+        """The tenant that it is for; None: the gateway's own."""
+        return None
+
+
+class OfTenant(Asked, frozen=True):
+    """One that is about a tenant."""
+
+    tenant: str
+
+    @property
+    def whose(self) -> str | None:
+        return self.tenant
+
+
+class AtPlace(Asked, frozen=True):
+    """One that is about a queue or a group."""
+
+    place: Place
+
+    @property
+    def whose(self) -> str | None:
+        return self.place.tenant
+
 
 def queue_at(store: EmbeddedStore, place: Place) -> EmbeddedQueue:
     """The queue of a place, or the group. Raises `QueueNotFound`, also for a newer queue of that name; `NotFound` for a

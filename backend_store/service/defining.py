@@ -16,15 +16,14 @@ from backend_store.metadata.elsewhere import HERE
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.relocation import lies_in, places_of
 from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, QueueNotFound
-from backend_store.service.asked import Asked
+from backend_store.service.asked import Asked, OfTenant
 from backend_store.service.left_behind import drop_left
 from backend_store.service.limits import DROPPED_KNOWN_MAX
 
 
-class CreateQueue(Asked, frozen=True):
+class CreateQueue(OfTenant, frozen=True):
     """`cluster`: the further one that the gateway chose, with so many shards or lanes; "" for the home cluster."""
 
-    tenant: str
     name: str
     config: QueueConfig
     cluster: str = ""
@@ -32,24 +31,21 @@ class CreateQueue(Asked, frozen=True):
     lanes: int = 0
 
 
-class UpdateQueue(Asked, frozen=True):
+class UpdateQueue(OfTenant, frozen=True):
     """`lanes`: of a queue that lies in a further cluster, goes there or was there, how many every queue has there; the
     most of them all."""
 
-    tenant: str
     name: str
     config: QueueConfig
     version: int
     lanes: int = 0
 
 
-class DeleteQueue(Asked, frozen=True):
-    tenant: str
+class DeleteQueue(OfTenant, frozen=True):
     name: str
 
 
-class MoveQueue(Asked, frozen=True):
-    tenant: str
+class MoveQueue(OfTenant, frozen=True):
     name: str
     target: str
 

@@ -22,10 +22,9 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
 from backend_store.model import PushqError
 from backend_store.node.group import Mode
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.handing import counter_of
 from backend_store.service.limits import GROUPS_PER_ASK_MAX
-from backend_store.wire.store_frames import Place
 
 
 class Opened(NamedTuple):
@@ -35,37 +34,32 @@ class Opened(NamedTuple):
     gaps: list[Gap]
 
 
-class OpenGroup(Asked, frozen=True):
+class OpenGroup(AtPlace, frozen=True):
     """See `client.groups.open_group`."""
 
-    place: Place
     name: str
     wanted: Any
 
 
-class PutGroup(Asked, frozen=True):
+class PutGroup(AtPlace, frozen=True):
     """See `client.groups.put_group`."""
 
-    place: Place
     name: str
     wanted: Any
     mode: Mode | None
 
 
-class DeleteGroup(Asked, frozen=True):
-    place: Place
+class DeleteGroup(AtPlace, frozen=True):
     name: str
 
 
-class ListGroups(Asked, frozen=True):
+class ListGroups(AtPlace, frozen=True):
     """By name, those behind `after`, `GROUPS_PER_ASK_MAX` at most."""
 
-    place: Place
     after: str
 
 
-class FindGroup(Asked, frozen=True):
-    place: Place
+class FindGroup(AtPlace, frozen=True):
     name: str
 
 

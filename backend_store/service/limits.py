@@ -25,8 +25,11 @@ SHARED_TICKETS_MAX: Final = 100_000
 """Tickets that wait to be used, of all gateway processes of one server; a tenant may have as many as are free."""
 LEASES_PER_LOOK_MAX: Final = 2_000
 """Leases of one gateway that are looked at in one go for what somebody else has settled; the others follow soon."""
-VISITOR_ASKS_MAX: Final = 256
-"""Requests other than publishes and receipts that a backend works on for one gateway at once."""
+VISITOR_ASKS_MAX: Final = 512
+"""Requests other than publishes and receipts that a backend works on for one gateway at once. A tenant may have as many
+as are still free: alone 256."""
+VISITOR_OWN_ASKS_MAX: Final = 256
+"""As above, beside them: those of operators, and those that the gateway has of its own."""
 KEY_IDS_PER_VISIT: Final = 10_000
 """Ids of data keys that a gateway may give out until it connects anew."""
 PULSES_PER_ASK_MAX: Final = 500

@@ -28,7 +28,7 @@ from backend_store.service import (
     tailing,
     tickets,
 )
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
 
@@ -36,6 +36,10 @@ from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, pl
 class PutKey(Asked, frozen=True):
     key: ApiKey
     instead_of: ApiKey | None = None
+
+    @property
+    def whose(self) -> str | None:
+        return self.key.tenant
 
 
 class DeleteKey(Asked, frozen=True):
@@ -75,21 +79,22 @@ class Look(Asked, frozen=True):
     places: list[Place]
     tenant: str | None = None
 
+    @property
+    def whose(self) -> str | None:
+        return self.tenant if self.tenant is not None or not self.places else self.places[0].tenant
 
-class Purge(Asked, frozen=True):
-    place: Place
+
+class Purge(AtPlace, frozen=True):
     purge_id: str
 
 
-class Cancel(Asked, frozen=True):
-    place: Place
+class Cancel(AtPlace, frozen=True):
     message_id: str
 
 
-class SettleAndPublish(Asked, frozen=True):
+class SettleAndPublish(AtPlace, frozen=True):
     """An ack that publishes: all of it or nothing."""
 
-    place: Place
     receipts: list[str]
     publishes: list[tuple[Place, list[SentBlock]]]
 
@@ -123,6 +128,10 @@ class Totals(Asked, frozen=True):
     last_day: int
     tenant: str | None
     queue: str | None
+
+    @property
+    def whose(self) -> str | None:
+        return self.tenant
 
 
 Operation = (

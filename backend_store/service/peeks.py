@@ -9,15 +9,13 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.filters import PeekFilter
 from backend_store.client.peek import Found, State
 from backend_store.core.chunk import Chunk
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import PEEK_BYTES_PER_ASK_MAX
-from backend_store.wire.store_frames import Place
 
 
-class Peek(Asked, frozen=True):
+class Peek(AtPlace, frozen=True):
     """See `client.peek`."""
 
-    place: Place
     wanted: PeekFilter
     with_history: bool = False
     """A gateway of before would not know what to do with it."""

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.ranges import PartitionOffsets, offsets_of, take_range
 from backend_store.core.chunk import Chunk
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import RANGE_BYTES_PER_ASK_MAX, RANGE_SECONDS_MAX
-from backend_store.wire.store_frames import Bits, Place, of_bits
+from backend_store.wire.store_frames import Bits, of_bits
 
 
 class Piece(NamedTuple):
@@ -30,14 +30,13 @@ class Pieces(NamedTuple):
     at: PartitionOffsets
 
 
-class LookAtOffsets(Asked, frozen=True):
-    place: Place
+class LookAtOffsets(AtPlace, frozen=True):
+    """See `client.ranges.offsets_of`."""
 
 
-class ReadRange(Asked, frozen=True):
+class ReadRange(AtPlace, frozen=True):
     """See `client.ranges.read_range`."""
 
-    place: Place
     partition: int
     start: int
     until: int | None

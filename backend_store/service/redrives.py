@@ -13,7 +13,7 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.redrive import Redrive, State
 from backend_store.model import Forbidden, QueueNotFound
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import LETTERS_SECONDS_MAX
 from backend_store.wire.store_frames import Place
 
@@ -52,6 +52,10 @@ class CountLetters(Asked, frozen=True):
     order: Order
     after: Spot | None
 
+    @property
+    def whose(self) -> str | None:
+        return self.order.place.tenant
+
 
 class StartRedrive(Asked, frozen=True):
     """Asked again, it changes nothing. `done`: of `total` so many were moved already, by an earlier leader."""
@@ -64,15 +68,18 @@ class StartRedrive(Asked, frozen=True):
     """Queues that messages may go to; or why they may not."""
     done: int = 0
 
+    @property
+    def whose(self) -> str | None:
+        return self.order.place.tenant
 
-class LookAtRedrives(Asked, frozen=True):
-    place: Place
+
+class LookAtRedrives(AtPlace, frozen=True):
+    """See `client.redrive`."""
 
 
-class CancelRedrive(Asked, frozen=True):
+class CancelRedrive(AtPlace, frozen=True):
     """Answered when nothing more is moved; with None where there is no such job. `why`: see `client.redrive`."""
 
-    place: Place
     redrive_id: str
     why: str | None = None
 

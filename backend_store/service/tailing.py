@@ -12,17 +12,16 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Start, StreamPart
 from backend_store.core.chunk import Chunk
 from backend_store.core.limits import EPOCHS_TOLD_MAX
-from backend_store.service.asked import Asked, queue_at
+from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.wire.store_frames import PartNow, Place
 
 if TYPE_CHECKING:
     from backend_store.service.visitor import Visitor
 
 
-class StartReading(Asked, frozen=True):
+class StartReading(AtPlace, frozen=True):
     """Where a reader begins: see `client.streams.StreamParts.start`."""
 
-    place: Place
     wanted: Any
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -35,10 +35,16 @@ from backend_store.model import (
 )
 from backend_store.node.turned_away import on_the_move
 from backend_store.node.view import View
+from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
 from backend_store.service.definitions import Told
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
-from backend_store.service.limits import LEASES_PER_LOOK_MAX, VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
+from backend_store.service.limits import (
+    LEASES_PER_LOOK_MAX,
+    VISITOR_ASKS_MAX,
+    VISITOR_OUTBOX_BYTES_MAX,
+    VISITOR_OWN_ASKS_MAX,
+)
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
 from backend_store.tracing import TRACE, Served
@@ -112,6 +118,7 @@ class Visitor:
         self._looking: Iterator[str] | None = None
         """The leases that a look has not come to yet; None while none goes on."""
         self._asks: set[asyncio.Task[None]] = set()
+        self._ask_room = AskRoom("are under way for this gateway", VISITOR_ASKS_MAX, own_max=VISITOR_OWN_ASKS_MAX)
         self._is_flushing = False
         self._has_heard = asyncio.Event()
         """It knows that it was sent on, or has gone, or was not sent on: nothing more comes."""
@@ -415,18 +422,22 @@ class Visitor:
         self._flush_soon()
 
     def _ask(self, ask: Asks) -> None:
-        if len(self._asks) >= VISITOR_ASKS_MAX:
-            error = Overloaded(f"{VISITOR_ASKS_MAX} requests of this gateway are under way", retry_after_ms=1000)
-            self._answer(Answered(ask.number, wrong=wrong(error)))
-            return
         try:
             asked = decode_operation(ask.what)
+            self._ask_room.take(ask.whose)
         except msgspec.MsgspecError as error:
             self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"the request does not parse: {error}"))))
             return
+        except Overloaded as error:
+            self._answer(Answered(ask.number, wrong=wrong(error)))
+            return
         task = self._loop.create_task(self._performed(ask, asked), name="gateway request")
         self._asks.add(task)
-        task.add_done_callback(self._asks.discard)
+        task.add_done_callback(partial(self._ask_ended, ask.whose))
+
+    def _ask_ended(self, whose: str | None, task: asyncio.Task[None]) -> None:
+        self._asks.discard(task)
+        self._ask_room.give(whose)
 
     async def _performed(self, ask: Asks, asked: Operation) -> None:
         number, tracer, span = ask.number, self._service.tracer, None

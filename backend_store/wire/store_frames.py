@@ -238,6 +238,8 @@ class Asks(_Frame, frozen=True, tag="ask"):
     budget_ms: int
     what: msgspec.Raw
     trace: str | None = None
+    whose: str | None = None
+    """The tenant of whose share it is; "": of those who have not said who they are. None: the gateway's own."""
 
 
 # ------------------------------------------------------------------------------------------------- of a backend

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from backend_store.client import Store, waited_until
-from backend_store.model import QueueConfig
+from backend_store.client import ASKED, Store, waited_until
+from backend_store.model import Overloaded, QueueConfig
 from gateway import timeouts
 from gateway.app import Application, create_app
 from gateway.auth import Keyring
@@ -236,3 +236,21 @@ async def test_what_is_cancelled_by_others_is_not_answered(
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
+
+
+@pytest.mark.parametrize(("scope", "whose"), [("admin", "default"), ("operator", None)])
+async def test_what_a_request_asks_elsewhere_is_on_its_tenants_account_and_an_operators_is_on_none(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, scope: str, whose: str | None
+) -> None:
+    made = await app.gateway.keyring.create(name="other", tenant="default", scopes=(scope,))
+    seen = []
+
+    async def peek(*args: Any) -> Any:
+        request = ASKED.get()
+        assert request is not None
+        seen.append(request.whose)
+        raise Overloaded("full")
+
+    monkeypatch.setattr(type(app.gateway.store.queue("default", "q")), "peek", peek)
+    await http.get("/v1/queues/q/messages", headers={"Authorization": f"Bearer {made.token}"})
+    assert seen == [whose]

@@ -23,6 +23,8 @@ from backend_store.model import (
 from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
 from backend_store.remote.line import Call, Line
+from backend_store.service.defining import GoneQueues
+from backend_store.service.operations import Purge
 from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
 from backend_store.tracing import carried
 from backend_store.wire.store_frames import (
@@ -343,3 +345,89 @@ async def test_a_frame_has_the_traces_of_its_own_calls(held: Held, monkeypatch: 
     await held.opened()
     frames = [frame for frame in map(from_gateway, held.frames) if isinstance(frame, Publishes | Settles)]
     assert [frame.traces for frame in frames] == [{number: f"trace {number}"} for number in range(1, 5)]
+
+
+# ---------------------------------------------------------------------------------------------------------- shares
+
+
+OWN = "the gateway"
+
+
+def asking(line: Line, operation: Any, whose: str | None = OWN) -> asyncio.Task[msgspec.Raw]:
+    """A question of the gateway's own, or of a request on that account."""
+    if whose is OWN:
+        return asyncio.create_task(line.ask(operation, may_repeat=True))
+    request = Asked(0.0)
+    request.whose = whose
+    token = ASKED.set(request)
+    task = asyncio.create_task(line.ask(operation, may_repeat=True))
+    ASKED.reset(token)
+    return task
+
+
+def purge(tenant: str) -> Purge:
+    return Purge(Place(tenant, "q", 1), "p1")
+
+
+async def test_slow_questions_of_one_tenant_keep_no_other_one_and_no_operator_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines, "LINE_ASKS_MAX", 8)
+    monkeypatch.setattr(lines, "LINE_OWN_ASKS_MAX", 2)
+    held = Held(monkeypatch)
+    await held.opened()
+    slow = [asking(held.line, purge("slow")) for _ in range(8)]
+    await held.turn()
+    refused = [task.exception() for task in slow if task.done()]
+    assert len(refused) == 4, "alone it has half of the room"
+    assert isinstance(refused[0], Overloaded) and refused[0].retry_after_ms == 500
+    assert "4 requests of tenant 'slow' wait for the backend of shard 0" in refused[0].detail
+    others = [asking(held.line, purge("quiet")), asking(held.line, GoneQueues([]))]
+    others.append(asking(held.line, purge("slow"), None))
+    await eventually(lambda: len(held.line._asked) == 7)
+    assert not any(task.done() for task in others), "another tenant's, the gateway's own, an operator's"
+    own = asking(held.line, GoneQueues([]))
+    with pytest.raises(Overloaded, match="2 requests of operators and of this gateway itself wait for"):
+        await own
+    asks = [frame for frame in map(from_gateway, held.frames) if isinstance(frame, Asks)]
+    assert [frame.whose for frame in asks] == ["slow"] * 4 + ["quiet", None, None], "the backend shares as well"
+    for waiting in held.line._asked.values():
+        waiting.set_result(msgspec.Raw(b"done"))
+    await asyncio.gather(*others)
+    again = asking(held.line, purge("slow"))
+    await held.turn()
+    assert not again.done(), "what was answered leaves room"
+    await held.line.close()
+    again.cancel()
+
+
+async def test_what_a_request_asks_goes_on_the_account_of_its_caller(held: Held) -> None:
+    """A key's rows and a ticket say of no tenant; without a credential nobody is on the account of the gateway."""
+    await held.opened()
+    tasks = [
+        asking(held.line, GoneQueues([]), "caller"),
+        asking(held.line, purge("other"), "caller"),
+        asking(held.line, GoneQueues([]), ""),
+        asking(held.line, purge("other"), ""),
+    ]
+    await eventually(lambda: len(held.line._asked) == 4)
+    asks = [frame for frame in map(from_gateway, held.frames) if isinstance(frame, Asks)]
+    assert [frame.whose for frame in asks] == ["caller", "caller", "", "other"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_waits_for_a_line_to_open_takes_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what was sent was counted, so that a backend that was away gathered questions without end."""
+    monkeypatch.setattr(lines, "LINE_ASKS_MAX", 8)
+    held = Held(monkeypatch)
+    tasks = [asking(held.line, purge("t")) for _ in range(5)]
+    await held.turn()
+    assert [task.done() for task in tasks] == [False] * 4 + [True]
+    with pytest.raises(Overloaded):
+        await tasks.pop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await held.line.close()

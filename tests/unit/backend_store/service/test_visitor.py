@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES
+from backend_store.model import Overloaded, QueueNotFound
 from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
@@ -18,6 +20,7 @@ from backend_store.remote.line import Call, Line
 from backend_store.service import visitor as visitors
 from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
+from backend_store.service.operations import Purge
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
@@ -307,6 +310,34 @@ async def test_what_comes_just_when_nothing_can_be_kept_is_not_forgotten() -> No
         store.node.not_durable = lambda: ""
         store.node.on_durable()
         await eventually(lambda: gateway.messages == 1)
+
+
+async def test_slow_requests_of_one_tenant_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tenant's purges made those of all others, and what the gateway asks of its own, fail."""
+    monkeypatch.setattr(visitors, "VISITOR_ASKS_MAX", 8)
+    end = asyncio.Event()
+    perform = visitors.perform
+
+    async def slowly(store: EmbeddedStore, asked: Any) -> Any:
+        if asked.whose == "slow":
+            await end.wait()
+        return await perform(store, asked)
+
+    monkeypatch.setattr(visitors, "perform", slowly)
+    async with visited(await opened()) as (line, _):
+        slow = [asyncio.create_task(line.ask(Purge(Place("slow", "q", 1), "p"), may_repeat=True)) for _ in range(6)]
+        await eventually(lambda: sum(task.done() for task in slow) == 2)
+        refused = next(task.exception() for task in slow if task.done())
+        assert isinstance(refused, Overloaded)
+        assert "4 requests of tenant 'slow' are under way for this gateway" in refused.detail
+        with pytest.raises(QueueNotFound):
+            await line.ask(Purge(Place("quiet", "q", 1), "p"), may_repeat=True)
+        await line.ask(GoneQueues([]), may_repeat=True)
+        end.set()
+        answers = await asyncio.gather(*slow, return_exceptions=True)
+        assert sum(isinstance(answer, QueueNotFound) for answer in answers) == 4
+        with pytest.raises(QueueNotFound):
+            await line.ask(Purge(Place("slow", "q", 1), "p"), may_repeat=True)
 
 
 async def test_queues_that_were_deleted_leave_nothing_with_those_who_waited_there(
