@@ -210,7 +210,11 @@ def create_app(
     )
     api = Api(gateway)
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)
-    door = Door(hub.intake, connections_max=_connections_max(settings))
+    door = Door(
+        hub.intake,
+        connections_max=_connections_max(settings),
+        per_address_max=settings.limits.open_per_address_max,
+    )
     site = _site(gateway, api, lag, entrance, overload)
     return Application(gateway, api, site, upgrade.endpoint(hub), lag, entrance, overload, door, stored)
 

@@ -219,6 +219,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
         for what in ("connections", "subscriptions")
         for whom in ("tenant", "principal", "address")
     },
+    "limits.open_per_address_max": (0, 1_000_000),
     "limits.request_bytes_max": (1024, 1024 * 1024 * 1024),
     "limits.leftover_bytes_max": (0, 1 << 40),
     "limits.leftover_seconds_max": (0, 3600),

@@ -1,4 +1,5 @@
-"""Where connections come in: at a pace, and no more than there is room for. And how they go that do not read.
+"""Where connections come in: at a pace, and no more than there is room for, nor than one address may have. And how they
+go that do not read.
 
 A connection that is one too many gets its answer before it has asked anything: to read and to check it is what a flood
 wants.
@@ -13,10 +14,11 @@ from backend_store.model import Overloaded
 from backend_store.words import counted
 from gateway.heads import Reason
 from gateway.http import problem_answer
-from gateway.limits import CONNECTIONS_PER_SOCKET
+from gateway.limits import ADDRESS_TIMES_FREE, CONNECTIONS_PER_SOCKET
 from push.intake import Intake
 from throttling.census import network_of
 from throttling.pace import FairPace
+from throttling.room import Room
 
 _HEAD = b"HTTP/1.1 %d Service Unavailable\r\ncontent-type: %b\r\ncontent-length: %d\r\nretry-after: %d\r\n"
 _END = b"connection: close\r\n\r\n"
@@ -24,10 +26,18 @@ _END = b"connection: close\r\n\r\n"
 
 class Door:
     def __init__(
-        self, intake: Intake, *, connections_max: int, clock_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        intake: Intake,
+        *,
+        connections_max: int,
+        per_address_max: int = 0,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`connections_max`: of all kinds, plain HTTP and WebSockets together."""
+        """`connections_max`: of all kinds, plain HTTP and WebSockets together. `per_address_max`: likewise; 0 is any
+        number that leaves room for others."""
         self.connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._room = Room(connections_max, times_free=ADDRESS_TIMES_FREE)
         self._pace = FairPace(
             rate=intake.accepts_per_s * CONNECTIONS_PER_SOCKET, burst=intake.accepts_burst * CONNECTIONS_PER_SOCKET
         )
@@ -46,17 +56,41 @@ class Door:
         """Counts a connection that ends by a request's head."""
         self._intake.heads_refused[reason] += 1
 
-    def refusal(self, connections: int, address: str) -> bytes | None:
-        """The answer to a connection that cannot come in now; None lets it in."""
+    def enter(self, connections: int, address: str) -> bytes | None:
+        """The answer to a connection that cannot come in now; None lets it in, until `leave`."""
         if connections > self.connections_max:
             error = self._intake.refusal(
                 "connection", "full", f"{counted(self.connections_max, 'connection is', 'connections are')} open"
             )
+        elif not self.wait(address):
+            error = self._of_address(address)
         elif not self._pace.admits(self._clock_ns(), network_of(address)):
+            self.leave(address)
             error = self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
         else:
             return None
         return _answer(error)
+
+    def wait(self, address: str) -> bool:
+        """Whether one more connection of an address has room; then it does, until `leave`."""
+        network = network_of(address)
+        if self._per_address_max and self._room.held(network) >= self._per_address_max:
+            return False
+        return self._room.take(network, 1)
+
+    def leave(self, address: str) -> None:
+        self._room.give(network_of(address), 1)
+
+    def _of_address(self, address: str) -> Overloaded:
+        network = network_of(address)
+        held = counted(self._room.held(network), "connection")
+        if self._per_address_max:
+            most = f"limits.open_per_address_max is {self._per_address_max}"
+        else:
+            most = f"the process takes {self.connections_max}, and leaves room for others"
+        return self._intake.refusal(
+            "connection", "address", f"{held} of {network} are open, {most}; close some, or use them again"
+        )
 
 
 def _answer(error: Overloaded) -> bytes:

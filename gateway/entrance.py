@@ -14,13 +14,14 @@ from typing import Any, Final, Protocol
 import structlog
 
 from gateway.certificates import Certificates, files_of
+from gateway.door import Door
 from gateway.limits import PROXY_HEADER_SECONDS_MAX, REQUEST_HEAD_SECONDS_MAX
 from gateway.proxy import Client, Network, ProxyRefused, is_within, looks_like_header, networks, read_header
 from gateway.settings import Http
 
 log = structlog.get_logger("pushq.entrance")
 
-REFUSALS: Final = ("untrusted", "missing", "malformed", "late")
+REFUSALS: Final = ("untrusted", "missing", "malformed", "late", "address")
 """Why a connection ended at the gate; `malformed` includes a header that is too long."""
 
 
@@ -53,11 +54,16 @@ class Inner(Protocol):
 class ProxyGate(asyncio.Protocol):
     """A connection whose first bytes say who it is from."""
 
-    def __init__(self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any]) -> None:
-        """`connections`: the server's, so that a shutdown ends those that wait here as well."""
+    def __init__(
+        self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any], door: Door | None = None
+    ) -> None:
+        """`connections`: the server's, so that a shutdown ends those that wait here as well. `door`: what waits here
+        takes room as well, but of balancers."""
         self._entrance = entrance
         self._inner = inner
         self._connections = connections
+        self._door = door
+        self._has_room = False
         self._seen = b""
         self._is_trusted = False
         self._peer = ""
@@ -70,6 +76,11 @@ class ProxyGate(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if peer else ""
         self._is_trusted = is_within(self._peer, self._entrance.trusted)
+        if self._door is not None and not self._is_trusted:
+            if not self._door.wait(self._peer):
+                self._refuse("address", "there is no room for more connections of one address")
+                return
+            self._has_room = True
         seconds = PROXY_HEADER_SECONDS_MAX if self._is_trusted else REQUEST_HEAD_SECONDS_MAX
         self._timer = asyncio.get_running_loop().call_later(seconds, self._too_late)
 
@@ -121,6 +132,9 @@ class ProxyGate(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._connections.discard(self)
+        if self._has_room and self._door is not None:
+            self._has_room = False
+            self._door.leave(self._peer)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -282,6 +282,9 @@ UNCONFIRMED_MEMORY_FRACTION: Final = 0.125
 """The part of the process's memory that unconfirmed publishes may take, where that is less than their own bound."""
 CONNECTIONS_PER_SOCKET: Final = 10
 """New connections of any kind that may come for each WebSocket or SSE stream that `limits.accepts_per_s` lets in."""
+ADDRESS_TIMES_FREE: Final = 9
+"""An address may have so many times as many connections as are still free: alone nine tenths of all, for it may be a
+balancer's."""
 HTTP_CONNECTIONS_MAX: Final = 10_000
 """Connections beside those of `limits.connections_max`: plain HTTP, and those that have not asked for anything yet."""
 READER_BYTES_MIN: Final = 16 * 1024

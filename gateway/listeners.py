@@ -106,6 +106,8 @@ class HttpProtocol(Remembering):
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
     door: Door | None = None
+    _leaves: Callable[[], None] | None = None
+    """The door, once it was let in; a WebSocket leaves in its place."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -114,10 +116,13 @@ class HttpProtocol(Remembering):
             self.client = self.via
             self.ws_protocol_class = partial(_websocket, self.via)  # type: ignore[assignment]
         address = self.client[0] if self.client else ""
-        if self.door is not None and (refusal := self.door.refusal(len(self.connections), address)) is not None:
-            transport.write(refusal)
-            transport.close()
-            return
+        if self.door is not None:
+            refusal = self.door.enter(len(self.connections), address)
+            if refusal is not None:
+                transport.write(refusal)
+                transport.close()
+                return
+            self._leaves = partial(self.door.leave, address)
         self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,6 +130,8 @@ class HttpProtocol(Remembering):
         self._reader_reads()
         self._rest = None
         super().connection_lost(exc)
+        if self._leaves is not None:
+            self._leaves()
 
     def data_received(self, data: bytes) -> None:
         if self._rest is not None:
@@ -230,6 +237,8 @@ class HttpProtocol(Remembering):
         self._head_arrived()
         self._reader_reads()
         super().handle_websocket_upgrade()
+        websocket: Any = self.transport.get_protocol()
+        websocket.on_lost = self._leaves
 
     def _hand_over(self, data: bytes) -> None:
         """The rest of what was read is the WebSocket's: its client did not wait for the answer."""
@@ -394,7 +403,7 @@ class Listener(uvicorn.Server):
             return made
 
         def gate() -> ProxyGate:
-            return ProxyGate(self.entrance, http, self.server_state.connections)
+            return ProxyGate(self.entrance, http, self.server_state.connections, self.door)
 
         protocol: Callable[[], asyncio.Protocol] = gate if self.entrance.trusted else http
         tls: dict[str, Any] = {}

@@ -105,6 +105,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """WebSockets, event streams and waiting receives of a tenant in this process; 0 is any number. So are the next."""
     connections_per_principal_max: int = 0
     connections_per_address_max: int = 0
+    open_per_address_max: int = 0
+    """Connections of any kind of an address; 0 is nine tenths of all."""
     subscriptions_per_tenant_max: int = 0
     """Subscriptions of a tenant in this process, over all its sockets and streams."""
     subscriptions_per_principal_max: int = 0

@@ -29,7 +29,7 @@ from throttling.pace import FairPace
 from throttling.room import Room
 
 Stage = Literal["connection", "socket", "subscribe", "browse", "publish", "call"]
-Reason = Literal["load", "pace", "strangers", "full", "backlog", "room", "line"]
+Reason = Literal["load", "pace", "strangers", "full", "address", "backlog", "room", "line"]
 
 TAKES_ALL: Final = 0
 TAKES_DURABLE: Final = 1

@@ -3,14 +3,18 @@
 A tenant may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998). Alone it gets half of the
 room, one of n busy tenants an n+1st, and there is always something left for one that was quiet: a storm of one tenant
 meets its own end, and nobody needs a table of weights.
+
+It shares other things than bytes as well. Where one subject may rightly need most of a room, it may have several times
+as much as is still free: with nine times that it alone gets nine tenths.
 """
 
 from __future__ import annotations
 
 
 class Room:
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, times_free: int = 1) -> None:
         self.bytes_max = bytes_max
+        self._times_free = times_free
         self.used = 0
         self._held: dict[str, int] = {}
 
@@ -27,7 +31,7 @@ class Room:
         """
         held = self._held.get(tenant, 0)
         free = self.bytes_max - self.used
-        if size > free or (held and held + size > free):
+        if size > free or (held and held + size > free * self._times_free):
             return False
         self._held[tenant] = held + size
         self.used += size

@@ -12,7 +12,7 @@ import asyncio
 import fcntl
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -73,6 +73,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
     """The handshake was none, and has been answered so."""
     via: tuple[str, int] | None = None
     """The client, where a trusted proxy has named it."""
+    on_lost: Callable[[], None] | None = None
+    """Who is told that the connection has gone."""
     is_writable = True
     _blocked_since: float | None = None
     _paused_by_session = True
@@ -266,6 +268,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
         self._handshake_ended()
         self._rest = None
         session, self.session = self.session, None

@@ -293,6 +293,7 @@ GROUPS = (
             "push.limits:HELD_REPLAY_SECONDS": "",
             "gateway.limits:OVERLOAD_LOOK_SECONDS": "",
             "gateway.limits:CONNECTIONS_PER_SOCKET": "",
+            "gateway.limits:ADDRESS_TIMES_FREE": "",
             "gateway.limits:HTTP_CONNECTIONS_MAX": "",
             "gateway.limits:READER_BYTES_MIN": "",
         },

@@ -84,6 +84,8 @@ SETTINGS = {
         )
         for whom in ("tenant", "principal", "address")
     },
+    "limits.open_per_address_max": "Connections of any kind of an address, or of an IPv6 network of 64 bits, those "
+    "that have asked for nothing yet among them, 0 to 1,000,000; 0 is nine tenths of what the process takes.",
     "throttling.store": "Where rates are counted: `memory`, each gateway for itself, or `redis`.",
     "throttling.rules": "[Rules of rates](../how-to/rate-limits.md): a list of `{name, quota, window_s, per, "
     "operations, unit, when_store_is_away}`. As a variable it is JSON.",

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
+from websockets.asyncio.client import connect as connect_socket
 
 from gateway import listeners
 from gateway.door import Door
 from gateway.entrance import Entrance
 from gateway.listeners import HttpProtocol, listener
+from gateway.proxy import networks
 from push.intake import Intake
+from tests.support.patience import eventually
+from tests.support.told_client import listening
 from throttling.gcra import NS_PER_S
 
 pytestmark = pytest.mark.anyio
@@ -402,3 +406,55 @@ async def test_a_head_that_comes_too_late_is_counted(monkeypatch: pytest.MonkeyP
         assert await reader.read() == b""
         assert intake.heads_refused == {"late": 1}
         writer.close()
+
+
+# ---------------------------------------------------------------------------------------------- room of an address
+
+
+async def test_connections_of_one_address_that_say_nothing_keep_no_other_one_out() -> None:
+    intake = Intake()
+    async with serving(intake, connections_max=10) as address, asyncio.timeout(10):
+        idle = [await asyncio.open_connection(*address) for _ in range(9)]
+        reader, writer = await asyncio.open_connection(*address)
+        refused = await reader.read()
+        assert refused.startswith(b"HTTP/1.1 503 ") and b"9 connections of 127.0.0.1 are open" in refused
+        writer.close()
+        answer, _, other = await head(address, "127.0.0.2")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        other.close()
+        idle.pop()[1].close()
+
+        async def is_served() -> bool:
+            try:
+                answer, _, writer = await head(address)
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                return False
+            writer.close()
+            return answer.startswith(b"HTTP/1.1 200 ")
+
+        await eventually(is_served)
+        for _, opened in idle:
+            opened.close()
+
+
+async def test_a_websocket_keeps_the_room_of_its_connection_until_it_has_gone() -> None:
+    door = Door(Intake(), connections_max=10, per_address_max=1, clock_ns=lambda: NS_PER_S)
+    async with listening(Entrance(), door) as port, asyncio.timeout(10):
+        async with connect_socket(f"ws://127.0.0.1:{port}/x", proxy=None):
+            assert not door.wait("127.0.0.1")
+        await eventually(lambda: door.wait("127.0.0.1"))
+
+
+async def test_what_waits_at_the_gate_takes_the_room_of_who_connected() -> None:
+    """Whoever waits there for a header was not counted by its address at all."""
+    entrance = Entrance(trusted=networks(["10.0.0.1"]))
+    async with serving(Intake(), connections_max=10, entrance=entrance) as address, asyncio.timeout(10):
+        idle = [await asyncio.open_connection(*address) for _ in range(9)]
+        reader, writer = await asyncio.open_connection(*address)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert entrance.refused == {"address": 1}
+        answer, _, other = await head(address, "127.0.0.2")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        for opened in (*(one for _, one in idle), writer, other):
+            opened.close()
