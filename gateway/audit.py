@@ -105,7 +105,7 @@ class Act:
 
     async def _refused(self, outcome: str, status: int) -> None:
         row, acts = self._row, self._gateway.refused_acts
-        if status in _REFUSED and acts.is_written(row.principal, self._gateway.clock_ms()):
+        if status in _REFUSED and acts.is_written(row.tenant, row.principal, self._gateway.clock_ms()):
             row = msgspec.structs.replace(row, outcome=outcome, status=status)
             await self._audit.put(row.seq, _encode(row), has_ended=True)
         else:

@@ -222,7 +222,7 @@ it is counted under its name and `other`."""
 REFUSED_ACTS_PER_MINUTE_MAX: Final = 60
 """Refused acts of a principal that the audit has of each minute; what is more is counted among the minutes."""
 REFUSED_PRINCIPALS_MAX: Final = 10_000
-"""Principals whose refused acts the audit has of one minute."""
+"""Principals whose refused acts the audit has of one minute; a tenant may have as many as are free, alone half."""
 USAGE_AUDIT_ROWS_KEPT: Final = 100_000
 """Acts that `/v1/audit` can list. Older ones are in the files."""
 USAGE_UNWRITTEN_ROWS_MAX: Final = 100_000

@@ -1,4 +1,6 @@
-"""Which refused acts are written down: the first of each principal's in a minute, so that nobody fills the audit."""
+"""Which refused acts are written down: the first of each principal's in a minute, so that nobody fills the audit, and
+those of no tenant's crowd of principals alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections import Counter
 from typing import Final
 
 from gateway.limits import REFUSED_ACTS_PER_MINUTE_MAX, REFUSED_PRINCIPALS_MAX
+from throttling.room import Room
 
 _MINUTE_MS: Final = 60_000
 
@@ -16,14 +19,16 @@ class RefusedActs:
     def __init__(self) -> None:
         self._minute = 0
         self._counts: Counter[str] = Counter()
+        self._room = Room(REFUSED_PRINCIPALS_MAX)
 
-    def is_written(self, principal: str, now_ms: int) -> bool:
+    def is_written(self, tenant: str, principal: str, now_ms: int) -> bool:
         """Counts one more, and says whether it becomes a row."""
         minute = now_ms // _MINUTE_MS
         if minute != self._minute:
             self._minute = minute
             self._counts.clear()
-        if principal not in self._counts and len(self._counts) >= REFUSED_PRINCIPALS_MAX:
+            self._room = Room(REFUSED_PRINCIPALS_MAX)
+        if principal not in self._counts and not self._room.take(tenant, 1):
             return False
         self._counts[principal] += 1
         return self._counts[principal] <= REFUSED_ACTS_PER_MINUTE_MAX
