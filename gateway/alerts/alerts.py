@@ -371,7 +371,7 @@ class Alerts:
             if known is None:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
                 _check_room(own, RULES_PER_TENANT_MAX, "alert rules")
-                _check_room(len(self.rules), RULES_MAX, "alert rules on this server")
+                _check_share(own, len(self.rules), RULES_MAX, "alert rules")
             ended = self.record.ending(rule) if known is not None and not rule.enabled else []
             await self._documents.write([put(RULES, rule.id, rule), *ended])
             self.record.ended(ended)
@@ -510,3 +510,17 @@ def _check_known(stored: Known | None, known: Known | None, what: str) -> None:
 def _check_room(held: int, most: int, what: str) -> None:
     if held >= most:
         raise Conflict(f"there are {held} {what}, the most that are taken; delete one first")
+
+
+def _check_share(own: int, held: int, most: int, what: str) -> None:
+    """Of what all tenants have one may have as many as are still free, and each its first for as long as any is."""
+    free = most - held
+    if free <= 0:
+        raise Conflict(
+            f"this server has {held} {what} of all tenants, the most that it takes; an operator can make room"
+        )
+    if own and own >= free:
+        raise Conflict(
+            f"there are {own} {what} of this tenant, and this server has room for {free} more of {most}, which are for "
+            "other tenants; delete one first"
+        )

@@ -7,7 +7,7 @@ from typing import Final
 RULES_PER_TENANT_MAX: Final = 100
 """Alert rules of a tenant."""
 RULES_MAX: Final = 2_000
-"""Alert rules of a node, of all tenants."""
+"""Alert rules of a node, of all tenants; beyond its first a tenant may have as many as are still free."""
 SILENCES_PER_TENANT_MAX: Final = 200
 """Silences of a tenant, those that are over among them; the oldest of these make room."""
 RECEIVERS_PER_TENANT_MAX: Final = 20

@@ -12,6 +12,7 @@ import pytest
 
 from backend_store.client import Store
 from backend_store.model import Conflict, NotFound, QueueConfig, StorageFull
+from gateway.alerts import alerts as alerting
 from gateway.alerts import views
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
@@ -415,3 +416,29 @@ async def test_an_alert_costs_no_look_at_the_silences_of_other_tenants(alerts: A
     await alerts.put_silence(msgspec.structs.replace(SILENCE, id="silence_99"), None)
     await alerts.forget_tenant("shop")
     assert alerts.muting(RULE, "q1") == (None, None)
+
+
+async def test_rules_of_some_tenants_leave_room_for_the_first_ones_of_others(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty tenants with all the rules they may have left nobody else a single one."""
+    monkeypatch.setattr(alerting, "RULES_MAX", 8)
+
+    async def put(tenant: str, number: int) -> None:
+        rule = msgspec.structs.replace(RULE, id=f"rule_{tenant}_{number}", tenant=tenant, name=f"r{number}")
+        await watching.alerts.put_rule(rule, None)
+
+    async def fill(tenant: str) -> tuple[int, str]:
+        for number in range(9):
+            try:
+                await put(tenant, number)
+            except Conflict as error:
+                return number, error.detail
+        raise AssertionError("there is no bound")
+
+    count, why = await fill("many")
+    assert count == 4
+    assert why.startswith("there are 4 alert rules of this tenant, and this server has room for 4 more of 8")
+    assert [(await fill(tenant))[0] for tenant in ("second", "third", "fourth")] == [2, 1, 1]
+    with pytest.raises(Conflict, match="8 alert rules of all tenants, the most that it takes; an operator can"):
+        await put("fifth", 0)
