@@ -280,7 +280,7 @@ def _judged(asked: Asked, request_id: RequestId, receipts: list[str], verdicts: 
 def subscribe(session: Session, frame: Subscribe) -> None:
     assert session.principal is not None
     queue = session.hub.desk.queue(session.principal, frame.queue, "consume")
-    if len(session.subs) >= SUBSCRIPTIONS_PER_SESSION_MAX:
+    if len(session.subs) + session.opening >= SUBSCRIPTIONS_PER_SESSION_MAX:
         raise InvalidRequest(f"this session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, the most there can be")
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
@@ -326,11 +326,13 @@ def _subscribe_group(session: Session, frame: Subscribe, stream: Queue, name: st
     if frame.visibility_timeout_ms is not None:
         checked_visibility(frame.visibility_timeout_ms)
     session.began()
+    session.opening += 1
     open_group(stream, name, wanted, partial(_group_opened, session, frame))
 
 
 def _group_opened(session: Session, frame: Subscribe, group: GroupQueue | PushqError) -> None:
     session.ended()
+    session.opening -= 1
     if not isinstance(group, PushqError) and not session.closed:
         _subscribe_work(session, frame, group)
         return

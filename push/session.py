@@ -103,6 +103,7 @@ class Session:
         "hub",
         "id",
         "opened",
+        "opening",
         "ping_at_ms",
         "principal",
         "remote",
@@ -125,6 +126,8 @@ class Session:
         self.hearing = Hearing()
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
+        self.opening = 0
+        """Subscriptions that wait for their group to be opened: they count as well."""
         self.who = Who(address=remote)
         """On whose account it is. A refreshed token does not change that."""
         self._next_sub = 1
