@@ -29,6 +29,8 @@ log = structlog.get_logger("pushq.series")
 Place = tuple[str, int]
 """Tenant and uid of a queue; uid 0 is the tenant itself, the empty tenant the process."""
 NODE: Place = ("", 0)
+KEPT_MS: Final = max(tier.rows * tier.step_ms for tier in TIERS)
+"""What series look back."""
 PAUSE_SLOTS_MAX: Final = int(SAMPLE_SECONDS_MAX * 1000) // TIERS[0].step_ms + 1
 """Slots of the finest tier between two looks, at most."""
 
@@ -78,6 +80,8 @@ class Book:
     tenants: dict[str, Series] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     """Of each tenant that has queues with series: their levels, added up."""
+    _empty_since: dict[str, int] = field(default_factory=dict)
+    """Tenant with series and without such queues → since when, in ms."""
     node: Series = field(default_factory=node_series)
     written_ms: int = 0
     """When rows were last written; 0 before the first."""
@@ -178,10 +182,7 @@ class Book:
 
     def close(self, now_ms: int, steady_ms: int, node: Sequence[float]) -> None:
         """The round is over: rows of tenants and of the process."""
-        for tenant, tally in self.tallies.items():
-            self.tenants.setdefault(tenant, queue_series()).write(now_ms, tally.row(steady_ms))
-        for gone in self.tenants.keys() - self.tallies.keys():
-            self.tenants[gone].write(now_ms, [0.0] * len(QUEUE_COLUMNS))
+        self._close_tenants(now_ms, steady_ms)
         self.node.write(now_ms, node)
         self.written_ms = now_ms
         self.began_ms = self.began_ms or now_ms
@@ -191,6 +192,20 @@ class Book:
                 self.pack(watched, packed(watched.series))
         if len(self._open) + len(self._packed) > self.quiet_max:
             self._forget_quietest()
+
+    def _close_tenants(self, now_ms: int, steady_ms: int) -> None:
+        """Those of a tenant without queues that have series end when they say nothing any more: it may be deleted."""
+        for gone in self.tenants.keys() - self.tallies.keys():
+            if now_ms - self._empty_since.setdefault(gone, now_ms) < KEPT_MS:
+                self.tenants[gone].write(now_ms, [0.0] * len(QUEUE_COLUMNS))
+            else:
+                del self.tenants[gone], self._empty_since[gone]
+        for tenant, tally in list(self.tallies.items()):
+            self.tenants.setdefault(tenant, queue_series()).write(now_ms, tally.row(steady_ms))
+            if tally:
+                self._empty_since.pop(tenant, None)
+            else:
+                del self.tallies[tenant]
 
     def _quietest(self, of: set[Watched], kept: int) -> list[Watched]:
         return sorted(of, key=lambda watched: watched.changed_ms)[: max(0, len(of) - kept)]

@@ -22,6 +22,10 @@ class Tally:
         self._oldest: list[tuple[int, int]] = []
         """Heap of when a queue's oldest message came, and the queue. What its pulse no longer says is passed by."""
 
+    def __len__(self) -> int:
+        """Queues that are added up."""
+        return len(self._pulses)
+
     def add(self, uid: int, pulse: Sequence[int], row: Sequence[float] = ()) -> None:
         """A queue is as its pulse says; `row` is what its series got."""
         before = self._pulses.get(uid)

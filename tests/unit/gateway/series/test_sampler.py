@@ -15,7 +15,7 @@ from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.app import Application, create_app
 from gateway.series import file
-from gateway.series.book import Book
+from gateway.series.book import KEPT_MS, Book
 from gateway.series.core.columns import QUEUE_COLUMNS
 from gateway.series.core.ring import Series
 from gateway.series.file import FILE, SeriesFile
@@ -156,6 +156,28 @@ async def test_tenants_are_added_up_apart(store: Store, clock: Clock) -> None:
     book: Book = sampler.book
     slot = clock.ms // 5_000
     assert {t: s.column(0, 0, slot, slot + 1) for t, s in book.tenants.items()} == {"default": [5.0], "acme": [50.0]}
+    await app.gateway.hub.close()
+
+
+async def test_series_of_a_tenant_end_a_day_after_its_last_queue(store: Store, clock: Clock) -> None:
+    """Each tenant that was ever there had some for ever, in memory and in the file, whoever deleted it."""
+    app, sampler = sampler_of(store, clock)
+    await store.metadata.put_tenant("acme", 1)
+    for name in ("first", "second"):
+        queue, _ = await store.create_queue("acme", name, QueueConfig())
+        await published(queue, MESSAGE)
+        await look(sampler, clock, 2)
+        await store.delete_queue("acme", name)
+        await look(sampler, clock, 2)
+        assert not sampler.book.tallies, "it has no queues"
+        clock.ms += KEPT_MS - 20_000
+        await look(sampler, clock)
+    series, slot = sampler.book.tenants["acme"], clock.ms // 5_000
+    assert series.column(0, 0, slot, slot + 1) == [0.0]
+    assert any(value > 0 for value in series.column(2, 0, slot // 60 - 288, slot // 60)), "what it was may be looked at"
+    clock.ms += 20_000
+    await look(sampler, clock)
+    assert not sampler.book.tenants
     await app.gateway.hub.close()
 
 
