@@ -217,8 +217,10 @@ class Hub:
         self.open.remove(session)
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
-        principal_id = "" if session.principal is None else session.principal.id
-        parked: Parked[list[Lease]] = Parked(session.id, principal_id, self.clock_ms() + self.resume_ms)
+        principal = session.principal
+        principal_id, tenant = ("", "") if principal is None else (principal.id, principal.tenant)
+        until_ms = self.clock_ms() + self.resume_ms
+        parked: Parked[list[Lease]] = Parked(session.id, principal_id, until_ms, tenant=tenant)
         if (resuming := self._resuming.pop(session, None)) is not None:
             parked.held.update(resuming.held)
             parked.lost.update(resuming.lost)
@@ -417,7 +419,8 @@ class Hub:
                 tenant, _, name = place.partition("/")
                 held[tenant, name] = [leases[token] for token in tokens if token in leases]
             until_ms = self.now_ms + self.resume_ms + self.farewells.plan(len(sessions)).window_ms
-            self.parked.park(Parked(kept.session, kept.principal_id, until_ms, held))
+            tenant = next((tenant for tenant, _ in held), "")
+            self.parked.park(Parked(kept.session, kept.principal_id, until_ms, held, tenant=tenant))
 
     def kept_sessions(self) -> list[KeptSession]:
         """The sessions to be kept over a clean stop, after `drain`."""

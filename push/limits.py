@@ -46,6 +46,8 @@ RENDERED_PER_CHUNK_MAX = 8
 SUBSCRIPTIONS_SHOWN_MAX = 100
 """Subscriptions of a connection that the list of connections names."""
 PARKED_SESSIONS_MAX = 100_000
+PARKED_TIMES_FREE = 9
+"""A tenant may have so many times as many of them as are still free: alone nine tenths of all."""
 DRAIN_SECONDS_DEFAULT = 4
 KEY_CHECK_SECONDS = 2.0
 """How often live sessions are held against revoked keys."""

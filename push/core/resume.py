@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from push.limits import PARKED_TIMES_FREE
+from throttling.room import Room
+
 Held = TypeVar("Held")
 
 
@@ -18,32 +21,48 @@ class Parked(Generic[Held]):
     held: dict[tuple[str, str], Held] = field(default_factory=dict)
     lost: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """The receipts of what it held when it was cut and holds no more, for it to be told when it is back."""
+    tenant: str = ""
 
 
 class ParkingLot(Generic[Held]):
-    """Parked sessions by id, oldest first. Bounded: the oldest makes room and loses what it held."""
+    """Parked sessions by id, oldest first. Bounded: the oldest makes room and loses what it held; of a tenant that has
+    its share already the oldest of its own."""
 
     def __init__(self, sessions_max: int):
-        self._sessions_max = sessions_max
+        self._room = Room(sessions_max, times_free=PARKED_TIMES_FREE)
         self._parked: dict[str, Parked[Held]] = {}
+        self._of: dict[str, dict[str, Parked[Held]]] = {}
+        """The same by tenant."""
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def park(self, parked: Parked[Held]) -> Parked[Held] | None:
         """Keeps a session; answers with the one that had to go for it."""
-        self._parked.pop(parked.session, None)
+        if (before := self._parked.get(parked.session)) is not None:
+            self._leave(before)
+        gone: Parked[Held] | None = None
+        if not self._room.take(parked.tenant, 1):
+            gone = self._leave(next(iter(self._of.get(parked.tenant, self._parked).values())))
+            self._room.hold(parked.tenant, 1)
         self._parked[parked.session] = parked
-        if len(self._parked) > self._sessions_max:
-            return self._parked.pop(next(iter(self._parked)))
-        return None
+        self._of.setdefault(parked.tenant, {})[parked.session] = parked
+        return gone
 
     def take(self, session: str, principal_id: str) -> Parked[Held] | None:
         """The session, if it is the caller's own."""
         parked = self._parked.get(session)
         if parked is None or parked.principal_id != principal_id:
             return None
-        return self._parked.pop(session)
+        return self._leave(parked)
+
+    def _leave(self, parked: Parked[Held]) -> Parked[Held]:
+        own = self._of[parked.tenant]
+        del self._parked[parked.session], own[parked.session]
+        if not own:
+            del self._of[parked.tenant]
+        self._room.give(parked.tenant, 1)
+        return parked
 
     def expired(self, now_ms: int) -> list[Parked[Held]]:
         """Takes out the sessions whose time is over. All wait equally long, so the first that may stay ends the
@@ -53,7 +72,7 @@ class ParkingLot(Generic[Held]):
         for parked in list(self._parked.values()):
             if parked.until_ms > now_ms:
                 break
-            out.append(self._parked.pop(parked.session))
+            out.append(self._leave(parked))
         return out
 
     def next_ms(self) -> int | None:

@@ -130,6 +130,7 @@ GROUPS = (
             "push.transports.sse:HEARTBEAT_SECONDS": "An SSE stream sends a comment this often.",
             "push.limits:SUBSCRIPTIONS_SHOWN_MAX": "",
             "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
+            "push.limits:PARKED_TIMES_FREE": "",
             "push.limits:KEY_CHECK_SECONDS": "",
             "push.limits:UNREAD_SECONDS_DEFAULT": "How long a socket that was sent messages may be silent; see "
             "`limits.unread_s`.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from push.core.resume import Parked, ParkingLot
 
 
-def parked(name: str, until_ms: int = 100, principal: str = "p") -> Parked[int]:
-    return Parked(name, principal, until_ms, {("default", "q"): 1})
+def parked(name: str, until_ms: int = 100, principal: str = "p", tenant: str = "t") -> Parked[int]:
+    return Parked(name, principal, until_ms, {("default", "q"): 1}, tenant=tenant)
 
 
 def lot(*sessions: Parked[int], sessions_max: int = 3) -> ParkingLot[int]:
@@ -51,3 +51,21 @@ def test_a_session_that_is_parked_again_waits_from_then_on() -> None:
     assert waiting.park(again) is None
     assert waiting.expired(20) == [b]
     assert waiting.all() == [again]
+
+
+def test_sessions_of_one_tenant_take_no_place_of_others() -> None:
+    """A tenant whose sockets come and go had those of all others forgotten."""
+    quiet = parked("quiet", tenant="quiet")
+    waiting = lot(quiet, sessions_max=20)
+    evicted = [waiting.park(parked(f"{n}", tenant="loud")) for n in range(40)]
+    assert quiet not in evicted and len(waiting) == 19, "it has nine times as many as are free, beside the other"
+    assert [one.session for one in evicted if one is not None] == [f"{n}" for n in range(22)], "its own oldest go"
+    assert waiting.park(parked("third", tenant="third")) is None
+    assert waiting.take("quiet", "p") is quiet
+
+
+def test_where_all_places_are_taken_whoever_has_none_takes_the_oldest() -> None:
+    a, b, c, d = (parked(name, tenant=name) for name in "abcd")
+    waiting = lot(a, b, c)
+    assert waiting.park(d) is a
+    assert waiting.all() == [b, c, d]
