@@ -14,6 +14,8 @@ LINE_SILENCE_SECONDS_MAX: Final = 2.5
 """How long that may take before the backend is taken for gone; with the time between them less than its session."""
 LINE_CALLS_MAX: Final = 20_000
 """Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
+LINE_PUBLISHES_MAX: Final = 18_000
+"""With so many of them no further publish is taken: what ends messages must find room."""
 LINE_ASKS_MAX: Final = 400
 """Other requests of one gateway that wait for one backend; one more is refused. A tenant may have as many as are still
 free: alone 200, and there is always room for another."""

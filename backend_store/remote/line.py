@@ -43,6 +43,7 @@ from backend_store.remote.limits import (
     LINE_ONWARD_MS,
     LINE_OWN_ASKS_MAX,
     LINE_PING_SECONDS,
+    LINE_PUBLISHES_MAX,
     LINE_RECONNECT_SECONDS_MAX,
     LINE_SILENCE_SECONDS_MAX,
     SWEEP_SECONDS,
@@ -429,9 +430,10 @@ class Line:
 
     def call(self, call: Call) -> None:
         """Sends a publish or a settlement with what else comes in this turn; `reply` runs later."""
-        if len(self._calls) >= LINE_CALLS_MAX:
-            error = Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500)
-            self._loop.call_soon(call.reply, error)
+        waiting = len(self._calls)
+        if waiting >= LINE_PUBLISHES_MAX and (waiting >= LINE_CALLS_MAX or isinstance(call.frame, Publish)):
+            detail = f"{waiting} requests wait for {self._whose}, the most that one like this may find; try again later"
+            self._loop.call_soon(call.reply, Overloaded(detail, retry_after_ms=500))
             return
         call.trace = TRACE.get()
         self._calls[call.frame.number] = call

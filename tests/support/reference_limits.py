@@ -335,6 +335,7 @@ GROUPS = (
             "backend_store.remote.limits:DOOR_HOME_SECONDS": "",
             "backend_store.remote.limits:PULSES_FRESH_SECONDS": "",
             "backend_store.remote.limits:LINE_CALLS_MAX": "",
+            "backend_store.remote.limits:LINE_PUBLISHES_MAX": "",
             "backend_store.remote.limits:LINE_ASKS_MAX": "",
             "backend_store.remote.limits:LINE_OWN_ASKS_MAX": "",
             "backend_store.remote.limits:RECALL_CALLS_MAX": "",

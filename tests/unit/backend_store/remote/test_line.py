@@ -431,3 +431,21 @@ async def test_what_waits_for_a_line_to_open_takes_room_as_well(monkeypatch: pyt
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await held.line.close()
+
+
+async def test_publishes_that_wait_leave_room_for_what_ends_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storm of publishes to a backend that was away for a moment had the acks of all tenants refused."""
+    monkeypatch.setattr(lines, "LINE_PUBLISHES_MAX", 3)
+    monkeypatch.setattr(lines, "LINE_CALLS_MAX", 5)
+    held = Held(monkeypatch)
+    for _ in range(4):
+        await held.publish()
+    (refused,) = held.answers
+    assert isinstance(refused, Overloaded) and refused.retry_after_ms == 500
+    assert refused.detail.startswith("3 requests wait for the backend of shard 0, the most that one like this may find")
+    for _ in range(3):
+        settle = Settle(held.line.next_number(), Place("t", "q", 1), "ack", {})
+        held.line.call(Call(settle, held.answers.append, 10_000, may_repeat=True))
+    await held.turn()
+    assert len(held.line._calls) == 5 and len(held.answers) == 2
+    await held.line.close()
