@@ -276,7 +276,7 @@ async def test_a_changed_setting_is_changed_in_all_lanes(lanes: Lanes) -> None:
     await eventually(lambda: all(_attempts(node) == 3 for node in lanes.nodes))
     assert [one.config.max_attempts for one in queue.lanes] == [3, 3, 3]
     with pytest.raises(InvalidRequest):
-        await store.update_queue("default", "q", QueueConfig(encrypted=False, priorities=2), 2)
+        await store.update_queue("default", "q", QueueConfig(encrypted=False, max_messages=2), 2)
 
 
 def _attempts(node: Node) -> int:
