@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from backend_store.metadata.recent import Rows
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
@@ -49,7 +50,7 @@ class DataKeys:
     """All data keys of a store, in memory as they are on the disk."""
 
     def __init__(self, engine: Engine, load: Callable[[Engine, bytes, type[Any]], list[Any]]):
-        self.by_id: dict[int, DataKey] = {key.id: key for key in load(engine, DATA_KEYS, DataKey)}
+        self.by_id: Rows[int, DataKey] = Rows((key.id, key) for key in load(engine, DATA_KEYS, DataKey))
         self.ids_of: dict[int, list[int]] = {}
         """By the queue's uid, the oldest first."""
         for key_id in sorted(self.by_id):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
-from backend_store.metadata.limits import ROW_CHANGES_KEPT_MAX
+from backend_store.metadata.recent import Recent
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
@@ -45,11 +44,8 @@ class Documents:
         self._engine = engine
         self._write = write
         self._rows: dict[Place, Document] | None = None
-        self.version = 0
-        """Grows with each change."""
-        self._recent: deque[tuple[int, Place]] = deque()
-        self._recent_from = 0
-        """Later versions are in `_recent` with all that they changed."""
+        self.recent: Recent[Place] = Recent()
+        """Which of them changed lately."""
         self.on_written: Callable[[], None] = _unheard
         """Runs after a change that a gateway made, before that one is answered."""
         self.are_far = False
@@ -66,17 +62,6 @@ class Documents:
     def changes_from_now_on(self, kind: str) -> set[str]:
         """Names of rows of a kind that another process changes are put into it; who asked takes them out."""
         return set()
-
-    def changed_since(self, version: int) -> set[Place] | None:
-        """What has changed after that version; None where so much has that this is not known any more."""
-        if version < self._recent_from:
-            return None
-        found: set[Place] = set()
-        for at, place in reversed(self._recent):
-            if at <= version:
-                break
-            found.add(place)
-        return found
 
     def rows(self) -> dict[Place, Document]:
         """Every row by kind and name, in memory from the first call on: the same object until it changes."""
@@ -122,10 +107,7 @@ class Documents:
                 batch.put(Table.META, key, seal(key, one.data))
         if batch:
             await self._write(batch)
-        self.version += 1
-        self._recent.extend((self.version, (one.kind, one.name)) for one in changed)
-        while len(self._recent) > ROW_CHANGES_KEPT_MAX:
-            self._recent_from = self._recent.popleft()[0]
+        self.recent.note((one.kind, one.name) for one in changed)
         if self._rows is not None:
             for one in changed:
                 if one.data is None:

@@ -22,6 +22,7 @@ from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.limits import MOVED_PER_TENANT_MAX
 from backend_store.metadata.moved import MovedQueue, MovedQueues
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
+from backend_store.metadata.recent import Rows
 from backend_store.metadata.relocation import Change as Step
 from backend_store.metadata.relocation import as_known_in
 from backend_store.metadata.sharing import known_places, open_places
@@ -91,33 +92,29 @@ class Metadata:
         self.on_written: Callable[[], None] = _unheard
         """Runs before the first that waits for a change does: it must look in the next turn of the loop."""
         self.version = 0
-        """Another one whenever something of this was written: who compares all of it need not while it stays."""
+        """Another one whenever something of this was written; which rows that changed, the rows know."""
         self._turn = asyncio.Lock()
-        self.queues: dict[tuple[str, str], QueueDefinition] = {}
-        self.keys: dict[str, ApiKey] = {}
-        self.keys_used: dict[str, int] = {}
+        queues: dict[tuple[str, str], QueueDefinition] = {}
+        self.keys: Rows[str, ApiKey] = Rows((key.id, key) for key in _load(engine, KEYS, ApiKey))
+        self.keys_used: Rows[str, int] = Rows((used.key_id, used.at_ms) for used in _load(engine, KEYS_USED, KeyUse))
         """Key id → when it was last used, to the minute, as far as it was written down."""
-        self.tenants: dict[str, Tenant] = {TENANT_DEFAULT: Tenant(TENANT_DEFAULT, 0)}
+        tenants = [Tenant(TENANT_DEFAULT, 0), *_load(engine, TENANTS, Tenant)]
+        self.tenants: Rows[str, Tenant] = Rows((tenant.name, tenant) for tenant in tenants)
         configs: dict[bytes, QueueConfig] = {}
         for definition in _load(engine, QUEUES, QueueDefinition):
             # Thousands of queues have few configs between them, and nobody changes one in place.
             config = configs.setdefault(_encode(definition.config), definition.config)
             msgspec.structs.force_setattr(definition, "config", config)
-            self.queues[definition.tenant, definition.name] = definition
+            queues[definition.tenant, definition.name] = definition
+        self.queues: Rows[tuple[str, str], QueueDefinition] = Rows(queues)
         self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
         """Queues that are defined here, and whose messages lie in other shards."""
         self.lane: int | None = None
         """Of a lane of a cluster of independent hosts its number: each queue has one partition here, of that number."""
         self._held = Counter(tenant for tenant, _ in {**self.queues, **self.elsewhere.by_name})
         """How many queues each tenant has."""
-        for key in _load(engine, KEYS, ApiKey):
-            self.keys[key.id] = key
-        for used in _load(engine, KEYS_USED, KeyUse):
-            self.keys_used[used.key_id] = used.at_ms
-        for tenant in _load(engine, TENANTS, Tenant):
-            self.tenants[tenant.name] = tenant
         self.moved = MovedQueues(_load(engine, MOVED, MovedQueue))
-        self.maps: dict[int, PartitionMap] = {one.uid: one for one in _load(engine, MAPS, PartitionMap)}
+        self.maps: Rows[int, PartitionMap] = Rows((one.uid, one) for one in _load(engine, MAPS, PartitionMap))
         """By uid, of queues that have or had several partitions."""
         self.data_keys = DataKeys(engine, _load)
         self.is_swept: Callable[[int], bool] = lambda uid: True
@@ -436,7 +433,7 @@ class Metadata:
                 self._shredded(known.uid)
                 self._held[tenant] -= 1
             del self.queues[tenant, name]
-            self.maps.pop(known.uid, None)
+            self.maps.take(known.uid)
             self.changes.add(Change("queue", name, tenant))
 
     async def delete_elsewhere(self, tenant: str, name: str) -> None:
@@ -502,7 +499,7 @@ class Metadata:
             await self._write(batch)
             self._shredded(moved.definition.uid)
             self.moved.put(after)
-            self.maps.pop(moved.definition.uid, None)
+            self.maps.take(moved.definition.uid)
 
     async def forget_moved(self, now_ms: int) -> None:
         """Ends the forwarding of queues whose time is over."""
@@ -579,7 +576,7 @@ class Metadata:
                 _stage(batch, KEYS_USED + key_id.encode(), KeyUse(key_id, at_ms))
             if known:
                 await self._write(batch)
-                self.keys_used.update(known)
+                self.keys_used.put(known)
 
     async def delete_key(self, key_id: str) -> None:
         async with self._turn:
@@ -591,7 +588,7 @@ class Metadata:
             batch.delete(Table.META, KEYS_USED + key_id.encode())
             await self._write(batch)
             del self.keys[key_id]
-            self.keys_used.pop(key_id, None)
+            self.keys_used.take(key_id)
             self.changes.add(Change("key", key_id))
 
     async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from backend_store.metadata.recent import Recent, Rows
 from backend_store.model import QueueDefinition
 
 
@@ -30,7 +31,7 @@ class MovedQueues(Mapping[int, MovedQueue]):
     there asks for the last one of that name, whatever others there are."""
 
     def __init__(self, moved: Iterable[MovedQueue] = ()) -> None:
-        self._by_uid: dict[int, MovedQueue] = {}
+        self._by_uid: Rows[int, MovedQueue] = Rows()
         self._last: dict[tuple[str, str], int] = {}
         self._of: Counter[str] = Counter()
         for one in moved:
@@ -48,6 +49,11 @@ class MovedQueues(Mapping[int, MovedQueue]):
     def __len__(self) -> int:
         return len(self._by_uid)
 
+    @property
+    def recent(self) -> Recent[int]:
+        """Which of them came, changed or went lately."""
+        return self._by_uid.recent
+
     def of_tenant(self, tenant: str) -> int:
         """How many there are, of whatever name."""
         return self._of[tenant]
@@ -60,7 +66,7 @@ class MovedQueues(Mapping[int, MovedQueue]):
         self._last[moved.name] = max(uid, self._last.get(moved.name, uid))
 
     def forget(self, uid: int) -> None:
-        if (moved := self._by_uid.pop(uid, None)) is None:
+        if (moved := self._by_uid.take(uid)) is None:
             return
         if self._last.get(moved.name) == uid:
             del self._last[moved.name]

@@ -1,11 +1,11 @@
 """What gateways must know of a backend's definitions, and what of that has changed since they were last told.
 
-Rows are frozen and replaced when they change, so what is still the same object has not changed.
+The rows know what changed of them lately, so a change costs what it changes, however much else there is to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedQueue
+from backend_store.metadata.recent import Recent
 from backend_store.model import ApiKey, QueueDefinition
 from backend_store.node.node import Node
 
@@ -43,66 +44,108 @@ class Definitions(msgspec.Struct):
         return any(getattr(self, name) for name in self.__struct_fields__)
 
 
+class LeftBehind(Exception):
+    """So much has changed since a gateway was told that what is not known any more: it has to be told everything."""
+
+
 class Told:
-    """What one gateway was told."""
+    """What one gateway was told: everything once, and from then on what has changed."""
 
     def __init__(self) -> None:
-        self._sections: dict[str, dict[Any, Any]] = {}
-        self._rotation: StoredRotation | None = None
-        self._used: dict[str, int] = {}
+        self._versions: dict[str, int] | None = None
+        """Of the kinds of rows, as of which they were told; None before the first time."""
         self._version = -1
-        """Of the metadata, as of which the sections were told; -1 before the first time."""
-        self._documents = -1
-        """As of which version they were told; -1 before the first time."""
+        """Of the metadata; while it stays, nothing but documents can be new."""
+        self._rotation: StoredRotation | None = None
 
     def news(self, node: Node) -> Definitions | None:
-        """What is different from what was told before; it counts as told. It is asked for with each answer, so where
-        nothing was written it must not cost a look at all that there is."""
+        """What is different from what was told before; it counts as told. It is asked for with each answer, so it must
+        cost what was written, and not a look at all that there is. Raises `LeftBehind`."""
         metadata = node.metadata
         if metadata.version == self._version:
             return self.rows(node)
+        found = everything(node) if self._versions is None else _changes(node, self._versions)
         self._version = metadata.version
-        found = Definitions()
-        rows: dict[str, Mapping[Any, Any]] = {
-            "queues": {**metadata.queues, **metadata.elsewhere.by_name},
-            "keys": metadata.keys,
-            "tenants": metadata.tenants,
-            "moved": metadata.moved,
-            "maps": metadata.maps,
-            "data_keys": metadata.data_keys.by_id,
-        }
-        for name, section in rows.items():
-            before = self._sections.get(name, {})
-            setattr(found, name, [row for key, row in section.items() if before.get(key) is not row])
-            setattr(found, f"{name}_gone", [key for key in before if key not in section])
-            self._sections[name] = dict(section)
-        self._note_documents(node, found)
-        found.keys_used = {key: at for key, at in metadata.keys_used.items() if self._used.get(key) != at}
-        self._used = dict(metadata.keys_used)
-        found.rotation = metadata.data_keys.rotation
+        self._versions = {kind: recent.version for kind, recent in _recents(node).items()}
         changed = bool(found) or found.rotation is not self._rotation
         self._rotation = found.rotation
         return found if changed else None
 
     def rows(self, node: Node) -> Definitions | None:
-        """What is different of documents alone: it costs what has changed, whatever else there is to know. None before
-        everything was told once, too: that comes first."""
-        if self._documents < 0:
+        """What is different of documents alone. None before everything was told once, too: that comes first. Raises
+        `LeftBehind`."""
+        recent = node.documents.recent
+        if self._versions is None or recent.version == self._versions["documents"]:
             return None
-        found = Definitions(rotation=self._rotation)
-        self._note_documents(node, found)
-        return found if found.documents or found.documents_gone else None
+        names = _since(recent, self._versions["documents"])
+        self._versions["documents"] = recent.version
+        documents, gone = _apart(names, node.documents.rows().get)
+        return Definitions(documents=documents, documents_gone=gone, rotation=self._rotation) if names else None
 
-    def _note_documents(self, node: Node, found: Definitions) -> None:
-        documents, told = node.documents, self._sections.setdefault("documents", {})
-        rows = documents.rows()
-        changed = documents.changed_since(self._documents)
-        places = {*rows, *told} if changed is None else changed
-        self._documents = documents.version
-        for place in places:
-            row = rows.get(place)
-            if row is None and told.pop(place, None) is not None:
-                found.documents_gone.append(place)
-            elif row is not None and told.get(place) is not row:
-                told[place] = row
-                found.documents.append(row)
+
+def everything(node: Node) -> Definitions:
+    """All that a gateway must know."""
+    metadata = node.metadata
+    return Definitions(
+        queues=list({**metadata.queues, **metadata.elsewhere.by_name}.values()),
+        keys=list(metadata.keys.values()),
+        tenants=list(metadata.tenants.values()),
+        moved=list(metadata.moved.values()),
+        maps=list(metadata.maps.values()),
+        data_keys=list(metadata.data_keys.by_id.values()),
+        documents=list(node.documents.rows().values()),
+        keys_used=dict(metadata.keys_used),
+        rotation=metadata.data_keys.rotation,
+    )
+
+
+def _changes(node: Node, told: Mapping[str, int]) -> Definitions:
+    """What is different from what was told as of these versions. Raises `LeftBehind`."""
+    metadata, found, recents = node.metadata, Definitions(), _recents(node)
+
+    def names(*kinds: str) -> Iterable[Any]:
+        return dict.fromkeys(name for kind in kinds for name in _since(recents[kind], told[kind]))
+
+    found.queues, found.queues_gone = _apart(names("queues", "placed"), lambda name: metadata.defined(*name))
+    found.keys, found.keys_gone = _apart(names("keys"), metadata.keys.get)
+    found.tenants, found.tenants_gone = _apart(names("tenants"), metadata.tenants.get)
+    found.moved, found.moved_gone = _apart(names("moved"), metadata.moved.get)
+    found.maps, found.maps_gone = _apart(names("maps"), metadata.maps.get)
+    found.data_keys, found.data_keys_gone = _apart(names("data_keys"), metadata.data_keys.by_id.get)
+    found.documents, found.documents_gone = _apart(names("documents"), node.documents.rows().get)
+    found.keys_used = {key: at for key in names("keys_used") if (at := metadata.keys_used.get(key)) is not None}
+    found.rotation = metadata.data_keys.rotation
+    return found
+
+
+def _recents(node: Node) -> dict[str, Recent[Any]]:
+    metadata = node.metadata
+    return {
+        "queues": metadata.queues.recent,
+        "placed": metadata.elsewhere.by_name.recent,
+        "keys": metadata.keys.recent,
+        "keys_used": metadata.keys_used.recent,
+        "tenants": metadata.tenants.recent,
+        "moved": metadata.moved.recent,
+        "maps": metadata.maps.recent,
+        "data_keys": metadata.data_keys.by_id.recent,
+        "documents": node.documents.recent,
+    }
+
+
+def _since(recent: Recent[Any], version: int) -> list[Any]:
+    names = recent.since(version)
+    if names is None:
+        raise LeftBehind
+    return names
+
+
+def _apart(names: Iterable[Any], find: Callable[[Any], Any]) -> tuple[list[Any], list[Any]]:
+    """The rows that are there, and the names of those that have gone."""
+    rows, gone = [], []
+    for name in names:
+        if (row := find(name)) is not None:
+            rows.append(row)
+        else:
+            gone.append(name)
+    return rows, gone

@@ -279,9 +279,9 @@ async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
 
 
 async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
-    before = store.node.documents.version
+    before = store.node.documents.recent.version
     duty = await store.duties.take(asked.name, asked.asker, asked.hold_ms)
-    if store.node.documents.version != before:
+    if store.node.documents.recent.version != before:
         store.node.documents.on_written()
     return duty
 

@@ -33,11 +33,12 @@ from backend_store.model import (
     QueueDefinition,
     Unavailable,
 )
+from backend_store.node.node import Node
 from backend_store.node.turned_away import on_the_move
 from backend_store.node.view import View
 from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
-from backend_store.service.definitions import Told
+from backend_store.service.definitions import Definitions, LeftBehind, Told
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
 from backend_store.service.limits import (
     LEASES_PER_LOOK_MAX,
@@ -588,14 +589,21 @@ class Visitor:
 
     def tell_definitions(self) -> None:
         """Says what changed of the definitions, before anything that follows from it."""
-        if self.link is None:
-            return
-        if (news := self.told.news(self._store.node)) is not None:
-            self.link.send(pack(Defined(False, raw(news))))
+        self._tell(self.told.news)
 
     def tell_documents(self) -> None:
         """As above, of documents alone."""
-        if self.link is not None and (news := self.told.rows(self._store.node)) is not None:
+        self._tell(self.told.rows)
+
+    def _tell(self, ask: Callable[[Node], Definitions | None]) -> None:
+        if self.link is None:
+            return
+        try:
+            news = ask(self._store.node)
+        except LeftBehind:  # by its next connection it is told everything
+            self.link.abort()
+            return
+        if news is not None:
             self.link.send(pack(Defined(False, raw(news))))
 
     def _flush_soon(self) -> None:
