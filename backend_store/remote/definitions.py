@@ -77,32 +77,40 @@ class RemoteDefinitions:
     def moved(self) -> dict[int, MovedQueue]:
         return {one.definition.uid: one for one in self._moved()}
 
-    def take(self, news: News, *, is_first: bool) -> None:
-        """Takes over what changed. At the first of a connection everything is told: what it lacks has gone."""
+    def take(self, news: News, *, is_first: bool) -> list[QueueDefinition]:
+        """Takes over what changed. At the first of a connection everything is told: what it lacks has gone. Returns the
+        queues that are there no more, those among them whose names others have now."""
+        gone: list[QueueDefinition] = []
         if is_first:
             news.queues_gone = _without(self.queues, {(queue.tenant, queue.name) for queue in news.queues})
             news.keys_gone = _without(self.keys, {key.id for key in news.keys})
             news.tenants_gone = _without(self.tenants, {tenant.name for tenant in news.tenants})
             news.data_keys_gone = _without(self.data_keys.by_id, {key.id for key in news.data_keys})
         for queue in news.queues:
-            self.spread.put(self.queues.get((queue.tenant, queue.name)), queue)
-            self.queues[queue.tenant, queue.name] = queue
+            name = queue.tenant, queue.name
+            before = self.queues.get(name)
+            self.spread.put(before, queue)
+            self.queues[name] = queue
+            if before is not None and before.uid != queue.uid:
+                gone.append(before)
         for name in news.queues_gone:
             if (before := self.queues.pop(name, None)) is not None:
                 self.spread.remove(before)
+                gone.append(before)
         self.keys.update({key.id: key for key in news.keys})
         self.tenants.update({tenant.name: tenant for tenant in news.tenants})
         self.data_keys.by_id.update({key.id: key for key in news.data_keys})
-        gone: tuple[tuple[list[Any], dict[Any, Any]], ...] = (
+        others: tuple[tuple[list[Any], dict[Any, Any]], ...] = (
             (news.keys_gone, self.keys),
             (news.tenants_gone, self.tenants),
             (news.data_keys_gone, self.data_keys.by_id),
         )
-        for names, rows in gone:
+        for names, rows in others:
             for one in names:
                 rows.pop(one, None)
         self.keys_used.update(news.keys_used)
         self.data_keys.rotation = news.rotation
+        return gone
 
     def find(self, tenant: str, name: str) -> QueueDefinition:
         """Raises `QueueNotFound`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -224,12 +224,11 @@ class Moves:
 
     # ------------------------------------------------------------------------------------------------ step by step
 
-    def told(self, definitions: Iterable[QueueDefinition], there: Collection[int]) -> None:
-        """`definitions` are new or changed; `there`: the uids of all queues that are defined."""
-        for uid in [uid for uid in self._moving if uid not in there]:
-            self._over(uid)
-        for uid in [uid for uid in self._shared if uid not in there]:
-            del self._shared[uid]
+    def told(self, definitions: Iterable[QueueDefinition], gone: Iterable[QueueDefinition]) -> None:
+        """`definitions` are new or changed, and the queues of the others are there no more."""
+        for definition in gone:
+            self._over(definition.uid)
+            self._shared.pop(definition.uid, None)
         for definition in definitions:
             uid = definition.uid
             if definition.is_shared:

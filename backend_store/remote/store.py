@@ -262,9 +262,10 @@ class RemoteBackends:
         if found is None:
             own = msgspec.structs.replace(definition, name=name, config=companion_config(definition.config))
             kind = self._kind_of(own)
+            queue = self.here(tenant, owner)  # whose end is that of its companions
             found = self._companions[definition.uid, view] = kind(self, own, owner=owner, is_companion=True)
             if view == VIEW_DEAD:
-                found.redrives = self.here(tenant, owner).redrives
+                found.redrives = queue.redrives
         return found
 
     def all_definitions(self) -> list[QueueDefinition]:
@@ -438,14 +439,13 @@ class RemoteBackends:
         self.definer = frame.metadata
 
     def defined(self, news: News, *, is_first: bool) -> None:
-        self.metadata.take(news, is_first=is_first)
+        gone = self.metadata.take(news, is_first=is_first)
         self.documents.take(news.documents, news.documents_gone, is_first=is_first)
         for definition in news.queues:
             self._redefined(definition)
-        there = {definition.uid for definition in self.metadata.queues.values()}
-        self.moves.told(news.queues, there)
-        for uid in [uid for uid in self._queues if uid not in there]:
-            self._deleted(uid)
+        self.moves.told(news.queues, gone)
+        for definition in gone:
+            self._deleted(definition)
         self._keyring.told(news)
         # The line that brought them counts as open from then on only.
         self._loop.call_soon(self._defined_elsewhere, news.queues)
@@ -481,8 +481,10 @@ class RemoteBackends:
             if isinstance(queue, PlacedQueue):
                 queue.met()
 
-    def _deleted(self, uid: int) -> None:
-        queue = self._queues.pop(uid)
+    def _deleted(self, definition: QueueDefinition) -> None:
+        uid = definition.uid
+        if (queue := self._queues.pop(uid, None)) is None:
+            return
         queue.end()
         queue.ended_elsewhere()
         for group in queue.groups.values():

@@ -262,7 +262,7 @@ def _split_by_hand(store: RemoteBackends, name: str) -> None:
     known = store.metadata.queues[TENANT, name]
     us = OpenPlace("us", 0, 1 << 44, packed((1 << SLOTS * 3 // 4) - 1))
     split = store.metadata.queues[TENANT, name] = msgspec.structs.replace(known, beside=(us,))
-    store.moves.told([split], {one.uid for one in store.all_definitions()})
+    store.moves.told([split], [])
 
 
 async def test_what_a_shared_queue_needs_is_measured_where_no_cluster_is_hot(world: OuterWorld) -> None:
@@ -289,7 +289,7 @@ async def test_what_a_shared_queue_needs_is_measured_where_no_cluster_is_hot(wor
     assert shared.is_measured and shared.needs == pytest.approx({"main": 0.9 * 0.25 / 1.25, "us": 0.5})
     assert loads.of(cool, 2 * RELIEF_MS).shared == [idle], "nothing happened since"
     assert loads.of({"main": cool["main"]}, 3 * RELIEF_MS).shared == [idle]
-    store.moves.told([], set())
+    store.moves.told([], [store.metadata.queues[TENANT, "b"]])
     assert loads.of(cool, 3 * RELIEF_MS) == ([], []), "it is gone"
 
 

@@ -99,6 +99,51 @@ async def test_news_of_one_queue_cost_no_look_at_all_queues(
     monkeypatch.undo()
 
 
+class Untouched(dict[Any, Any]):
+    """Nobody looks at all that is in it."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all rows were looked at")
+
+    items = keys = values = __iter__
+
+
+async def test_a_change_of_one_definition_costs_no_look_at_the_others(store: RemoteBackends) -> None:
+    """With many queues a gateway once stood still for a moment with each queue that anybody made."""
+    used = [store.here("t", f"q{uid}") for uid in range(1, QUEUES + 1)]
+    deleted: list[RemoteQueue] = []
+    store.on_deleted(deleted.append)
+    store.metadata.queues, definitions = Untouched(store.metadata.queues), store.metadata.queues
+    store._queues, queues = Untouched(store._queues), store._queues
+    changed = msgspec.structs.replace(used[0].definition, version=2, config=QueueConfig(max_attempts=7))
+    anew = msgspec.structs.replace(used[1].definition, uid=QUEUES + 1)
+    news = Definitions(queues=[changed, anew], queues_gone=[("t", "q3"), ("t", "unknown")])
+    store.defined(news, is_first=False)
+    assert used[0].config.max_attempts == 7
+    assert deleted == used[1:3], "one whose name another one has now, and one that is gone"
+    assert store.here("t", "q2").uid == QUEUES + 1
+    store.metadata.queues, store._queues = definitions, queues
+
+
+async def test_what_a_new_connection_does_not_tell_of_has_gone(store: RemoteBackends) -> None:
+    used = [store.here("t", f"q{uid}") for uid in (1, 2, 3)]
+    deleted: list[RemoteQueue] = []
+    store.on_deleted(deleted.append)
+    anew = msgspec.structs.replace(used[1].definition, uid=QUEUES + 1)
+    store.defined(Definitions(queues=[used[0].definition, anew]), is_first=True)
+    assert deleted == used[1:]
+    assert set(store.metadata.queues) == {("t", "q1"), ("t", "q2")}
+
+
+@pytest.mark.parametrize("suffix", [".dead", ".late"])
+async def test_who_uses_a_companion_alone_hears_that_its_queue_is_gone(store: RemoteBackends, suffix: str) -> None:
+    companion = store.here("t", "q1" + suffix)
+    deleted: list[RemoteQueue] = []
+    store.on_deleted(deleted.append)
+    store.defined(Definitions(queues_gone=[("t", "q1")]), is_first=False)
+    assert companion in deleted
+
+
 async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_next(
     store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
