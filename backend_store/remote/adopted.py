@@ -7,7 +7,7 @@ misses it there, so it makes no difference which of them dies between the one an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ from backend_store.remote.limits import (
     CLAIM_RETRY_SECONDS,
     DROP_AFTER_SECONDS,
     LINE_CALLS_MAX,
+    LOOKED_AT_ONCE_MAX,
 )
 from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues, NameCluster
 from backend_store.service.definitions import Definitions as News
@@ -37,6 +38,8 @@ log = structlog.get_logger("pushq.remote")
 
 _uids = msgspec.msgpack.Decoder(list[int]).decode
 
+Name = tuple[str, str]
+"""Tenant and queue."""
 Waiting = Callable[[PushqError | None], None]
 """Goes on once the shard has the queue, or is told why it has not."""
 
@@ -62,7 +65,11 @@ class Adopted:
         """Of the shard's metadata."""
         self._there: dict[int, int] = {}
         """Uid → version, of the queues that the shard has taken over."""
-        self._names: dict[tuple[str, str], int] = {}
+        self._names: dict[Name, int] = {}
+        self._lacking: dict[Name, None] = {}
+        """Queues that it may lack: all that it does are among them, in the order in which they are looked at."""
+        self._strange: dict[Name, None] = {}
+        """What it has taken over and is defined no more, or elsewhere. To find them must not cost a look at all."""
         self._waiting: dict[int, dict[int, _Waits]] = {}
         """By uid, in the order of their numbers."""
         self._waits = 0
@@ -209,7 +216,7 @@ class Adopted:
         finally:
             self._is_claiming = False
         if self.is_ours:
-            self.defined_elsewhere(list(self._store.metadata.queues.values()))
+            self._look_through()
 
     def _told_why(self, reason: str, told: str) -> str:
         """Says why a cluster gets no queues, once; what was said last. While the home cluster is not there to be asked
@@ -220,15 +227,38 @@ class Adopted:
         log.error("a cluster gets no queues", cluster=cluster, shard=shard, reason=reason)
         return reason
 
-    def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
+    def defined_elsewhere(self, changed: Sequence[QueueDefinition], gone: Sequence[QueueDefinition]) -> None:
         """The first shard told of these: those that lie here are taken over, if they are not yet."""
-        is_able = self._home.line.is_open and self.is_ours and self._store.first.line.is_open
-        if is_able and any(self._lacks(one) for one in changed):
-            self._defined_anew.set()
-            if not self._is_adopting:
-                self._is_adopting = True
-                self._store.background(self._adopt_missing())
+        lacking = [_name_of(one) for one in changed if self._lacks(one)]
+        self._lacking.update(dict.fromkeys(lacking))
+        for one in gone:
+            if _name_of(one) not in self._store.metadata.queues:
+                self._lacking.pop(_name_of(one), None)
+        for one in (*changed, *gone):
+            self._told_of(_name_of(one))
+        if lacking:
+            self._adopt()
         self.drop_soon()
+
+    def first_is_there(self) -> None:
+        """Who has the definitions is there again: what could not be done without goes on."""
+        if self._lacking:
+            self._adopt()
+        self.drop_soon()
+
+    def _look_through(self) -> None:
+        """Of all that is defined it is looked at, bit by bit, whether the shard lacks it."""
+        self._lacking = dict.fromkeys(self._store.metadata.queues)
+        self._adopt()
+        self.drop_soon()
+
+    def _adopt(self) -> None:
+        if not (self._home.line.is_open and self.is_ours and self._store.first.line.is_open):
+            return
+        self._defined_anew.set()
+        if not self._is_adopting:
+            self._is_adopting = True
+            self._store.background(self._adopt_missing())
 
     def _lies_here(self, definition: QueueDefinition) -> bool:
         return self._home.cluster.lies_in(definition, self._home.shard)
@@ -262,8 +292,10 @@ class Adopted:
             if connection != self._home.line.connections:
                 connection = self._home.line.connections
                 tried.clear()
-            missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
-            missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
+            self._defined_anew.clear()
+            missing = await self._some_missing(tried)
+            if not missing and self._defined_anew.is_set():
+                continue
             if not missing:
                 return error
             tried.update((one.uid, one.version) for one in missing)
@@ -273,22 +305,34 @@ class Adopted:
                 error = refused
         return None
 
+    async def _some_missing(self, tried: Collection[tuple[int, int]]) -> list[QueueDefinition]:
+        """As many as it is told of at once, none of which was tried."""
+        found: list[QueueDefinition] = []
+        for number, name in enumerate(list(self._lacking), 1):
+            known = self._store.metadata.queues.get(name)
+            if known is None or not self._lacks(known):
+                self._lacking.pop(name, None)
+            elif (known.uid, known.version) not in tried:
+                found.append(known)
+                if len(found) == ADOPTED_AT_ONCE_MAX:
+                    break
+            if number % LOOKED_AT_ONCE_MAX == 0:
+                await asyncio.sleep(0)
+        return found
+
     def drop_soon(self) -> None:
         """Some of what lies here may be defined no more."""
-        if not self._home.is_first and self.is_ours and not self._is_dropping and self._strangers():
+        if not self._home.is_first and self.is_ours and not self._is_dropping and self._strange:
             self._is_dropping = True
             self._store.background(self._drop())
 
-    def _strangers(self) -> list[int]:
-        known = self._store.metadata.queues
-        return [uid for name, uid in self._names.items() if not self._is_known(known.get(name), uid)]
-
-    def _is_known(self, definition: QueueDefinition | None, uid: int) -> bool:
-        return (
-            definition is not None
-            and definition.uid == uid
-            and self._home.cluster.lies_in(definition, self._home.shard)
-        )
+    def _told_of(self, name: Name) -> None:
+        """By one of the two shards: it is known anew whether this one has what it should not."""
+        uid, known = self._names.get(name), self._store.metadata.queues.get(name)
+        if uid is not None and (known is None or known.uid != uid or not self._lies_here(known)):
+            self._strange[name] = None
+        else:
+            self._strange.pop(name, None)
 
     async def _drop(self) -> None:
         """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
@@ -301,8 +345,8 @@ class Adopted:
                 if connection != self._home.line.connections:  # another leader may have what this one has dropped
                     connection = self._home.line.connections
                     asked.clear()
-                strangers = [uid for uid in self._strangers() if uid not in asked] if self.is_ours else []
-                if not strangers:
+                strangers = [uid for name in self._strange if (uid := self._names[name]) not in asked]
+                if not strangers or not self.is_ours:
                     return
                 try:
                     gone = _uids(await self._store.ask(self._gone(strangers), may_repeat=True))
@@ -324,13 +368,14 @@ class Adopted:
     async def _drop_of(self, uids: set[int]) -> None:
         """As they are known now: one may have come back meanwhile."""
         gone, moved = [], []
-        for name, uid in self._names.items():
-            known = self._store.metadata.queues.get(name) if uid in uids else None
-            if known is not None and known.uid == uid:
-                if not self._lies_here(known):
-                    moved.append((uid, known.version))
-            elif uid in uids:
+        for name in self._strange:
+            known, uid = self._store.metadata.queues.get(name), self._names[name]
+            if uid not in uids:
+                continue
+            if known is None or known.uid != uid:
                 gone.append(uid)
+            elif not self._lies_here(known):
+                moved.append((uid, known.version))
         await self.drop(gone, moved)
 
     def _gone(self, uids: list[int]) -> GoneQueues:
@@ -340,16 +385,21 @@ class Adopted:
         if is_first:
             self._there.clear()
             self._names.clear()
+            self._strange.clear()
         for name in news.queues_gone:
             if (uid := self._names.pop(name, None)) is not None:
                 self._there.pop(uid, None)
+                self._note_missing(name)
+            self._told_of(name)
         for definition in news.queues:
             is_new = definition.uid not in self._there
-            name = definition.tenant, definition.name
+            name = _name_of(definition)
             if (before := self._names.get(name)) is not None and before != definition.uid:
                 self._there.pop(before, None)
+                self._note_missing(name)
             self._names[name] = definition.uid
             self._there[definition.uid] = definition.version
+            self._told_of(name)
             if is_new and not is_first:
                 self._home.came_to_be(definition)
         if is_first:
@@ -357,10 +407,19 @@ class Adopted:
         else:
             self.drop_soon()
 
+    def _note_missing(self, name: Name) -> None:
+        """What it has lost it is told again with what else it lacks."""
+        if name in self._store.metadata.queues:
+            self._lacking[name] = None
+
     def _begin(self) -> None:
         """It is connected, and what it has is known."""
         if self.is_ours:
-            self.defined_elsewhere(list(self._store.metadata.queues.values()))
+            self._look_through()
         elif not self._is_claiming:
             self._is_claiming = True
             self._store.background(self._claim())
+
+
+def _name_of(definition: QueueDefinition) -> Name:
+    return definition.tenant, definition.name

@@ -76,6 +76,8 @@ ADOPT_RETRY_SECONDS_MAX: Final = 5.0
 """The longest pause between two such requests to a shard that refuses what it is told."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
+LOOKED_AT_ONCE_MAX: Final = 1_000
+"""Queues that are looked at in one go for whether a shard has, or lacks, what is defined."""
 GAPS_KEPT: Final = 256
 """Of a consumer group: what its stream dropped and no consumer here was told of; of more the oldest are forgotten."""
 GROUP_IDLE_SECONDS: Final = 60.0

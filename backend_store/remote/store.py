@@ -448,11 +448,13 @@ class RemoteBackends:
             self._deleted(definition)
         self._keyring.told(news)
         # The line that brought them counts as open from then on only.
-        self._loop.call_soon(self._defined_elsewhere, news.queues)
+        self._loop.call_soon(self._defined_elsewhere, news.queues, gone, is_first)
 
-    def _defined_elsewhere(self, changed: list[QueueDefinition]) -> None:
+    def _defined_elsewhere(self, changed: list[QueueDefinition], gone: list[QueueDefinition], is_first: bool) -> None:
         for home in self.homes[1:]:
-            home.adopted.defined_elsewhere(changed)
+            home.adopted.defined_elsewhere(changed, gone)
+            if is_first:
+                home.adopted.first_is_there()
 
     def has_new_key(self, ids: Collection[int]) -> bool:
         """Whether something is sealed with a key that this gateway cannot use yet."""

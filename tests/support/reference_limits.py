@@ -361,6 +361,7 @@ GROUPS = (
             "backend_store.remote.limits:UNHEARD_NAMES_MAX": "",
             "backend_store.remote.limits:REPORT_SECONDS": "",
             "backend_store.remote.limits:ADOPTED_AT_ONCE_MAX": "",
+            "backend_store.remote.limits:LOOKED_AT_ONCE_MAX": "",
             "backend_store.remote.limits:ADOPT_SECONDS_MAX": "",
             "backend_store.remote.limits:ADOPT_RETRY_SECONDS": "",
             "backend_store.remote.limits:ADOPT_RETRY_SECONDS_MAX": "",

@@ -15,7 +15,8 @@ from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.leases import Lease
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
-from backend_store.remote import grants
+from backend_store.remote import adopted, grants
+from backend_store.remote.cluster import BackendCluster
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
@@ -140,6 +141,34 @@ async def test_a_queue_deleted_at_the_definitions_alone_goes_from_its_shard(worl
     assert isinstance(await publish(queue, b"1"), Published)
     await world.first.metadata.delete_elsewhere(TENANT, "old")
     await eventually(lambda: not world.taken_over)
+
+
+async def test_a_change_of_one_queue_costs_no_look_at_the_others_of_its_shard(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many queues a gateway once stood still at each change of one, for each shard."""
+    monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.01)
+    many = []
+    for number in range(50):
+        made, _ = await world.first.metadata.create_queue(TENANT, f"q{number}", QueueConfig(), 1)
+        many.append(made)
+    there = sorted(one.name for one in many if one.shard == 1)
+    await eventually(lambda: sorted(one.name for one in world.taken_over) == there)
+    await eventually(lambda: not world.store.homes[1].adopted._is_adopting)
+    looks: list[str] = []
+    lies_in = BackendCluster.lies_in
+
+    def looked_at(cluster: BackendCluster, definition: QueueDefinition, shard: int) -> bool:
+        looks.append(definition.name)
+        return lies_in(cluster, definition, shard)
+
+    monkeypatch.setattr(BackendCluster, "lies_in", looked_at)
+    changed = await world.first.metadata.update_queue(TENANT, there[0], QueueConfig(max_attempts=3), 1)
+    await eventually(lambda: changed in world.taken_over)
+    await world.first.metadata.delete_elsewhere(TENANT, there[1])
+    await eventually(lambda: sorted(one.name for one in world.taken_over) == [there[0], *there[2:]])
+    await eventually(lambda: not world.store.homes[1].adopted._is_dropping)
+    assert set(looks) <= set(there[:2]) and len(looks) < 20
 
 
 async def test_a_name_used_again_is_another_queue(world: World) -> None:

@@ -563,7 +563,7 @@ async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_ag
 
             patched.setattr(moving.Moves, "_arrive", never)
             for home in store.clusters["hosts"].homes:
-                patched.setattr(home.adopted, "defined_elsewhere", lambda changed: None)
+                patched.setattr(home.adopted, "defined_elsewhere", lambda changed, gone: None)
             await store.moves.begin(TENANT, queue.name, "main")
             await eventually(lambda: definition(store, queue.name).moving_to is not None)
             await store.clusters["hosts"].homes[0].adopted.tell([definition(store, queue.name)])
