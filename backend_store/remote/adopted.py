@@ -216,7 +216,8 @@ class Adopted:
         finally:
             self._is_claiming = False
         if self.is_ours:
-            self._look_through()
+            self._doubt_all()
+            self.go_on()
 
     def _told_why(self, reason: str, told: str) -> str:
         """Says why a cluster gets no queues, once; what was said last. While the home cluster is not there to be asked
@@ -229,28 +230,23 @@ class Adopted:
 
     def defined_elsewhere(self, changed: Sequence[QueueDefinition], gone: Sequence[QueueDefinition]) -> None:
         """The first shard told of these: those that lie here are taken over, if they are not yet."""
-        lacking = [_name_of(one) for one in changed if self._lacks(one)]
-        self._lacking.update(dict.fromkeys(lacking))
         for one in gone:
-            if _name_of(one) not in self._store.metadata.queues:
-                self._lacking.pop(_name_of(one), None)
+            self._lacking.pop(_name_of(one), None)
         for one in (*changed, *gone):
             self._told_of(_name_of(one))
-        if lacking:
+        if any(self._lacks(one) for one in changed):
             self._adopt()
         self.drop_soon()
 
-    def first_is_there(self) -> None:
-        """Who has the definitions is there again: what could not be done without goes on."""
+    def go_on(self) -> None:
+        """One of the two shards is there again: what could not be done without goes on."""
         if self._lacking:
             self._adopt()
         self.drop_soon()
 
-    def _look_through(self) -> None:
-        """Of all that is defined it is looked at, bit by bit, whether the shard lacks it."""
+    def _doubt_all(self) -> None:
+        """Of all that is defined it will be looked at, bit by bit, whether the shard lacks it."""
         self._lacking = dict.fromkeys(self._store.metadata.queues)
-        self._adopt()
-        self.drop_soon()
 
     def _adopt(self) -> None:
         if not (self._home.line.is_open and self.is_ours and self._store.first.line.is_open):
@@ -327,12 +323,15 @@ class Adopted:
             self._store.background(self._drop())
 
     def _told_of(self, name: Name) -> None:
-        """By one of the two shards: it is known anew whether this one has what it should not."""
+        """By one of the two shards: it is known anew whether this one has what it should not, or lacks what it should
+        have."""
         uid, known = self._names.get(name), self._store.metadata.queues.get(name)
         if uid is not None and (known is None or known.uid != uid or not self._lies_here(known)):
             self._strange[name] = None
         else:
             self._strange.pop(name, None)
+        if known is not None and self._lacks(known):
+            self._lacking[name] = None
 
     async def _drop(self) -> None:
         """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
@@ -381,7 +380,8 @@ class Adopted:
     def _gone(self, uids: list[int]) -> GoneQueues:
         return GoneQueues(uids, self._home.cluster.key, self._home.cluster.any_or(self._home.shard))
 
-    def told(self, news: News, *, is_first: bool) -> None:
+    def told(self, news: News, *, is_first: bool, is_open: bool) -> None:
+        """`is_first`: of all that it has, which is told anew. `is_open`: of a shard that is served already."""
         if is_first:
             self._there.clear()
             self._names.clear()
@@ -389,33 +389,26 @@ class Adopted:
         for name in news.queues_gone:
             if (uid := self._names.pop(name, None)) is not None:
                 self._there.pop(uid, None)
-                self._note_missing(name)
             self._told_of(name)
         for definition in news.queues:
             is_new = definition.uid not in self._there
             name = _name_of(definition)
             if (before := self._names.get(name)) is not None and before != definition.uid:
                 self._there.pop(before, None)
-                self._note_missing(name)
             self._names[name] = definition.uid
             self._there[definition.uid] = definition.version
             self._told_of(name)
-            if is_new and not is_first:
+            if is_new and is_open:
                 self._home.came_to_be(definition)
-        if is_first:
-            self._loop.call_soon(self._begin)
-        else:
+        if is_open:
             self.drop_soon()
 
-    def _note_missing(self, name: Name) -> None:
-        """What it has lost it is told again with what else it lacks."""
-        if name in self._store.metadata.queues:
-            self._lacking[name] = None
-
-    def _begin(self) -> None:
-        """It is connected, and what it has is known."""
+    def begin(self, *, is_anew: bool) -> None:
+        """It is connected, and what it has is known. `is_anew`: it was told of all that it has."""
+        if is_anew:
+            self._doubt_all()
         if self.is_ours:
-            self._look_through()
+            self.go_on()
         elif not self._is_claiming:
             self._is_claiming = True
             self._store.background(self._claim())

@@ -72,20 +72,26 @@ class RemoteDefinitions:
         self.data_keys = DataKeyRows()
         self.spread = Spread(wall_clock_ms)
         self.adopted_from = ""
+        self._untold: list[dict[Any, None]] = [{}, {}, {}, {}]
+        """While everything is told anew: of queues, keys, tenants and data keys those of which nothing was said yet."""
 
     @property
     def moved(self) -> dict[int, MovedQueue]:
         return {one.definition.uid: one for one in self._moved()}
 
-    def take(self, news: News, *, is_first: bool) -> list[QueueDefinition]:
-        """Takes over what changed. At the first of a connection everything is told: what it lacks has gone. Returns the
-        queues that are there no more, those among them whose names others have now."""
+    def take(self, news: News, *, is_first: bool, is_last: bool = True) -> list[QueueDefinition]:
+        """Takes over what changed. `is_first`: with it everything is told anew; what that lacks when it is complete,
+        with `is_last`, has gone. Returns the queues that are there no more, and those whose names others have now."""
         gone: list[QueueDefinition] = []
         if is_first:
-            news.queues_gone = _without(self.queues, {(queue.tenant, queue.name) for queue in news.queues})
-            news.keys_gone = _without(self.keys, {key.id for key in news.keys})
-            news.tenants_gone = _without(self.tenants, {tenant.name for tenant in news.tenants})
-            news.data_keys_gone = _without(self.data_keys.by_id, {key.id for key in news.data_keys})
+            self._untold = [
+                dict.fromkeys(rows) for rows in (self.queues, self.keys, self.tenants, self.data_keys.by_id)
+            ]
+        queues, keys, tenants, data_keys = self._untold
+        news.queues_gone += _untold(queues, ((one.tenant, one.name) for one in news.queues), is_last)
+        news.keys_gone += _untold(keys, (key.id for key in news.keys), is_last)
+        news.tenants_gone += _untold(tenants, (tenant.name for tenant in news.tenants), is_last)
+        news.data_keys_gone += _untold(data_keys, (key.id for key in news.data_keys), is_last)
         for queue in news.queues:
             name = queue.tenant, queue.name
             before = self.queues.get(name)
@@ -144,8 +150,16 @@ class RemoteDefinitions:
         await self._ask(PutRotation(rotation))
 
 
-def _without(known: Iterable[Any], told: set[Any]) -> list[Any]:
-    return [name for name in known if name not in told]
+def _untold(names: dict[Any, None], told: Iterable[Any], is_last: bool) -> list[Any]:
+    """Of what these were told, what has gone: known when the last of it is here."""
+    if not names:
+        return []
+    for name in told:
+        names.pop(name, None)
+    gone = list(names) if is_last else []
+    if is_last:
+        names.clear()
+    return gone
 
 
 def _nothing() -> None:

@@ -27,6 +27,8 @@ class RemoteDocuments:
         self._changes: Counter[str] = Counter()
         self._followed: dict[str, list[set[str]]] = {}
         """By kind: what was asked to be filled."""
+        self._untold: dict[tuple[str, str], None] | None = None
+        """While all rows are told anew: those of which nothing was said yet."""
         self.are_far = True
         self.holder = holder
         self.are_shared = are_shared
@@ -57,12 +59,19 @@ class RemoteDocuments:
         """Whose it is now. What its last holder wrote is here when it is ours. Raises `PushqError`."""
         return _duty(await self._ask(TakeDuty(name, self.holder, hold_ms)))
 
-    def take(self, changed: list[Document], gone: list[tuple[str, str]], *, is_first: bool) -> None:
-        """Takes over what the backend tells. At the first of a connection it tells everything."""
+    def take(
+        self, changed: list[Document], gone: list[tuple[str, str]], *, is_first: bool, is_last: bool = True
+    ) -> None:
+        """Takes over what the backend tells. `is_first`: with it all rows are told anew, and those that are not among
+        them when that is complete, with `is_last`, have gone."""
         if is_first:
-            there = {(one.kind, one.name): one for one in changed}
-            gone = [place for place in self._rows if place not in there]
-            changed = [one for place, one in there.items() if self._rows.get(place) != one]
+            self._untold = dict.fromkeys(self._rows)
+        if self._untold is not None:
+            for one in changed:
+                self._untold.pop((one.kind, one.name), None)
+            changed = [one for one in changed if self._rows.get((one.kind, one.name)) != one]
+            if is_last:
+                gone, self._untold = [*gone, *self._untold], None
         for one in changed:
             assert one.data is not None, "of rows that went the names are told"
             self._rows[one.kind, one.name] = one

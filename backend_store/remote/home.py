@@ -82,6 +82,8 @@ class Home:
         self.moved = MovedQueues()
         self._store = store
         self._loop = asyncio.get_running_loop()
+        self._is_midway = self._is_anew = False
+        """Whether more of all definitions is to come; whether the connection began with all of them."""
         self._unknown: list[tuple[Place, str]] = []
         self._later: deque[Leases] = deque()
         """Frames that wait for a key, and those behind them."""
@@ -135,7 +137,11 @@ class Home:
 
     def defined(self, frame: Defined, *, is_first: bool) -> None:
         news = _news(frame.data)
-        if is_first:
+        is_begin = is_first and not self._is_midway and not frame.goes_on
+        if is_first and not self._is_midway:
+            self._is_anew = is_begin
+        self._is_midway = is_first and not frame.is_last
+        if is_begin:
             self.maps.clear()
             self.moved = MovedQueues()
         self.maps.update({one.uid: one for one in news.maps})
@@ -146,10 +152,10 @@ class Home:
         for uid in news.moved_gone:
             self.moved.forget(uid)
         if self.is_first:
-            self._store.defined(news, is_first=is_first)
+            self._store.defined(news, is_first=is_begin, is_last=frame.is_last)
         else:
-            self.adopted.told(news, is_first=is_first)
-        if is_first:
+            self.adopted.told(news, is_first=is_begin, is_open=not is_first)
+        if is_first and frame.is_last:
             self._loop.call_soon(self._reopened)
 
     def came_to_be(self, definition: QueueDefinition) -> None:
@@ -162,6 +168,10 @@ class Home:
         return [here for queue in self._store.of_uid(uid) if (here := queue.at(self)) is not None]
 
     def _reopened(self) -> None:
+        if self.is_first:
+            self._store.first_is_there()
+        else:
+            self.adopted.begin(is_anew=self._is_anew)
         unknown: dict[Place, list[str]] = {}
         for place, token in self._unknown:
             unknown.setdefault(place, []).append(token)
@@ -169,6 +179,7 @@ class Home:
             queue.line_opened(unknown.get(queue.place_there, ()))
 
     def lost(self) -> None:
+        self._is_midway = False
         self._later.clear()
         self._store.forget_looks()
         for queue in self.queues():

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -66,6 +66,7 @@ from backend_store.wire.store_frames import (
     Greeted,
     Greeting,
     GroupNews,
+    Known,
     Leases,
     Place,
     Publish,
@@ -91,6 +92,7 @@ log = structlog.get_logger("pushq.line")
 
 _NOT_BEGUN = frozenset(error.code for error in (Overloaded, Unavailable, NotDurable, StorageFull))
 """With these a backend refuses what it has not looked at: they say nothing of an earlier try."""
+NOTHING_KNOWN: Final = Known("", {})
 _GIVES_BACK = frozenset({"return", "unsent"})
 """What is done with messages that come again."""
 
@@ -102,7 +104,9 @@ class Owner(Protocol):
         """The leases that consumers here hold."""
 
     def greeted(self, frame: Greeted) -> None: ...
-    def defined(self, frame: Defined, *, is_first: bool) -> None: ...
+    def defined(self, frame: Defined, *, is_first: bool) -> None:
+        """`is_first`: the connection is new, and all that comes until one of them is the last belongs together."""
+
     def leased(self, frame: Leases) -> None: ...
     def ended(self, frame: Ended) -> None: ...
     def group_news(self, frame: GroupNews) -> None: ...
@@ -182,6 +186,8 @@ class Line:
         self._closed_at = self._loop.time()
         self.connections = 0
         """How often it was connected."""
+        self._known = NOTHING_KNOWN
+        """What was told of the definitions, and is not told again by a backend that has told it."""
         self._tasks = [
             self._loop.create_task(self._keep_connected(), name=f"line {shard}"),
             self._loop.create_task(self._sweep(), name=f"deadlines of line {shard}"),
@@ -289,7 +295,8 @@ class Line:
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
             held = [*_with_owed(self._owner.held(), self._owed)]
-            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms)))
+            greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms, self._known)
+            await connection.send(pack(greeting))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
             if isinstance(first, Turned):
@@ -327,7 +334,8 @@ class Line:
                 self._owner.tails(frame)
             case Defined():
                 self._owner.defined(frame, is_first=not self._is_open)
-                if not self._is_open:
+                self._known = (frame.known if frame.is_last else None) or NOTHING_KNOWN
+                if not self._is_open and frame.is_last:
                     self._opened()
             case Turned():
                 self._send_on(parsed(frame.leader))

@@ -438,9 +438,10 @@ class RemoteBackends:
         self.metadata.data_keys.ids = range(*frame.key_ids)
         self.definer = frame.metadata
 
-    def defined(self, news: News, *, is_first: bool) -> None:
-        gone = self.metadata.take(news, is_first=is_first)
-        self.documents.take(news.documents, news.documents_gone, is_first=is_first)
+    def defined(self, news: News, *, is_first: bool, is_last: bool = True) -> None:
+        """`is_first`: with it everything is told anew; `is_last`: with it that is complete."""
+        gone = self.metadata.take(news, is_first=is_first, is_last=is_last)
+        self.documents.take(news.documents, news.documents_gone, is_first=is_first, is_last=is_last)
         for definition in news.queues:
             self._redefined(definition)
         self.moves.told(news.queues, gone)
@@ -448,13 +449,16 @@ class RemoteBackends:
             self._deleted(definition)
         self._keyring.told(news)
         # The line that brought them counts as open from then on only.
-        self._loop.call_soon(self._defined_elsewhere, news.queues, gone, is_first)
+        self._loop.call_soon(self._defined_elsewhere, news.queues, gone)
 
-    def _defined_elsewhere(self, changed: list[QueueDefinition], gone: list[QueueDefinition], is_first: bool) -> None:
+    def _defined_elsewhere(self, changed: list[QueueDefinition], gone: list[QueueDefinition]) -> None:
         for home in self.homes[1:]:
             home.adopted.defined_elsewhere(changed, gone)
-            if is_first:
-                home.adopted.first_is_there()
+
+    def first_is_there(self) -> None:
+        """All that it has to tell is known, and it can be asked."""
+        for home in self.homes[1:]:
+            home.adopted.go_on()
 
     def has_new_key(self, ids: Collection[int]) -> bool:
         """Whether something is sealed with a key that this gateway cannot use yet."""

@@ -5,7 +5,7 @@ The rows know what changed of them lately, so a change costs what it changes, ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,8 @@ from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.recent import Recent
 from backend_store.model import ApiKey, QueueDefinition
 from backend_store.node.node import Node
+from backend_store.service.limits import DEFINITIONS_PER_FRAME_MAX
+from backend_store.wire.store_frames import Known
 
 
 class Definitions(msgspec.Struct):
@@ -40,6 +42,11 @@ class Definitions(msgspec.Struct):
     keys_used: dict[str, int] = {}
     rotation: StoredRotation | None = None
 
+    @property
+    def size(self) -> int:
+        """How many rows it has."""
+        return sum(len(getattr(self, name)) for name in self.__struct_fields__ if name != "rotation")
+
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)
 
@@ -58,18 +65,44 @@ class Told:
         """Of the metadata; while it stays, nothing but documents can be new."""
         self._rotation: StoredRotation | None = None
 
+    def go_on(self, node: Node, known: Known) -> Definitions | None:
+        """What has changed since a gateway was told that by an earlier connection; None where that is not known, so
+        that it has to hear everything."""
+        recents = _recents(node)
+        if known.era != _era(node) or known.versions.keys() != recents.keys():
+            return None
+        try:
+            found = _changes(node, known.versions)
+        except LeftBehind:
+            return None
+        self._note(node, found)
+        return found
+
+    def begin(self, node: Node) -> Definitions:
+        """Everything. What changes from here on is news, however long it takes to say."""
+        found = everything(node)
+        self._note(node, found)
+        return found
+
+    def known(self, node: Node) -> Known:
+        """What the gateway knows now."""
+        return Known(_era(node), self._versions or {})
+
     def news(self, node: Node) -> Definitions | None:
         """What is different from what was told before; it counts as told. It is asked for with each answer, so it must
         cost what was written, and not a look at all that there is. Raises `LeftBehind`."""
         metadata = node.metadata
         if metadata.version == self._version:
             return self.rows(node)
+        before = self._rotation
         found = everything(node) if self._versions is None else _changes(node, self._versions)
-        self._version = metadata.version
+        self._note(node, found)
+        return found if found or found.rotation is not before else None
+
+    def _note(self, node: Node, found: Definitions) -> None:
+        self._version = node.metadata.version
         self._versions = {kind: recent.version for kind, recent in _recents(node).items()}
-        changed = bool(found) or found.rotation is not self._rotation
         self._rotation = found.rotation
-        return found if changed else None
 
     def rows(self, node: Node) -> Definitions | None:
         """What is different of documents alone. None before everything was told once, too: that comes first. Raises
@@ -97,6 +130,24 @@ def everything(node: Node) -> Definitions:
         keys_used=dict(metadata.keys_used),
         rotation=metadata.data_keys.rotation,
     )
+
+
+def in_parts(whole: Definitions) -> Iterator[Definitions]:
+    """A turn's worth each. What queues are to be used with comes before them."""
+    size = DEFINITIONS_PER_FRAME_MAX
+    used = list(whole.keys_used.items())
+    for at in range(0, len(used), size):
+        yield Definitions(keys_used=dict(used[at : at + size]), rotation=whole.rotation)
+    for kind in ("keys", "tenants", "data_keys", "maps", "moved", "documents", "queues"):
+        rows = getattr(whole, kind)
+        for at in range(0, len(rows), size):
+            part = Definitions(rotation=whole.rotation)
+            setattr(part, kind, rows[at : at + size])
+            yield part
+
+
+def _era(node: Node) -> str:
+    return node.metadata.changes.now.era
 
 
 def _changes(node: Node, told: Mapping[str, int]) -> Definitions:

@@ -30,6 +30,8 @@ VISITOR_ASKS_MAX: Final = 512
 as are still free: alone 256."""
 VISITOR_OWN_ASKS_MAX: Final = 256
 """As above, beside them: those of operators, and those that the gateway has of its own."""
+DEFINITIONS_PER_FRAME_MAX: Final = 500
+"""Rows of the definitions that a gateway which has to hear of all of them is told at once."""
 KEY_IDS_PER_VISIT: Final = 10_000
 """Ids of data keys that a gateway may give out until it connects anew."""
 PULSES_PER_ASK_MAX: Final = 500

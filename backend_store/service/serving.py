@@ -147,7 +147,7 @@ class StoreService:
         elif visitor.link is not None:
             visitor.link.abort()  # the newer connection wins
             visitor.depart()
-        unknown = visitor.arrive(link, greeting.held)
+        unknown = visitor.arrive(link, greeting.held, greeting.known)
         self.is_empty.clear()
         ids = self.store.node.metadata.data_keys.reserve(KEY_IDS_PER_VISIT)
         node = self.store.node

@@ -33,12 +33,10 @@ from backend_store.model import (
     QueueDefinition,
     Unavailable,
 )
-from backend_store.node.node import Node
 from backend_store.node.turned_away import on_the_move
 from backend_store.node.view import View
 from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
-from backend_store.service.definitions import Definitions, LeftBehind, Told
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
 from backend_store.service.limits import (
     LEASES_PER_LOOK_MAX,
@@ -48,18 +46,19 @@ from backend_store.service.limits import (
 )
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
+from backend_store.service.telling import Telling
 from backend_store.tracing import TRACE, Served
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     Answered,
     Asks,
     Bits,
-    Defined,
     Ended,
     Grouped,
     GroupNews,
     Handed,
     Idle,
+    Known,
     Place,
     Placed,
     Publish,
@@ -104,7 +103,8 @@ class Visitor:
     def __init__(self, service: StoreService, name: str):
         self.name = name
         self.link: Link | None = None
-        self.told = Told()
+        self._telling: Telling | None = None
+        """Of the definitions; None while it is away."""
         self._service = service
         self._store = service.store
         self._loop = asyncio.get_running_loop()
@@ -143,10 +143,13 @@ class Visitor:
 
     # ---------------------------------------------------------------------------------------------- coming and going
 
-    def arrive(self, link: Link, held: list[tuple[Place, str, Bits]]) -> list[tuple[Place, str]]:
-        """It is here, and holds these leases from before. Those that nobody knows here are the answer."""
+    def arrive(
+        self, link: Link, held: list[tuple[Place, str, Bits]], known: Known | None = None
+    ) -> list[tuple[Place, str]]:
+        """It is here, and holds these leases from before. Those that nobody knows here are the answer. `known`: see
+        `Greeting`."""
         self.link = link
-        self.told = Told()
+        self._telling = Telling(self._store.node, link, known, self._flush_soon)
         self._clear()
         kept = {token: to_bits(bits) for _, token, bits in held}
         for token, (grant, lease, _) in list(self._leases.items()):
@@ -187,6 +190,9 @@ class Visitor:
     def depart(self) -> list[tuple[Grant, Lease]]:
         """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""
         self.link = None
+        if self._telling is not None:
+            self._telling.break_off()
+        self._telling = None
         self._has_heard.set()
         unsent = [(grant, lease) for grant in self._grants.values() for lease in grant.pending]
         for grant in self._grants.values():
@@ -209,6 +215,8 @@ class Visitor:
         if self.link is None:
             return
         self._has_heard.clear()
+        if self._telling is not None and self._telling.is_midway:
+            self._telling.break_off()
         self.link.send(pack(Turned(_TURNED, leader)))
 
     async def finish(self) -> None:
@@ -477,6 +485,8 @@ class Visitor:
 
     def room(self) -> None:
         """The connection takes bytes again."""
+        if self._telling is not None:
+            self._telling.room()
         for grant in list(self._grants.values()):
             if grant.wants() > 0:
                 counter_of(grant.queue).add(grant)
@@ -589,22 +599,13 @@ class Visitor:
 
     def tell_definitions(self) -> None:
         """Says what changed of the definitions, before anything that follows from it."""
-        self._tell(self.told.news)
+        if self._telling is not None:
+            self._telling.definitions()
 
     def tell_documents(self) -> None:
         """As above, of documents alone."""
-        self._tell(self.told.rows)
-
-    def _tell(self, ask: Callable[[Node], Definitions | None]) -> None:
-        if self.link is None:
-            return
-        try:
-            news = ask(self._store.node)
-        except LeftBehind:  # by its next connection it is told everything
-            self.link.abort()
-            return
-        if news is not None:
-            self.link.send(pack(Defined(False, raw(news))))
+        if self._telling is not None:
+            self._telling.documents()
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:
@@ -614,6 +615,8 @@ class Visitor:
     def flush(self) -> None:
         """Says what there is to say."""
         self._is_flushing = False
+        if self._telling is not None and self._telling.is_midway:
+            return  # until that is complete
         link, had_room = self.link, self.has_room
         if link is not None:
             if self._placed or self._judged:

@@ -192,6 +192,14 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
 # ------------------------------------------------------------------------------------------------- of a gateway
 
 
+class Known(NamedTuple):
+    """What a gateway was told of the definitions: by which life of a shard's metadata, and as of which version of each
+    kind of rows. Another leader is another life."""
+
+    era: str
+    versions: dict[str, int]
+
+
 class Greeting(_Frame, frozen=True, tag="greeting"):
     """Who comes, for which shard, and what it still holds from before: place, token, bits."""
 
@@ -201,6 +209,9 @@ class Greeting(_Frame, frozen=True, tag="greeting"):
     held: list[tuple[Place, str, Bits]]
     waits_ms: int = 0
     """For so long it may be kept waiting for this backend to lead the shard: who led it before sent it here."""
+    known: Known | None = None
+    """By an earlier connection. None: a gateway of an earlier version, which takes the first that it is told for
+    all."""
 
 
 class Operating(_Frame, frozen=True, tag="operating"):
@@ -311,10 +322,17 @@ class Tails(_Frame, frozen=True, tag="tails"):
 
 
 class Defined(_Frame, frozen=True, tag="defined"):
-    """What changed of the definitions: see `service.definitions`. `is_whole`: forget what you had."""
+    """What changed of the definitions: see `service.definitions`. By a new connection it is all that there is, unless
+    it `goes_on`. `is_whole` says nothing; backends of earlier versions sent it, too."""
 
     is_whole: bool
     data: msgspec.Raw
+    is_last: bool = True
+    """Whether it is complete. Otherwise more of all that there is follows: what is not in it may have gone, or not."""
+    goes_on: bool = False
+    """By a new connection: it is what has changed since that which the gateway said that it knows."""
+    known: Known | None = None
+    """What it knows with this, to be said when it connects anew."""
 
 
 class Answered(_Frame, frozen=True, tag="answered"):

@@ -313,6 +313,7 @@ GROUPS = (
             "backend_store.service.limits:LEASES_PER_LOOK_MAX": "",
             "backend_store.service.limits:VISITOR_ASKS_MAX": "",
             "backend_store.service.limits:VISITOR_OWN_ASKS_MAX": "",
+            "backend_store.service.limits:DEFINITIONS_PER_FRAME_MAX": "",
             "backend_store.service.limits:KEY_IDS_PER_VISIT": "",
             "backend_store.service.limits:SHARED_TICKETS_MAX": "",
             "backend_store.service.limits:ACT_SECONDS_MAX": "",

@@ -1,0 +1,104 @@
+"""What a gateway is told of the definitions by one connection: what it does not know, and from then on what changes.
+
+A gateway that knows nothing has to hear of everything. With many queues that takes a while: a turn's worth is said at a
+time, and others have their turns meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from backend_store.node.node import Node
+from backend_store.service.definitions import Definitions, LeftBehind, Told, in_parts
+from backend_store.service.limits import DEFINITIONS_PER_FRAME_MAX, VISITOR_OUTBOX_BYTES_MAX
+from backend_store.wire.store_frames import Defined, Known, pack, raw
+
+if TYPE_CHECKING:
+    from backend_store.service.serving import Link
+
+
+class Telling:
+    """See the file's first sentence."""
+
+    def __init__(self, node: Node, link: Link, known: Known | None, on_complete: Callable[[], None]):
+        """`known`: what the gateway knows by its own word; see `Greeting`. `on_complete`: it was told everything."""
+        self._node = node
+        self._link = link
+        self._known = known
+        self._on_complete = on_complete
+        self._loop = asyncio.get_running_loop()
+        self._told = Told()
+        self._has_begun = False
+        self._parts: Iterator[Definitions] | None = None
+        """What is still to be said of everything."""
+        self._waits_for_room = self._is_over = False
+
+    @property
+    def is_midway(self) -> bool:
+        """The gateway has heard of a part: of anything else it could make nothing."""
+        return self._parts is not None
+
+    def definitions(self) -> None:
+        """Says what the gateway does not know, before anything that follows from it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin()
+        elif not self.is_midway:
+            self._go_on(self._told.news)
+
+    def documents(self) -> None:
+        """As above, of documents alone."""
+        if self._has_begun and not self.is_midway:
+            self._go_on(self._told.rows)
+
+    def room(self) -> None:
+        """The connection takes bytes again."""
+        if self._waits_for_room:
+            self._waits_for_room = False
+            self._say_part()
+
+    def break_off(self) -> None:
+        """Says nothing more of everything: it is said by the next connection."""
+        self._is_over = True
+
+    def _begin(self) -> None:
+        if self._known is not None and (changes := self._told.go_on(self._node, self._known)) is not None:
+            self._say(changes, goes_on=True)
+            return
+        whole = self._told.begin(self._node)
+        if self._known is None or whole.size <= DEFINITIONS_PER_FRAME_MAX:
+            self._say(whole)
+            return
+        self._parts = in_parts(whole)
+        self._say_part()
+
+    def _say_part(self) -> None:
+        if self._is_over or self._parts is None:
+            return
+        if self._link.waiting_bytes >= VISITOR_OUTBOX_BYTES_MAX:
+            self._waits_for_room = True
+            return
+        if (part := next(self._parts, None)) is not None:
+            self._link.send(pack(Defined(False, raw(part), is_last=False)))
+            self._loop.call_soon(self._say_part)
+            return
+        self._parts = None
+        self._go_on(self._told.news, is_last=True)
+        self._on_complete()
+
+    def _go_on(self, ask: Callable[[Node], Definitions | None], *, is_last: bool = False) -> None:
+        """`is_last`: of everything; it is said also where nothing has changed meanwhile."""
+        try:
+            news = ask(self._node)
+        except LeftBehind:  # by its next connection it hears of everything
+            self._link.abort()
+            return
+        if news is None and is_last:
+            news = Definitions(rotation=self._node.metadata.data_keys.rotation)
+        if news is not None:
+            self._say(news)
+
+    def _say(self, news: Definitions, *, goes_on: bool = False) -> None:
+        self._link.send(pack(Defined(False, raw(news), goes_on=goes_on, known=self._told.known(self._node))))
