@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from backend_store.client.metadata import MetadataService, MovedQueue, Tenant
-from backend_store.model import ApiKey, PushqError, QueueDefinition, Quotas
+from backend_store.client.metadata import Definitions, MetadataService, Tenant
+from backend_store.model import ApiKey, PushqError, Quotas
 from gateway.catalogue import Catalogue
 from gateway.lists import Lists
 
@@ -60,14 +60,15 @@ class RemoteDefinitions:
         self,
         store: Host,
         service: MetadataService,
-        queues: Mapping[tuple[str, str], QueueDefinition],
-        moved: Mapping[int, MovedQueue],
+        here: Definitions,
     ) -> None:
+        """`here`: of this process' own store."""
         self._store = store
         self._service = service
-        self.queues = queues
+        self.queues = here.queues
+        self.of_tenant = here.of_tenant
         self.keys_used: Mapping[str, int] = {}
-        self.moved = moved
+        self.moved = here.moved
         lists = store.lists
         self.keys: Mapping[str, ApiKey] = Known(
             store.keys_known,

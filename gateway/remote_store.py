@@ -107,7 +107,7 @@ class RemoteStore(Store):
             clock_ms=clock_ms,
             lost_sight=lambda: self._doubt(*self.node.metadata.queues),
         )
-        self._definitions = RemoteDefinitions(self, service, self.node.metadata.queues, self.node.metadata.moved)
+        self._definitions = RemoteDefinitions(self, service, self.node.metadata)
         self._tasks: list[asyncio.Task[None]] = []
         self._in_doubt: dict[Name, int] = {}
         """Queues that lie here and may not be what they were, until the service has answered; by the number of the

@@ -197,9 +197,8 @@ class EmbeddedStore:
 
     def names(self, tenant: str | None = None) -> Iterator[tuple[str, str]]:
         """(tenant, name) of every queue, and of the companions that hold something; of all tenants, those here."""
-        for definition in self.node.metadata.queues.values():
-            if tenant is not None and definition.tenant != tenant:
-                continue
+        metadata = self.node.metadata
+        for definition in metadata.queues.values() if tenant is None else metadata.of_tenant(tenant):
             yield definition.tenant, definition.name
             held = [partition.state.views for partition in self.node.queues.of(definition).all]
             for suffix, view in COMPANION_VIEWS.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from backend_store.metadata.changes import Change, Moment, News
@@ -45,6 +45,9 @@ class Definitions(Protocol):
     @property
     def moved(self) -> Mapping[int, MovedQueue]:
         """By uid: queues whose messages are on their way to another one."""
+
+    def of_tenant(self, tenant: str) -> Sequence[QueueDefinition]:
+        """Its queues, at the cost of those."""
 
     async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
         """`instead_of`: only while the key is still that, or None for a new one. Raises `NotFound` and `Conflict` where

@@ -531,8 +531,8 @@ class EmbeddedQueue:
             return Letters(views.all, wanted, to)
         dead = [partition.view(VIEW_DEAD) for partition in self._partitions.all]
         dead += [p.view(VIEW_OUTBOX) for p in self._partitions.all if VIEW_OUTBOX in p.views]  # wait for another queue
-        definitions = self._node.metadata.queues.values()
-        is_named = any(d.tenant == self.tenant and d.config.dead_letter_queue == self.name for d in definitions)
+        definitions = self._node.metadata.of_tenant(self.tenant)
+        is_named = any(one.config.dead_letter_queue == self.name for one in definitions)
         has_some = is_named or any(partition.state.letters is not False for partition in self._partitions.all)
         inherited = is_named or to is not None or getattr(wanted, "reason", None) == Reason.QUEUE_DELETED
         return Letters([*views.all, *dead] if own and has_some and views is not None else dead, wanted, to, inherited)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from backend_store.metadata.recent import Rows
+from backend_store.metadata.queue_rows import QueueRows
 from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
 
 HERE: Final = Whereabouts("", 0)
@@ -22,9 +22,7 @@ class Elsewhere:
     """See the file's first sentence. In memory; who changes it has written the rows."""
 
     def __init__(self, definitions: Iterable[QueueDefinition]) -> None:
-        self.by_name: Rows[tuple[str, str], QueueDefinition] = Rows(
-            ((one.tenant, one.name), one) for one in definitions
-        )
+        self.by_name = QueueRows(definitions)
         self.shards = 1
         """How many there are to choose from in the home cluster; with one, all of its queues are here."""
         self._queues = Counter(one.place for one in self.by_name.values())

@@ -22,6 +22,7 @@ from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.limits import MOVED_PER_TENANT_MAX
 from backend_store.metadata.moved import MovedQueue, MovedQueues
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
+from backend_store.metadata.queue_rows import QueueRows
 from backend_store.metadata.recent import Rows
 from backend_store.metadata.relocation import Change as Step
 from backend_store.metadata.relocation import as_known_in
@@ -94,19 +95,18 @@ class Metadata:
         self.version = 0
         """Another one whenever something of this was written; which rows that changed, the rows know."""
         self._turn = asyncio.Lock()
-        queues: dict[tuple[str, str], QueueDefinition] = {}
         self.keys: Rows[str, ApiKey] = Rows((key.id, key) for key in _load(engine, KEYS, ApiKey))
         self.keys_used: Rows[str, int] = Rows((used.key_id, used.at_ms) for used in _load(engine, KEYS_USED, KeyUse))
         """Key id → when it was last used, to the minute, as far as it was written down."""
         tenants = [Tenant(TENANT_DEFAULT, 0), *_load(engine, TENANTS, Tenant)]
         self.tenants: Rows[str, Tenant] = Rows((tenant.name, tenant) for tenant in tenants)
         configs: dict[bytes, QueueConfig] = {}
-        for definition in _load(engine, QUEUES, QueueDefinition):
+        definitions = _load(engine, QUEUES, QueueDefinition)
+        for definition in definitions:
             # Thousands of queues have few configs between them, and nobody changes one in place.
             config = configs.setdefault(_encode(definition.config), definition.config)
             msgspec.structs.force_setattr(definition, "config", config)
-            queues[definition.tenant, definition.name] = definition
-        self.queues: Rows[tuple[str, str], QueueDefinition] = Rows(queues)
+        self.queues = QueueRows(definitions)
         self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
         """Queues that are defined here, and whose messages lie in other shards."""
         self.lane: int | None = None
@@ -202,6 +202,10 @@ class Metadata:
         """A queue that is defined here, wherever its messages lie."""
         # Of a queue that moved away the row here says only what is left of it.
         return self.elsewhere.by_name.get((tenant, name)) or self.queues.get((tenant, name))
+
+    def of_tenant(self, tenant: str) -> list[QueueDefinition]:
+        """Its queues that lie here."""
+        return self.queues.of_tenant(tenant)
 
     def _check_quota(self, tenant: str) -> None:
         allowed = self.tenants[tenant].quotas.queues if tenant in self.tenants else None
@@ -612,7 +616,7 @@ class Metadata:
                 raise NotFound(f"there is no tenant {name!r}")
             if name == TENANT_DEFAULT:
                 raise Conflict("tenant 'default' always exists")
-            held = [q for t, q in (*self.queues, *self.elsewhere.by_name) if t == name]
+            held = [one.name for rows in (self.queues, self.elsewhere.by_name) for one in rows.of_tenant(name)]
             if held:
                 queues = counted(len(held), "queue")
                 raise Conflict(f"tenant {name!r} still has {queues}, {held[0]!r} among them; delete them first")

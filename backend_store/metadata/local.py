@@ -34,7 +34,7 @@ class LocalMetadata:
         return self._read(self._metadata.queues.get((tenant, name)))
 
     async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:
-        mine = (queue for queue in self._metadata.queues.values() if queue.tenant == tenant)
+        mine = self._metadata.of_tenant(tenant)
         return _page(mine, lambda queue: queue.name, after, limit)
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[QueueDefinition, bool]:

@@ -14,6 +14,7 @@ import msgspec
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedQueue
+from backend_store.metadata.queue_rows import NamesByTenant
 from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.spread import Spread
@@ -66,6 +67,7 @@ class RemoteDefinitions:
         self._ask = ask
         self._moved = moved
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
+        self._by_tenant = NamesByTenant()
         self.keys: dict[str, ApiKey] = {}
         self.keys_used: dict[str, int] = {}
         self.tenants: dict[str, Tenant] = {}
@@ -97,11 +99,14 @@ class RemoteDefinitions:
             before = self.queues.get(name)
             self.spread.put(before, queue)
             self.queues[name] = queue
+            if before is None:
+                self._by_tenant.put(*name)
             if before is not None and before.uid != queue.uid:
                 gone.append(before)
         for name in news.queues_gone:
             if (before := self.queues.pop(name, None)) is not None:
                 self.spread.remove(before)
+                self._by_tenant.remove(*name)
                 gone.append(before)
         self.keys.update({key.id: key for key in news.keys})
         self.tenants.update({tenant.name: tenant for tenant in news.tenants})
@@ -124,6 +129,9 @@ class RemoteDefinitions:
         if found is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return found
+
+    def of_tenant(self, tenant: str) -> list[QueueDefinition]:
+        return [self.queues[name] for name in self._by_tenant.of(tenant)]
 
     async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
         await self._ask(PutKey(key, instead_of))

@@ -303,9 +303,8 @@ class RemoteBackends:
         """Queues, and of one tenant the companions that hold something. Raises `LookingUp`."""
         if tenant is not None:
             self._looks.check_tenant(tenant, self.homes)
-        for definition in list(self.metadata.queues.values()):
-            if tenant is not None and definition.tenant != tenant:
-                continue
+        definitions = self.all_definitions() if tenant is None else self.metadata.of_tenant(tenant)
+        for definition in definitions:
             yield definition.tenant, definition.name
             for suffix in COMPANION_VIEWS if tenant is not None else ():
                 if self._looks.holds(Place(definition.tenant, definition.name + suffix, definition.uid)):

@@ -190,14 +190,14 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
     store.dropped.update(asked.moved)
     while len(store.dropped) > DROPPED_KNOWN_MAX:
         del store.dropped[next(iter(store.dropped))]
-    gone, queues = set(asked.uids), store.node.metadata.queues
-    for name, uid in [(name, one.uid) for name, one in queues.items() if one.uid in gone]:
-        if (now := queues.get(name)) is not None and now.uid == uid:
+    queues = store.node.metadata.queues
+    for uid in asked.uids:
+        if (own := queues.of(uid)) is not None:
             with contextlib.suppress(QueueNotFound):
-                await store.delete_queue(*name)
+                await store.delete_queue(own.tenant, own.name)
     refused: PushqError | None = None
     for uid, version in asked.moved:
-        own = next((one for one in queues.values() if one.uid == uid), None)
+        own = queues.of(uid)
         if own is not None and own.takes_none and own.version <= version:  # else it has come back meanwhile
             try:
                 await drop_left(store, own)
@@ -214,10 +214,14 @@ async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
         return []
     metadata = store.node.metadata
     _check_defines(metadata)
-    every = {**metadata.queues, **metadata.elsewhere.by_name}.values()
     cluster, shard = asked.cluster, asked.shard
-    there = {one.uid for one in every if cluster is None or lies_in(one, cluster, shard)}
-    return [uid for uid in asked.uids if uid not in there]
+
+    def is_there(uid: int) -> bool:
+        found = metadata.elsewhere.by_name.of(uid) or metadata.queues.of(uid)
+        known = metadata.defined(found.tenant, found.name) if found is not None else None
+        return known is not None and known.uid == uid and (cluster is None or lies_in(known, cluster, shard))
+
+    return [uid for uid in asked.uids if not is_there(uid)]
 
 
 DELETED: Final = 1 << 62

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -287,9 +286,8 @@ async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
 
 
 async def _take_pulses(store: EmbeddedStore, asked: TakePulses) -> list[tuple[int, Pulse]]:
-    later = (one for one in store.node.metadata.queues.values() if one.uid > asked.after)
     found = []
-    for definition in heapq.nsmallest(PULSES_PER_ASK_MAX, later, key=lambda one: one.uid):
+    for definition in store.node.metadata.queues.after(asked.after, PULSES_PER_ASK_MAX):
         queue = store.here(definition.tenant, definition.name)
         pulses = queue.extras.get("pulses")
         if pulses is None:

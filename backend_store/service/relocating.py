@@ -255,8 +255,8 @@ def _known(store: EmbeddedStore, tenant: str, name: str) -> QueueDefinition:
 def _others(store: EmbeddedStore, known: QueueDefinition) -> list[QueueDefinition]:
     """The tenant's other queues."""
     metadata = store.node.metadata
-    every = {**metadata.queues, **metadata.elsewhere.by_name}.values()
-    return [one for one in every if one.tenant == known.tenant and one.name != known.name]
+    every = [*metadata.queues.of_tenant(known.tenant), *metadata.elsewhere.by_name.of_tenant(known.tenant)]
+    return [one for one in {one.name: one for one in every}.values() if one.name != known.name]
 
 
 def _check_defines(store: EmbeddedStore) -> None:

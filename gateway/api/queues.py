@@ -219,8 +219,8 @@ def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) ->
 
 def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
     """A queue that others name must not go unseen: their dead letters would have nowhere to go."""
-    for definition in gateway.store.metadata.queues.values():
-        if definition.tenant == tenant and definition.name != name:
+    for definition in gateway.store.metadata.of_tenant(tenant):
+        if definition.name != name:
             for setting in ("dead_letter_queue", "colocate_with"):
                 if getattr(definition.config, setting) == name:
                     raise Conflict(

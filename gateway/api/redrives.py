@@ -64,8 +64,8 @@ def _check(given: RedriveBody) -> None:
 def _is_named(gateway: Gateway, queue: Queue) -> bool:
     """Whether other queues have their dead letters go to this one."""
     return any(
-        definition.tenant == queue.tenant and definition.config.dead_letter_queue == queue.name
-        for definition in gateway.store.metadata.queues.values()
+        definition.config.dead_letter_queue == queue.name
+        for definition in gateway.store.metadata.of_tenant(queue.tenant)
     )
 
 

@@ -125,6 +125,20 @@ async def test_a_change_of_one_definition_costs_no_look_at_the_others(store: Rem
     store.metadata.queues, store._queues = definitions, queues
 
 
+async def test_a_tenants_queues_are_listed_without_a_look_at_those_of_others(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store._looks, "check_tenant", lambda tenant, homes: None)
+    few = [QueueDefinition(100 + number, "few", name, QueueConfig(), 0, 1) for number, name in enumerate("abc")]
+    store.defined(Definitions(queues=few), is_first=False)
+    anew = msgspec.structs.replace(few[2], uid=200)
+    store.defined(Definitions(queues=[anew], queues_gone=[("few", "a"), ("t", "q1")]), is_first=False)
+    store.metadata.queues, definitions = Untouched(store.metadata.queues), store.metadata.queues
+    assert list(store.names("few")) == [("few", "b"), ("few", "c")]
+    assert store.metadata.of_tenant("few") == [few[1], anew] and store.metadata.of_tenant("nobody") == []
+    store.metadata.queues = definitions
+
+
 async def test_what_a_new_connection_does_not_tell_of_has_gone(store: RemoteBackends) -> None:
     used = [store.here("t", f"q{uid}") for uid in (1, 2, 3)]
     deleted: list[RemoteQueue] = []
