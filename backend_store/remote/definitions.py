@@ -41,11 +41,30 @@ class DataKeyRows:
 
     def __init__(self) -> None:
         self.by_id: dict[int, DataKey] = {}
+        self._ids_of: dict[int, dict[int, None]] = {}
+        """By the queue's uid."""
         self.rotation: StoredRotation | None = None
         self.ids = range(0)
         """That this gateway may give out."""
         self.on_used_up: Callable[[], None] = _nothing
         """Told when it has given out all of them: it gets more when it connects anew."""
+
+    def put(self, key: DataKey) -> None:
+        if (before := self.by_id.get(key.id)) is not None and before.uid != key.uid:
+            self.remove(key.id)
+        self.by_id[key.id] = key
+        self._ids_of.setdefault(key.uid, {})[key.id] = None
+
+    def remove(self, key_id: int) -> None:
+        if (key := self.by_id.pop(key_id, None)) is not None:
+            ids = self._ids_of[key.uid]
+            del ids[key_id]
+            if not ids:
+                del self._ids_of[key.uid]
+
+    def ids_of(self, uid: int) -> list[int]:
+        """The keys of one queue."""
+        return list(self._ids_of.get(uid, ()))
 
     def new_id(self) -> int:
         """An id that no key has had. Raises `Unavailable`."""
@@ -110,15 +129,14 @@ class RemoteDefinitions:
                 gone.append(before)
         self.keys.update({key.id: key for key in news.keys})
         self.tenants.update({tenant.name: tenant for tenant in news.tenants})
-        self.data_keys.by_id.update({key.id: key for key in news.data_keys})
-        others: tuple[tuple[list[Any], dict[Any, Any]], ...] = (
-            (news.keys_gone, self.keys),
-            (news.tenants_gone, self.tenants),
-            (news.data_keys_gone, self.data_keys.by_id),
-        )
-        for names, rows in others:
-            for one in names:
-                rows.pop(one, None)
+        for key_id in news.keys_gone:
+            self.keys.pop(key_id, None)
+        for tenant in news.tenants_gone:
+            self.tenants.pop(tenant, None)
+        for data_key in news.data_keys:
+            self.data_keys.put(data_key)
+        for gone_id in news.data_keys_gone:
+            self.data_keys.remove(gone_id)
         self.keys_used.update(news.keys_used)
         self.data_keys.rotation = news.rotation
         return gone

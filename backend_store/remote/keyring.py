@@ -71,7 +71,7 @@ class Keyring:
         `LookingUp` while the key is on its way."""
         if self._unlearnt is None or self._learning is None or queue.uid in self._keyed or not queue.config.encrypted:
             return
-        ids = [key.id for key in self._metadata.data_keys.by_id.values() if key.uid == queue.uid]
+        ids = self._metadata.data_keys.ids_of(queue.uid)
         if not ids or self._learning.lacks(ids):
             self._unlearnt.check(queue.uid, f"the key of queue {queue.name!r}")
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -81,9 +83,12 @@ class PulseBook:
             self._at = self._loop.time()
         before = self._pulses
         found: dict[int, Pulse] = {}
-        for uid, pulse in (row for page in pages for row in page.items()):
-            found[uid] = _both(found[uid], pulse) if uid in found else pulse  # of two lanes
-        self._pulses = {uid: known if (known := before.get(uid)) == one else one for uid, one in found.items()}
+        async for some in _portions(row for page in pages for row in page.items()):
+            found.update((uid, _both(found[uid], pulse) if uid in found else pulse) for uid, pulse in some)  # two lanes
+        kept: dict[int, Pulse] = {}
+        async for some in _portions(found.items()):
+            kept.update((uid, known if (known := before.get(uid)) == one else one) for uid, one in some)
+        self._pulses = kept
 
     async def _ask_of(self, home: Home) -> dict[int, Pulse]:
         """Of one shard, by the clock of `steady_ms`; while nobody leads that, what was known last stays."""
@@ -102,6 +107,14 @@ class PulseBook:
                 after = page[-1][0]
         except PushqError:
             return self._of_home.get(home, {})
+
+
+async def _portions(rows: Iterable[tuple[int, Pulse]]) -> AsyncIterator[list[tuple[int, Pulse]]]:
+    """As many as one page has, with others' turns between: those of very many queues must hold nobody up."""
+    rest = iter(rows)
+    while some := list(islice(rest, PULSES_PER_ASK_MAX)):
+        yield some
+        await asyncio.sleep(0)
 
 
 def _earlier(pulse: Pulse, ahead_ms: int) -> Pulse:

@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from backend_store.client.pulses import Pulse
 from backend_store.client.streams import Gap
 from backend_store.core.receipts import TokenFields, group_field, make_token
 from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
+from backend_store.metadata.data_keys import DataKey
 from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
-from backend_store.remote import streams
+from backend_store.remote import pulses, streams
+from backend_store.remote.home import Home
 from backend_store.remote.leases import Stock, Unassigned
 from backend_store.remote.limits import GAPS_KEPT
+from backend_store.remote.pulses import PulseBook
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteGroup, RemoteStream
@@ -147,6 +151,51 @@ async def test_what_a_new_connection_does_not_tell_of_has_gone(store: RemoteBack
     store.defined(Definitions(queues=[used[0].definition, anew]), is_first=True)
     assert deleted == used[1:]
     assert set(store.metadata.queues) == {("t", "q1"), ("t", "q2")}
+
+
+async def test_a_queues_data_keys_are_found_without_a_look_at_all(store: RemoteBackends) -> None:
+    """The first publish to each encrypted queue asks for them."""
+    keys = [DataKey(number, "t", uid, "master", b"wrapped", 0, 0) for number, uid in enumerate((1, 2, 1), 1)]
+    rows = store.metadata.data_keys
+    store.defined(Definitions(data_keys=keys), is_first=False)
+    rows.by_id, by_id = Untouched(rows.by_id), rows.by_id
+    assert rows.ids_of(1) == [1, 3] and rows.ids_of(3) == []
+    given_anew = msgspec.structs.replace(keys[1], uid=3)
+    store.defined(Definitions(data_keys=[given_anew], data_keys_gone=[1, 9]), is_first=False)
+    assert (rows.ids_of(1), rows.ids_of(2), rows.ids_of(3)) == ([3], [], [2])
+    rows.by_id = by_id
+
+
+async def test_pulses_of_many_queues_are_taken_over_bit_by_bit(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway with series once stood still for a moment every other second."""
+    monkeypatch.setattr(pulses, "PULSES_PER_ASK_MAX", 10)
+    book, pulse = PulseBook(store), Pulse(1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    answers = [dict.fromkeys(range(100), pulse), {uid: pulse._replace(ready=uid) for uid in range(100)}]
+
+    async def answered(home: Home) -> dict[int, Pulse]:
+        return dict(answers[0])
+
+    monkeypatch.setattr(book, "_ask_of", answered)
+    turns, is_over = 0, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await book._ask()
+    assert turns > 10
+    before = dict(book._pulses)
+    answers.pop(0)
+    await book._ask()
+    is_over = True
+    await counting
+    assert [one.ready for one in book._pulses.values()] == list(range(100))
+    assert book._pulses[1] is before[1], "what is the same stays the same"
 
 
 @pytest.mark.parametrize("suffix", [".dead", ".late"])
