@@ -60,9 +60,8 @@ class StoredQuotas:
         touched = self._touches.take()
         if touched is None or tenants != self._held.keys():
             self._held, self._queues = dict.fromkeys(tenants, 0), {}
-            for (tenant, name), definition in list(self._store.metadata.queues.items()):
-                if tenant in tenants:
-                    self._queues[definition.uid] = tenant, name, 0
+            for tenant in tenants:
+                self._queues |= {one.uid: (tenant, one.name, 0) for one in self._store.metadata.of_tenant(tenant)}
             touched = set(self._queues)
         for number, uid in enumerate(touched & self._queues.keys()):
             tenant, name, before = self._queues[uid]

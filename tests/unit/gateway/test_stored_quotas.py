@@ -38,6 +38,24 @@ async def test_what_a_tenants_queues_hold_together_counts_dead_letters_too(store
     assert stored.full == {}
 
 
+async def test_queues_of_tenants_without_a_quota_are_not_looked_at(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a queue was made, of whatever tenant, all of them were."""
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=1_000))
+    stored = StoredQuotas(store)
+    queue, _ = await store.create_queue("acme", "q", QueueConfig())
+    await published(queue, MESSAGE)
+    for number in range(20):
+        await store.create_queue("default", f"q{number}", QueueConfig())
+    rows = type(store.metadata.queues)
+    with monkeypatch.context() as patched:
+        for look in ("__iter__", "keys", "values", "items"):
+            patched.setattr(rows, look, None)
+        await stored.look()
+    assert set(stored.full) == {"acme"} and stored.looked_at == 1
+
+
 async def test_only_queues_that_something_happened_to_are_added_up_again(store: Store, clock: Clock) -> None:
     await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=1_000_000))
     stored = StoredQuotas(store)

@@ -25,7 +25,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions
 from backend_store.service.groups import Opened
-from backend_store.wire.store_frames import Ended, Settles, from_gateway, of_bits
+from backend_store.wire.store_frames import Defined, Ended, Settles, from_backend, from_gateway, of_bits, pack, raw
 from tests.support.chunks import any_chunk, chunk_state
 from tests.support.world import Consumer
 
@@ -127,6 +127,15 @@ async def test_a_change_of_one_definition_costs_no_look_at_the_others(store: Rem
     assert deleted == used[1:3], "one whose name another one has now, and one that is gone"
     assert store.here("t", "q2").uid == QUEUES + 1
     store.metadata.queues, store._queues = definitions, queues
+
+
+async def test_the_first_word_of_a_backend_of_an_earlier_version_is_all_there_is(store: RemoteBackends) -> None:
+    """It says neither that more follows nor that it goes on."""
+    home, queues = store.first, [one for one in store.all_definitions() if one.uid in (1, 2)]
+    heard = from_backend(pack(("defined", False, raw(Definitions(queues=queues)))))
+    assert isinstance(heard, Defined)
+    home.defined(heard, is_first=True)
+    assert set(store.metadata.queues) == {("t", "q1"), ("t", "q2")}
 
 
 async def test_a_tenants_queues_are_listed_without_a_look_at_those_of_others(
