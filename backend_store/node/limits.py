@@ -21,6 +21,8 @@ LOOK_SLICE_SECONDS = 0.0003
 LOOK_PAUSE_SECONDS = 0.003
 """How long it steps back then, where others are at work."""
 SPACE_CHECK_SECONDS = 1.0
+FAILED_TICK_MS = 1_000
+"""How long after a fault of ours the clock of a queue is looked at again."""
 VERIFY_AT_START_BYTES_MAX = 1 << 30
 """A bigger file is not read through before serving; entries are verified whenever they are read."""
 READS_PER_TAKE_MAX = 64

@@ -31,7 +31,7 @@ from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.ledger import Counted, LedgerBook
-from backend_store.node.limits import SPACE_CHECK_SECONDS
+from backend_store.node.limits import FAILED_TICK_MS, SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.rows import TIMED, replicas_in
@@ -313,10 +313,12 @@ class Node:
             self.touched.add(partition)
             try:
                 partition.tick(now_ms)
+                wakeup_ms = partition.next_wakeup_ms()
             except Exception:
-                # A fault of ours in one queue must not stop the clocks of the others.
+                # A fault of ours in one queue must not stop the clocks of the others, nor keep them from their turn.
                 log.exception("a queue failed on its timer", queue=partition.label)
-            if (wakeup_ms := partition.next_wakeup_ms()) is not None:
+                wakeup_ms = now_ms + FAILED_TICK_MS
+            if wakeup_ms is not None:
                 self._alarms.set(partition, wakeup_ms)
         if (next_ms := self._alarms.next_ms()) is not None:
             self._wake_by(next_ms)

@@ -6,6 +6,7 @@ The view's core decides; here are the reads it needs, and who is told. What come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backend_store.core.chunk import Chunk
@@ -173,7 +174,7 @@ class View(Settling):
         held = [(one.holder, receipts_of(one.token, one.bits)) for one in self.core.leases.values() if one.durable]
         self.core.purge(floor)
         for holder, receipts in held:
-            holder.lost(receipts, ran_out=False)
+            self.partition.tell(partial(holder.lost, ran_out=False), receipts)
 
     def purged(self) -> None:
         self.drop_all(Offset(self.floor))
@@ -263,8 +264,8 @@ class View(Settling):
         for lease in core.leases.values():
             receipts = receipts_of(lease.token, lease.bits)
             core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.RETURNED)
-            lease.holder.released(len(receipts))
-            lease.holder.lost(receipts, ran_out=False)
+            self.partition.tell(lease.holder.released, len(receipts))
+            self.partition.tell(partial(lease.holder.lost, ran_out=False), receipts)
         core.wake(FOR_EVER_MS)
         if self.schedule is not None:
             while self.schedule.tick(FOR_EVER_MS):
@@ -328,9 +329,15 @@ class View(Settling):
             partition.sorting.left(base, state.present)
         told = core.lose(base)
         if told:
-            partition.node.soon(lambda: _tell(told))  # somebody may be in the middle of taking
+            partition.node.soon(lambda: self._tell(told))  # somebody may be in the middle of taking
         partition.request()
         return lost
+
+    def _tell(self, lost: Sequence[Lost]) -> None:
+        for holder, messages, receipts in lost:
+            self.partition.tell(holder.released, messages)
+            if receipts:
+                self.partition.tell(partial(holder.lost, ran_out=False), receipts)
 
     # ----------------------------------------------------------------------------------------------------- time
 
@@ -342,8 +349,8 @@ class View(Settling):
                 continue  # another one that ran out took it along
             receipts = receipts_of(lease.token, lease.bits)
             core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
-            lease.holder.released(len(receipts))
-            lease.holder.lost(receipts)
+            self.partition.tell(lease.holder.released, len(receipts))
+            self.partition.tell(lease.holder.lost, receipts)
             self.partition.request()
         is_ready = core.wake(now_ms)
         if self.parking is not None:
@@ -405,13 +412,6 @@ class View(Settling):
         if lease is not None:
             self.partition.wake_at(lease.deadline_ms)
         return lease
-
-
-def _tell(lost: Sequence[Lost]) -> None:
-    for holder, messages, receipts in lost:
-        holder.released(messages)
-        if receipts:
-            holder.lost(receipts, ran_out=False)
 
 
 _EMPTY = Tally()

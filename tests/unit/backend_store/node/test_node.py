@@ -13,6 +13,7 @@ from backend_store.core.cursor import encode_cursor
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.model import Block, Epoch, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.node import node as node_module
 from backend_store.node.limits import EPOCHS_MAX
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch, Table
@@ -164,6 +165,32 @@ async def test_each_lease_ends_at_its_own_time_whatever_was_armed_before(opened:
         await eventually(lambda number=number: bool(consumers[number].lost_receipts))  # type: ignore[misc]
         assert loop.time() - began >= seconds
     assert not consumers[0].lost_receipts
+
+
+@pytest.mark.parametrize("fails", ["tick", "next_wakeup_ms"])
+async def test_a_queue_that_fails_on_its_timer_stops_no_other_clock_and_is_looked_at_again(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    monkeypatch.setattr("backend_store.node.node.FAILED_TICK_MS", 100)
+    said: list[str] = []  # the stack of an exception takes long to draw
+    monkeypatch.setattr(node_module.log, "exception", lambda event, **facts: said.append(facts["queue"]))
+    store = await opened()
+    broken, whole = await made(store, "broken"), await made(store, "whole")
+    found: list[float] = []
+
+    def fail(*_: object) -> None:
+        found.append(asyncio.get_running_loop().time())
+        raise AssertionError("a fault of ours")
+
+    partition = store.node.queues.of(broken.definition).first
+    consumer = Consumer()
+    for queue, visibility_ms, holder in ((broken, 20, Consumer()), (whole, 30, consumer)):
+        await publish(queue, b"1")
+        leased(queue, 1, visibility_ms, holder)
+    monkeypatch.setattr(partition, fails, fail)
+    await eventually(lambda: bool(consumer.lost_receipts) and len(found) > 1)
+    assert found[1] - found[0] >= 0.09, "a fault must not be met again and again without end"
+    assert said[0] == "broken"
 
 
 async def test_a_kept_lease_whose_time_is_over_returns_at_the_next_start(opened: Open) -> None:

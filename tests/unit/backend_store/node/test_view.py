@@ -4,7 +4,45 @@ from __future__ import annotations
 
 from backend_store.core.chunk import Chunk
 from tests.support.queues import ack, counts, draft, drained, publish, queue, receipts, settle, took
-from tests.support.world import Consumer, World
+from tests.support.world import VISIBILITY_MS, Consumer, World
+
+
+class Broken(Consumer):
+    """One that fails when it is told that leases ended."""
+
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
+        raise AssertionError("a fault of ours")
+
+
+def held_by_two() -> tuple[World, Consumer]:
+    """A message with a consumer that fails, and one with another."""
+    world, consumer = queue(), Consumer()
+    publish(world, draft("a"))
+    publish(world, draft("b"))
+    for holder in (Broken(), consumer):
+        assert world.main.take(1, holder, VISIBILITY_MS) is not None
+    return world, consumer
+
+
+def test_a_consumer_that_fails_keeps_no_other_lease_from_its_end() -> None:
+    """The leases behind it were never looked at again: their messages were in flight until the next start."""
+    world, consumer = held_by_two()
+    world.pass_time(VISIBILITY_MS)
+    world.settle_down()
+    assert counts(world) == (2, 0, 0) and len(consumer.lost_receipts) == 1
+
+
+def test_a_consumer_that_fails_keeps_no_other_from_hearing_of_a_purge() -> None:
+    world, consumer = held_by_two()
+    world.purge()
+    world.settle_down()
+    assert counts(world) == (0, 0, 0) and len(consumer.lost_receipts) == 1
+
+
+def test_a_consumer_that_fails_keeps_no_message_from_the_queue_that_is_to_have_it() -> None:
+    world, consumer = held_by_two()
+    world.main.free_all(world.main.core.policy)
+    assert len(consumer.lost_receipts) == 1
 
 
 def chosen() -> tuple[World, Chunk]:
