@@ -220,7 +220,7 @@ class Line:
         for number, call in list(self._calls.items()):
             if not call.is_sent and not call.is_repeat:
                 del self._calls[number]
-                call.reply(PushqError(f"{self._whose} is out of reach from here", code=NOT_LEADER))
+                self._tell(call, PushqError(f"{self._whose} is out of reach from here", code=NOT_LEADER))
 
     async def opened(self, seconds_max: float) -> bool:
         """Whether it is open now, or within that time."""
@@ -235,7 +235,7 @@ class Line:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for call in self._calls.values():
-            call.reply(_open() if call.is_sent or call.is_repeat else self._unavailable())
+            self._tell(call, _open() if call.is_sent or call.is_repeat else self._unavailable())
         self._calls.clear()
 
     def unavailable(self) -> Unavailable:
@@ -362,10 +362,23 @@ class Line:
             return
         del self._calls[number]
         if error is not None and call.is_repeat and error.code in _NOT_BEGUN:
-            call.reply(_open())  # it was not begun this time, and may have been done before
+            self._tell(call, _open())  # it was not begun this time, and may have been done before
         else:
-            call.reply(error_of(error) if error is not None else done)
+            try:
+                call.reply(error_of(error) if error is not None else done)
+            except Exception:
+                self._blame()
         self._maybe_leave()
+
+    def _tell(self, call: Call, result: Any) -> None:
+        try:
+            call.reply(result)
+        except Exception:
+            self._blame()
+
+    def _blame(self) -> None:
+        """Whoever failed on an answer did so by its own fault: the others must have theirs."""
+        self._log.exception("a listener failed on what it was told", shard=self.shard)
 
     def _send_on(self, leader: tuple[str, int] | None) -> None:
         """The backend is about to end the connection: what comes from here on waits for the next one."""
@@ -376,6 +389,11 @@ class Line:
             self._quiet = []
             self._post(pack(Settles(quiet)))
         self._post(pack(Wants([])))
+
+    def cut(self) -> None:
+        """Ends the connection: the next one begins with what is held here then."""
+        if self._connection is not None:
+            self._connection.transport.abort()
 
     def leave_when_quiet(self) -> None:
         """Connects anew where its directory says, once nothing that was asked or sent is without its answer; what comes
@@ -388,8 +406,8 @@ class Line:
 
     def _maybe_leave(self) -> None:
         is_quiet = self._is_leaving and not self._asked and not any(call.is_sent for call in self._calls.values())
-        if is_quiet and self._connection is not None:
-            self._connection.transport.abort()
+        if is_quiet:
+            self.cut()
 
     def _opened(self) -> None:
         """The definitions are here: what waited goes on."""
@@ -426,9 +444,11 @@ class Line:
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("the backend was lost"))
-        self._owner.lost()
-        for call in unknown:
-            call.reply(_open())
+        try:
+            self._owner.lost()
+        finally:
+            for call in unknown:
+                self._tell(call, _open())
 
     # -------------------------------------------------------------------------------------------------- what goes
 
@@ -528,7 +548,7 @@ class Line:
                 self._unsent.append(number)
             else:
                 del self._calls[number]
-                call.reply(self._unavailable())
+                self._tell(call, self._unavailable())
 
     async def _sweep(self) -> None:
         while True:
@@ -540,9 +560,9 @@ class Line:
                     continue
                 del self._calls[number]
                 if call.is_sent or call.is_repeat:
-                    call.reply(OutcomeUnknown("the backend did not answer in time; it may have done this"))
+                    self._tell(call, OutcomeUnknown("the backend did not answer in time; it may have done this"))
                 else:
-                    call.reply(self._unavailable())
+                    self._tell(call, self._unavailable())
             self._unsent = [number for number in self._unsent if number in self._calls]
             self._maybe_leave()
 

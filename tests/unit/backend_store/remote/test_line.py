@@ -93,6 +93,16 @@ class Held:
         self.line.call(Call(frame, self.answers.append, until_ms, may_repeat=True, known_ms=known_ms))
         await self.turn()
 
+    async def fail(self, until_ms: int = 10_000) -> None:
+        """A publish of somebody who fails on what it is told."""
+
+        def reply(_: Any) -> None:
+            raise AssertionError("a fault of ours")
+
+        frame = Publish(self.line.next_number(), 0, "t", "q", 1, [], None)
+        self.line.call(Call(frame, reply, until_ms, may_repeat=False))
+        await self.turn()
+
     async def turn(self) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
@@ -230,6 +240,49 @@ async def test_nothing_is_left_of_publishes_whose_time_was_over_while_nobody_led
     await eventually(lambda: len(held.answers) == 5)
     assert {error.code for error in held.answers} == {"unavailable"}
     assert held.line._unsent == []
+
+
+# ---------------------------------------------------------------------------------------------- faults of listeners
+
+
+async def test_who_fails_on_its_answer_stops_no_deadlines(held: Held) -> None:
+    await held.fail(until_ms=held.now_ms)
+    await held.publish(until_ms=held.now_ms)
+    await eventually(lambda: len(held.answers) == 1)
+    await held.publish(until_ms=held.now_ms)
+    await eventually(lambda: len(held.answers) == 2)
+
+
+async def test_who_fails_on_its_answer_keeps_nobody_else_from_it(held: Held) -> None:
+    await held.opened()
+    await held.fail()
+    frame = Publish(held.line.next_number(), 0, "t", "q", 1, [], None)
+    held.line.call(Call(frame, held.answers.append, 10_000, may_repeat=False))
+    await held.turn()
+    held.line._heard(Results([(1, None, wrong(Unavailable("later")))], []))
+    await held.fail()
+    held.lost()
+    assert [error.code for error in held.answers] == ["outcome-unknown"]
+    await held.fail()
+    await held.publish()
+    await held.line.close()
+    assert [error.code for error in held.answers] == ["outcome-unknown", "unavailable"]
+
+
+async def test_an_owner_that_fails_when_the_line_is_lost_keeps_nobody_from_an_answer(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        raise AssertionError("a fault of ours")
+
+    await held.opened()
+    frame = Publish(held.line.next_number(), 0, "t", "q", 1, [], None)
+    held.line.call(Call(frame, held.answers.append, 10_000, may_repeat=False))
+    await held.turn()
+    monkeypatch.setattr(held.line._owner, "lost", lost)
+    with pytest.raises(AssertionError, match="a fault of ours"):
+        held.lost()
+    assert [error.code for error in held.answers] == ["outcome-unknown"]
 
 
 # ------------------------------------------------------------------------------------------------------- deadlines
