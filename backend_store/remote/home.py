@@ -213,6 +213,15 @@ class Home:
     async def _leased_later(self) -> None:
         """A block under a key that is being learnt must not be taken for one that does not open. What came behind it
         waits, too: nothing is overtaken."""
+        try:
+            await self._lease_in_order()
+        except Exception:
+            # As where it is heard at once: what is not held here comes again by the next connection.
+            log.exception("leases that waited for a key were not taken in", cluster=self.cluster.name, shard=self.shard)
+            self._later.clear()
+            self.line.cut()
+
+    async def _lease_in_order(self) -> None:
         while self._later:
             frame = self._later[0]
             is_known = await self._store.learnt(_keys_of(frame.handed))

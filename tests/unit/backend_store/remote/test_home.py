@@ -25,8 +25,20 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions
 from backend_store.service.groups import Opened
-from backend_store.wire.store_frames import Defined, Ended, Settles, from_backend, from_gateway, of_bits, pack, raw
+from backend_store.wire.store_frames import (
+    Defined,
+    Ended,
+    Idle,
+    Leases,
+    Settles,
+    from_backend,
+    from_gateway,
+    of_bits,
+    pack,
+    raw,
+)
 from tests.support.chunks import any_chunk, chunk_state
+from tests.support.patience import eventually
 from tests.support.world import Consumer
 
 pytestmark = pytest.mark.anyio
@@ -235,6 +247,31 @@ async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_n
     frames = [frame for frame in map(from_gateway, sent) if isinstance(frame, Settles)]
     told = [(call.verb, call.grouped, call.milliseconds, call.tried) for frame in frames for call in frame.calls]
     assert told == [("nack", {token: of_bits(0b1100)}, 0, False)]
+
+
+async def test_a_fault_with_leases_that_waited_for_a_key_stops_no_deliveries(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had come behind them waited for ever, and so did all that came from then on."""
+    home, queue = store.homes[0], store.here("t", "q1")
+    new, cuts = [True], []
+
+    async def learnt(ids: object) -> bool:
+        new.clear()
+        await asyncio.sleep(0)
+        raise AssertionError("a fault of ours")
+
+    monkeypatch.setattr(store, "has_new_key", lambda ids: bool(new))
+    monkeypatch.setattr(store, "learnt", learnt)
+    monkeypatch.setattr(home.line, "cut", lambda: cuts.append(True))
+    idle = Leases([], [Idle(queue.place_there, 30_000, 1)])
+    home.leased(idle)
+    home.leased(idle)
+    await eventually(lambda: bool(cuts))
+    told: list[int] = []
+    monkeypatch.setattr(queue, "idle", lambda visibility_ms, granted: told.append(granted))
+    home.leased(idle)
+    assert told == [1]
 
 
 async def opened(stream: RemoteStream, name: str) -> RemoteGroup:
