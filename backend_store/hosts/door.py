@@ -97,6 +97,8 @@ class Door:
     # ---------------------------------------------------------------------------------------------- coming and going
 
     def arrive(self, greeting: Greeting, link: Link) -> tuple[DoorGuest, Greeted]:
+        if (before := self._guests.get(greeting.gateway)) is not None:
+            before.departed()  # it came back by another connection
         guest = self._guests[greeting.gateway] = DoorGuest(self, link)
         return guest, Greeted(STORE_VERSION, self._host, 0, [], (0, 0), self.lanes, self.lanes, zone=self.zone)
 
@@ -307,9 +309,9 @@ class DoorGuest:
         self.link = link
         self._door = door
         self._placed: list[tuple[int, Placed | None, Wrong | None]] = []
-        self._is_flushing = False
+        self._is_flushing = self._has_departed = False
         self._under_way = 0
-        """Calls without an answer."""
+        """Calls without an answer; 0 once it has departed."""
         self._has_heard = asyncio.Event()
         """That it was sent on: nothing more comes."""
         self._quiet = asyncio.Event()
@@ -345,6 +347,8 @@ class DoorGuest:
 
     def _flush(self) -> None:
         self._is_flushing = False
+        if self._has_departed:
+            return
         self.link.send(pack(Results(self._placed, [])))
         self._under_way -= len(self._placed)
         self._placed = []
@@ -365,6 +369,7 @@ class DoorGuest:
 
     def departed(self) -> None:
         """Its connection is gone, and nobody waits for answers."""
+        self._has_departed = True
         self._under_way = 0
         self._has_heard.set()
         self._quiet.set()

@@ -1,12 +1,15 @@
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.slots import UNKEYED, slot_of
+from backend_store.hosts.door import DOOR_FINISH_SECONDS_MAX, Door, DoorGuest
 from backend_store.model import Published, PushqError
-from backend_store.wire.store_frames import Placed, Publish, sent_blocks
+from backend_store.service.serving import Link
+from backend_store.wire.store_frames import DOOR, STORE_VERSION, Greeting, Placed, Publish, Publishes, sent_blocks
 from tests.support.lanes import TENANT, WAIT_S, Lanes, columns, make, places, publish
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -136,3 +139,47 @@ async def test_a_door_of_a_cluster_that_is_not_founded_refuses(lanes: Lanes) -> 
     assert isinstance(answer, PushqError)
     assert answer.code == "unavailable"
     assert answer.retry_after_ms is not None
+
+
+class Connection:
+    """A gateway's, of which nothing is read."""
+
+    has_left = False
+
+    def send(self, data: bytes) -> None: ...
+
+    def leave(self) -> None:
+        self.has_left = True
+
+
+def unfounded() -> Door:
+    """One that has no lanes yet, and refuses what is brought."""
+    return Door("h0", lambda: None, dict, {}, lambda lane, owner: pytest.fail("nobody is asked"), lanes=1)
+
+
+def arrived(door: Door) -> tuple[DoorGuest, Connection]:
+    link = Connection()
+    guest, _ = door.arrive(Greeting(STORE_VERSION, "gateway", DOOR, [], 0), cast(Link, link))
+    return guest, link
+
+
+async def test_a_gateway_that_goes_with_an_answer_on_its_way_is_not_waited_for() -> None:
+    door = unfounded()
+    guest, link = arrived(door)
+    finishing = asyncio.create_task(door.finish())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    guest.heard(Publishes([Publish(1, 2000, TENANT, "q", 1, [])]))
+    door.depart("gateway", cast(Link, link))
+    await asyncio.wait_for(finishing, DOOR_FINISH_SECONDS_MAX / 2)
+
+
+async def test_a_gateway_that_came_back_is_not_waited_for_at_its_former_connection() -> None:
+    door = unfounded()
+    former, _ = arrived(door)
+    former.heard(Publishes([]))
+    finishing = asyncio.create_task(door.finish())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    arrived(door)
+    await asyncio.wait_for(finishing, DOOR_FINISH_SECONDS_MAX / 2)
