@@ -230,7 +230,10 @@ class Replicated:
         await durable
 
     async def rename(self) -> None:
-        """This copy is an older one than its name says, and gets another. Returns when that is on the disk."""
+        """This copy is an older one than its name says, and gets another. Returns when that is on the disk. Raises as
+        `change_quarantine`."""
+        if self._is_closed:
+            raise _closed(self.number)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told_durable.append(durable)
         self._work.append(partial(entry_rows.put_disk, name=self.store.rename()))

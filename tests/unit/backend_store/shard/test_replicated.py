@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from backend_store.core.replication.record import (
     PartitionRecord,
     first_record,
 )
-from backend_store.model import Epoch, Offset
+from backend_store.model import Epoch, Offset, Unavailable
 from backend_store.node.node import wall_clock_ms
 from backend_store.shard import entry_rows
 from backend_store.shard.interface import ShardNumber
@@ -213,3 +214,12 @@ async def test_replica_says_that_the_record_is_older_than_its_log(tmp_path: Path
     replicated.on_record(led_by(replicated, epoch=6))
     assert not replicated.replica.is_ahead and replicated.replica.leader is not None
     await replicated.close()
+
+
+async def test_a_copy_that_was_closed_says_so_to_who_would_change_it(tmp_path: Path) -> None:
+    """Its host waited for it for ever where it was to be renamed, and was not registered any more."""
+    replicated, _ = opened(tmp_path)
+    await replicated.close()
+    for change in (replicated.rename(), replicated.change_quarantine(lambda changes: None)):
+        with pytest.raises(Unavailable, match="is closed"):
+            await asyncio.wait_for(change, 10)
