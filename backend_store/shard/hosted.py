@@ -146,7 +146,12 @@ class HostedShard:
             return
         self._node = node
         log.info("serves a shard", shard=self.number, epoch=self.epoch)
-        self._around.serving(self, node)
+        try:
+            self._around.serving(self, node)
+        except Exception as error:
+            # It would be named as the one that serves, and nobody would be served.
+            log.exception("a shard cannot be served", shard=self.number)
+            end_process(error)
 
     def followed(self) -> None:
         """The replica leads no more."""

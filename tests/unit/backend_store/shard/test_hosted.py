@@ -157,3 +157,20 @@ async def test_who_was_told_that_too_few_are_in_sync_hears_that_there_are_enough
     for _ in range(2):
         world.shard.look()
     assert heard == [""]
+
+
+async def test_a_shard_that_nobody_can_be_served_from_ends_the_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was named as the one to ask, and answered nobody; no line of the log said why."""
+    ends: list[BaseException] = []
+    monkeypatch.setattr("backend_store.shard.hosted.end_process", ends.append)
+
+    def fail(shard: HostedShard, node: Node) -> None:
+        raise AssertionError("a fault of ours")
+
+    monkeypatch.setattr(world, "serving", fail)
+    world.shard.look()
+    assert world.shard._opening is not None
+    await asyncio.wait({world.shard._opening}, timeout=30)
+    assert [str(error) for error in ends] == ["a fault of ours"]
