@@ -105,8 +105,8 @@ class _Parent:
         self._signals += 1
         if self._signals > 1:
             # Whoever signals twice does not want to wait; what was confirmed is on the disk.
-            for child in self._children.values():
-                child.process.kill()
+            for child_number in self._children:
+                self._kill(child_number)
             os._exit(128 + number)
         log.info("draining", signal=signal.Signals(number).name)
         tell_stopping()
@@ -116,7 +116,8 @@ class _Parent:
         """To the gateways, which read their certificate anew."""
         for child_number, child in self._children.items():
             if child_number != STORAGE and self._crew.is_ready(child_number):
-                child.process.send_signal(number)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    child.process.send_signal(number)
 
     # ------------------------------------------------------------------------------------------------- effects
 
@@ -129,14 +130,20 @@ class _Parent:
                     self._have_end(number)
                 case Kill(number):
                     log.warning("a process does not end and is killed", process=name_of(number))
-                    self._children[number].process.kill()
+                    self._kill(number)
                 case Serving():
-                    announce(self.settings, self.settings.address.port, is_new=self._made_master_key)
+                    with contextlib.suppress(OSError):  # nobody reads what it prints
+                        announce(self.settings, self.settings.address.port, is_new=self._made_master_key)
                     tell_ready()
                 case Over():
                     if not self._over.done():
                         self._over.set_result(effect)
         self._arm()
+
+    def _kill(self, number: int) -> None:
+        if (child := self._children.get(number)) is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                child.process.kill()
 
     def _have_end(self, number: int) -> None:
         child = self._children.get(number)
@@ -177,6 +184,9 @@ class _Parent:
         else:
             try:
                 await self._heard(number, child)
+            except Exception:
+                # By the end of its line it ends, and is started again as any that ended.
+                log.exception("a process is not understood", process=name_of(number))
             finally:
                 child.line.close()
             exit_code = await child.process.wait()
