@@ -212,6 +212,9 @@ class Follower:
                 await self._follow()
             except PushqError as error:
                 log.debug("the watch ended", error=error.detail)
+            except Exception:
+                log.exception("news of the metadata service were not taken in")
+                self._after = None  # so what was missed of them is looked up
             await asyncio.sleep(CATALOGUE_REWATCH_SECONDS)
 
     async def _follow(self) -> None:

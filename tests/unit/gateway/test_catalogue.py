@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import pytest
 
-from backend_store.client.metadata import Moment, Read
+from backend_store.client.metadata import Change, Moment, Read
 from backend_store.metadata.local import LocalMetadata
 from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
 from gateway.catalogue import Catalogue, Follower
@@ -331,3 +331,26 @@ async def test_a_change_is_seen_as_soon_as_the_news_are(
     async with asyncio.timeout(5):
         while await found(lambda: followed.find("q1")) is not None:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
+
+
+async def test_a_fault_with_one_change_ends_no_watch_and_what_came_with_it_is_looked_up(
+    filled: LocalMetadata, clock: Clock
+) -> None:
+    """The gateway heard of no change any more, and refused all keys when it had not heard of them for long enough."""
+    told: list[str] = []
+
+    def changed(change: Change, at: Moment) -> None:
+        told.append(change.name)
+        if len(told) == 1:
+            raise AssertionError("a fault of ours")
+
+    lost_sight: list[bool] = []
+    follower = Follower(filled, [], changed, clock_ms=clock, lost_sight=lambda: lost_sight.append(True))
+    task = asyncio.create_task(follower.run())
+    await eventually(lambda: bool(lost_sight))
+    await filled.delete_queue("default", "q1")
+    await eventually(lambda: len(lost_sight) == 2)
+    await filled.delete_queue("default", "q2")
+    await eventually(lambda: told[-1] == "q2")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
