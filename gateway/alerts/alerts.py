@@ -142,6 +142,7 @@ class Alerts:
         heard, self._heard = self._heard, Heard.NOTHING_NEW
         if heard is Heard.TAKEN:
             self._follow(anew=True)
+            self.record.forget_strays({rule.id for rule in enabled})
         self.record.read_lines()
         if heard is not Heard.NOTHING_NEW or not (self.evaluations or self.teller.is_shared):
             for begin in self.on_duty:

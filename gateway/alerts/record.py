@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -37,6 +37,7 @@ from gateway.alerts.stored import (
     budget_place,
     gone,
     load_open,
+    load_strays,
     load_tellings,
     put,
     telling_id,
@@ -218,6 +219,13 @@ class Record:
         """Another gateway removed them, and may not have known all of their alerts."""
         for rule_id in rules:
             self.unwritten.put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
+
+    def forget_strays(self, enabled: Container[str]) -> None:
+        """Of rules that were removed or turned off: who did that had not heard yet of these alerts, and who found them
+        did not come to it."""
+        for alert in load_strays(self._documents, enabled):
+            self.open.pop(alert.rule, None)
+            self.unwritten.put([gone(FIRING, f"{alert.rule}/{alert.subject}")])
 
     def forget_tenant(self, tenant: str) -> list[Document]:
         """The rows that go."""

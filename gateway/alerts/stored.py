@@ -133,6 +133,11 @@ def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str
     return found
 
 
+def load_strays(documents: Documents, enabled: Container[str]) -> list[Alert]:
+    """Alerts that are not over, of rules that nobody asks any more."""
+    return [alert for alert in _load(documents, FIRING, Alert) if alert.rule not in enabled]
+
+
 _decode_telling = msgspec.msgpack.Decoder(Telling).decode
 
 

@@ -22,7 +22,7 @@ from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.limits import DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE, DUTY_MARGIN_MS
-from gateway.alerts.stored import Receiver, telling_id
+from gateway.alerts.stored import FIRING, Receiver, telling_id
 from gateway.alerts.teller import Heard
 from gateway.series.book import Book
 
@@ -204,6 +204,25 @@ async def test_another_one_goes_on_where_the_first_stopped(world: World) -> None
     assert [one.state for one in world.b.alerts.history["shop"]] == ["firing", "resolved"]
     (left,) = world.b.alerts.record.tellings()
     assert left.alert.state == "resolved"
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_nothing_is_left_of_a_rule_that_was_removed_just_before_its_teller_stopped(
+    world: World, *, is_deleted: bool
+) -> None:
+    """Who removed it had not heard yet what the other one had found: an alert of a rule that is off fired for ever."""
+    world.days, world.present = 1, [world.a]
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"] and world.b.open is None
+    if is_deleted:
+        await world.b.alerts.delete_rule(RULE)
+    else:
+        await world.b.alerts.put_rule(msgspec.structs.replace(RULE, enabled=False), RULE)
+    assert len(world.backend.documents.all(FIRING)) == 1
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.alerts.teller.is_ours
+    assert world.b.open is None and not world.backend.documents.all(FIRING)
 
 
 async def test_an_alert_that_waits_goes_on_waiting_at_another_gateway(world: World) -> None:
