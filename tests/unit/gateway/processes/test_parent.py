@@ -1,4 +1,4 @@
-"""A server's processes that end in odd ways, seen by their parent. Each is a real one, with a few lines of shell in it."""
+"""A server's processes that end in odd ways, seen by their parent. Each is a real one, of a few lines of shell."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def running() -> AsyncIterator[_Child]:
 async def test_a_process_that_speaks_nonsense_counts_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an upgrade below a parent that runs on. It was never started again, and a drain waited for it."""
     shell = tmp_path / "shell"
-    shell.write_text(f"#!/bin/sh\necho nonsense >&0; cat >/dev/null\n")
+    shell.write_text("#!/bin/sh\necho nonsense >&0; cat >/dev/null\n")
     shell.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(shell))
     server = made(tmp_path)
