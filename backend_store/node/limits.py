@@ -21,6 +21,8 @@ LOOK_SLICE_SECONDS = 0.0003
 LOOK_PAUSE_SECONDS = 0.003
 """How long it steps back then, where others are at work."""
 SPACE_CHECK_SECONDS = 1.0
+KEPT_LOOK_SECONDS = 60.0
+"""How often it is looked which leases of before a start have ended: what is kept of them for their holders goes."""
 FAILED_TICK_MS = 1_000
 """How long after a fault of ours the clock of a queue is looked at again."""
 VERIFY_AT_START_BYTES_MAX = 1 << 30

@@ -31,7 +31,7 @@ from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.ledger import Counted, LedgerBook
-from backend_store.node.limits import FAILED_TICK_MS, SPACE_CHECK_SECONDS
+from backend_store.node.limits import FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.rows import TIMED, replicas_in
@@ -133,7 +133,7 @@ class Node:
         """Nothing new is begun: what is on its way to the disk is the last."""
         self.kept_leases: dict[str, Lease] = {}
         self.kept_at: dict[str, list[tuple[View, str]]] = {}
-        """By gateway, until it is here again: tokens of leases of before this process led."""
+        """By gateway, until it is here again or they have ended: tokens of leases of before this process led."""
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
         self._tasks: list[asyncio.Task[None]] = []
@@ -213,6 +213,22 @@ class Node:
                 if restored.gateway:
                     self.kept_at.setdefault(restored.gateway, []).append((view, restored.token))
         self.kept_sessions = kept.sessions
+        if self.kept_leases or self.kept_at:
+            self.later(KEPT_LOOK_SECONDS, self._forget_kept)
+
+    def _forget_kept(self) -> None:
+        """Of leases that ended nothing is kept for whoever had them: a gateway that was started anew has another name."""
+        for gateway, kept in list(self.kept_at.items()):
+            left = [(view, token) for view, token in kept if view.core.leases.get(token) is not None]
+            if left:
+                self.kept_at[gateway] = left
+            else:
+                del self.kept_at[gateway]
+        for token, lease in list(self.kept_leases.items()):
+            if not any(part.bits for part in lease.parts()):
+                del self.kept_leases[token]
+        if self.kept_leases or self.kept_at:
+            self.later(KEPT_LOOK_SECONDS, self._forget_kept)
 
     def _stored_leases(self) -> list[KeptLease]:
         found = []

@@ -126,6 +126,25 @@ async def test_a_clean_stop_keeps_leases_and_sessions_for_the_next_start_only(op
     assert third.queue("default", "q").stats().ready == 1
 
 
+async def test_nothing_is_kept_for_a_gateway_that_never_comes_back_once_its_leases_have_ended(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there for as long as the process led: a gateway that is started anew has another name."""
+    monkeypatch.setattr("backend_store.node.node.KEPT_LOOK_SECONDS", 0.01)
+    store = await opened()
+    queue = await made(store, config=QueueConfig(lease_mode="replicated"))
+    for visibility_ms in (100, 600_000):
+        await publish(queue, b"1")
+        holder = Consumer()
+        holder.gateway = f"gateway-{visibility_ms}"
+        lease = leased(queue, 1, visibility_ms, holder)
+        await eventually(lambda lease=lease: lease.durable)  # type: ignore[misc]
+    node = (await opened(engine_of(store).crash())).node
+    assert sorted(node.kept_at) == ["gateway-100", "gateway-600000"] and len(node.kept_leases) == 2
+    await eventually(lambda: len(node.kept_leases) == 1)
+    assert list(node.kept_at) == ["gateway-600000"]
+
+
 async def test_a_clean_stop_in_the_middle_of_sorting_ids_is_clean(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
