@@ -85,7 +85,7 @@ class QueueMove(NamedTuple):
     """Messages that the old cluster still has, dead letters among them; None: that is not known. Where the cluster has
     other parts of the queue: those that the new one waits for, in strict order."""
     share: float = 1.0
-    """Which part of the queue goes."""
+    """Which part of the queue goes; of one that left in several steps, with the last."""
 
 
 class QueueShare(NamedTuple):
@@ -130,9 +130,10 @@ class Moves:
             left = self._left.get((definition.uid, former.place))
             number = left.unsettled + left.beside if left is not None else None
             state: MoveState = "remembering" if number == 0 else "draining"
-            if former.slots:
-                to = _owner(definition, unpacked(former.settling) or unpacked(former.slots)).cluster
-            share = _share(unpacked(former.slots) or ALL_SLOTS)
+            went = unpacked(former.settling) or unpacked(former.slots)
+            if went:
+                to = _owner(definition, went).cluster
+            share = _share(went or ALL_SLOTS)
             names = self._name(former.cluster), self._name(to)
             found.append(QueueMove(*of, *names, state, former.left_at_ms, number, share))
             to = former.cluster

@@ -305,6 +305,15 @@ async def _is_known(store: RemoteBackends, other: str, **settings: Any) -> None:
     await drained(queue, *(key.encode() for key in KEYS[:8] * 3))
 
 
+async def test_of_a_queue_that_was_split_and_is_merged_the_part_is_shown_that_went_last(world: World) -> None:
+    store = await world.ready()
+    queue = await in_cluster(store, "")
+    await spread(store, queue.name, "main", "eu")
+    await spread(store, queue.name, "eu")
+    (left,) = store.moves.under_way()
+    assert (left.source, left.to, left.share) == ("main", "eu", 0.5), "the other half had gone before"
+
+
 async def test_a_queue_is_merged_where_it_came_to_and_its_first_place_is_forgotten(
     world: World, forgetful: None
 ) -> None:
