@@ -39,7 +39,8 @@ KEYED_CHUNKS_IN_MEMORY_MAX = 16_384
 KEYED_COLUMNS_MAX = 256
 """Chunks of a lane whose whole column of keys stays in memory, up to 25 KB each; older ones keep what is unsettled."""
 KEYED_LOOK_AHEAD_RUNS_MAX = 1_000_000
-"""Runs that wait behind locked keys in memory and on disk; then the lane reads no further until some are settled."""
+"""Runs that wait, in memory and on disk, behind locked keys, or for older messages of theirs at another place of the
+queue; then the lane reads no further, and what is behind them waits too, until some are settled or may go."""
 KEYED_STUCK_MS = 1_000
 """A key whose messages did not move for so long is stuck: what waits behind it may go to the disk."""
 KEYED_SPILL_ROWS_MAX = 1_024

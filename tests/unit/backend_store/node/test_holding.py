@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
+from backend_store.core import lines
 from backend_store.core.slots import slot_of
 from backend_store.model import QueueConfig
 from backend_store.service.defining import AdoptQueues
@@ -67,6 +68,28 @@ def test_who_waits_is_told_when_slots_are_let_go(world: NodeWorld) -> None:
     made.on_ready(lambda: woken.append(1))
     told(world)
     assert woken
+
+
+@pytest.mark.parametrize("in_memory", [2, 100])
+def test_behind_as_many_as_a_lane_looks_over_all_wait_until_the_slots_are_let_go(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    monkeypatch.setattr(lines, "KEYED_LOOK_AHEAD_RUNS_MAX", 4)
+    monkeypatch.setattr(lines, "KEYED_RUNS_IN_MEMORY_MAX", in_memory)
+    made = strict(world)
+    told(world, holds=THERE)
+    for number in range(0, 16, 2):
+        send(world, made, draft(number, HELD))
+        send(world, made, draft(number + 1, FREE))
+    early = drain(world, made)
+    for _ in range(4):  # what is behind these goes to the disk
+        world.pass_time(1_000)
+        early += drain(world, made)
+    assert early == [*range(1, 16, 2)][: len(early)] and len(early) < 8
+    told(world)
+    later = drain(world, made)
+    assert [number for number in later if number % 2] == [*range(1, 16, 2)][len(early) :]
+    assert [number for number in later if not number % 2] == [*range(0, 16, 2)]
 
 
 def test_messages_without_a_key_are_held_as_one_key(world: NodeWorld) -> None:
