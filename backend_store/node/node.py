@@ -217,7 +217,7 @@ class Node:
             self.later(KEPT_LOOK_SECONDS, self._forget_kept)
 
     def _forget_kept(self) -> None:
-        """Of leases that ended nothing is kept for whoever had them: a gateway that was started anew has another name."""
+        """Of leases that ended nothing is kept for who had them: a gateway that was started anew has another name."""
         for gateway, kept in list(self.kept_at.items()):
             left = [(view, token) for view, token in kept if view.core.leases.get(token) is not None]
             if left:

@@ -189,8 +189,8 @@ class MoveView(msgspec.Struct, frozen=True, rename={"source": "from"}):
     left: int | None
     """Messages that the old cluster still has, dead letters among them; null while that is not known."""
     share: float
-    """Which part of the queue goes there: 1 is all of it. Of one that left in several steps, as one that was split and then
-    merged does, the part that went with the last."""
+    """Which part of the queue goes there: 1 is all of it. Of one that left in several steps, as one does that was split
+    and is merged, the part that went with the last."""
 
 
 class MovePage(msgspec.Struct, frozen=True):
