@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import structlog
 
 from backend_store.client.queue import PublishReply
 from backend_store.core.block import punch
@@ -51,6 +52,9 @@ from backend_store.remote.routes import apart, divided
 if TYPE_CHECKING:
     from backend_store.remote.placed import PlacedQueue
     from backend_store.remote.queue import RemoteQueue
+
+
+log = structlog.get_logger("pushq.remote")
 
 
 class _Placed(NamedTuple):
@@ -263,7 +267,10 @@ class Turnover:
             if is_refused(result):
                 self._refused(_Call(number, blocks, reply, claim, until_ms, bits), result, placed)
             else:
-                reply(_whole(result, placed, blocks) if placed is not None else result)
+                try:
+                    reply(_whole(result, placed, blocks) if placed is not None else result)
+                except Exception:
+                    self._blame()
             if self._is_turning:
                 self._turned()
 
@@ -333,8 +340,7 @@ class Turnover:
     def _bring(self, call: _Call) -> None:
         """Sends a call that waited. Its blocks may be made for another place's partitions. Raises `PushqError`."""
         if call.messages and call.placed.messages == call.messages:
-            call.is_over = True
-            call.reply(_all_placed(call))
+            self._tell(call, _all_placed(call))
             return
         queue, placed = self._queue, call.placed
         blocks = _without(call.blocks, placed)
@@ -453,8 +459,18 @@ class Turnover:
         self._go_on()
 
     def _answer(self, call: _Call, result: Published | PushqError) -> None:
+        self._tell(call, _whole(result, call.placed, call.blocks))
+
+    def _tell(self, call: _Call, result: Published | PushqError) -> None:
         call.is_over = True
-        call.reply(_whole(result, call.placed, call.blocks))
+        try:
+            call.reply(result)
+        except Exception:
+            self._blame()
+
+    def _blame(self) -> None:
+        """Whoever failed on an answer did so by its own fault: what waits behind it must go on."""
+        log.exception("a listener failed on what it was told", queue=self._queue.name)
 
     # ---------------------------------------------------------------------------------------------------- deadlines
 

@@ -21,6 +21,7 @@ from backend_store.model import (
     Original,
     Published,
     PushqError,
+    QueueNotFound,
     Whereabouts,
 )
 from backend_store.remote.turnover import Turnover
@@ -99,6 +100,44 @@ async def test_of_calls_whose_time_is_over_together_each_is_answered_once_and_no
     [reply] = queue.current.calls
     reply(Published(0, Offset(5), 1))
     assert len(third) == 1 and all(isinstance(one[0], PushqError) for one in (first, second))
+
+
+def failing(turnover: Turnover, body: bytes, *, has_id: bool = False, until_ms: int = 9_000) -> None:
+    """A call of somebody who fails on its answer."""
+
+    def reply(result: Published | PushqError) -> None:
+        raise AssertionError("a fault of ours")
+
+    hashes: Sequence[bytes] | None = [body.ljust(16, b"\0")] if has_id else None
+    blocks = column_blocks(Columns(KIND_JSON, [body], {}, hashes=hashes), None).blocks
+    turnover.publish(list(blocks), reply, None, until_ms)
+
+
+async def test_who_fails_on_its_answer_keeps_nobody_from_going_on_after_a_turn() -> None:
+    """All publishes to the queue waited until the gateway was started again."""
+    queue = Queue()
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    failing(turnover, b"1")
+    turnover.hold(EVERY_SLOT)
+    later = publish(turnover, b"2")
+    turnover.turn()
+    queue.current.calls[0](Published(0, Offset(4), 1))
+    queue.current.calls[1](Published(0, Offset(5), 1))
+    assert len(later) == 1
+
+
+async def test_who_fails_on_its_answer_ends_no_deadlines_and_takes_nobodys_answer_along() -> None:
+    queue = Queue(US)
+    turnover = Turnover(queue)  # type: ignore[arg-type]
+    failing(turnover, b"1", has_id=True, until_ms=2_000)
+    second = publish(turnover, b"2", has_id=True, until_ms=2_000)
+    third = publish(turnover, b"3", has_id=True, until_ms=3_000)
+    queue.now_ms = 2_001
+    turnover._give_up()
+    assert len(second) == 1 and not third and turnover._sweep is not None
+    failing(turnover, b"4", has_id=True)
+    turnover.end(QueueNotFound("it was deleted"))
+    assert len(third) == 1
 
 
 async def test_a_call_that_was_ready_asks_the_place_that_was_left_meanwhile() -> None:
