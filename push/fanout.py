@@ -17,6 +17,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from backend_store.client import Chunk, Gap, Queue, cursors_along, encode_cursor
 from backend_store.model import PushqError
 from push.encode import deliver_frame, keep_rendered, stream_messages, visible
@@ -29,6 +31,8 @@ from push.waits import Waits
 
 if TYPE_CHECKING:
     from push.spans import Batch, Spans
+
+log = structlog.get_logger("pushq.hub")
 
 PACED = "paced"
 
@@ -135,12 +139,24 @@ class Fanout:
                 self._wake(members)
                 continue
             framer = self._framers[key]
-            data = b"".join([framer(chunk, 0, chunk.count, number, others) for chunk in chunks])
+            try:
+                data = b"".join([framer(chunk, 0, chunk.count, number, others) for chunk in chunks])
+            except Exception:
+                # They come to it by themselves, each in its own turn: it must not be passed over.
+                log.exception("what was published could not be shown", queue=self.queue.name)
+                self._wake(members)
+                continue
             behind = []
             for sub, outlet in members.items():
                 if outlet.writable:
-                    outlet.write(data)
-                    outlet.delivered(self.queue, count, len(data), batch)
+                    try:
+                        outlet.write(data)
+                        outlet.delivered(self.queue, count, len(data), batch)
+                    except Exception:
+                        # A fault of ours in one reader must not take the others' messages from them.
+                        log.exception("a live reader failed", queue=self.queue.name)
+                        behind.append(sub)
+                        continue
                     sub.messages_sent += count
                 else:
                     behind.append(sub)

@@ -114,6 +114,52 @@ def setup() -> Iterator[Setup]:
     setup.loop.close()
 
 
+class Broken(Reader):
+    """One that fails on what is written to it, once it is live."""
+
+    is_whole = True
+
+    def write(self, data: bytes) -> None:
+        assert self.is_whole, "a fault of ours"
+        super().write(data)
+
+
+def test_a_live_reader_that_fails_takes_no_message_from_the_others(setup: Setup) -> None:
+    """They were passed over it without a word: the next one that they got was of the next commit."""
+    readers = [setup.subscribe()[1], Broken(), setup.subscribe()[1]]
+    start = Start({0: 0}, "complete", [], "", {})
+    sub = StreamSubscription(readers[1], 1, setup.queue, start=start, credit=None, key="json")
+    setup.fanout.start(sub, readers[1])
+    after, last = Reader(), Reader()
+    setup.turn()
+    for reader in (after, last):
+        other = StreamSubscription(reader, 1, setup.queue, start=start, credit=None, key="json")
+        setup.fanout.start(other, reader)
+    setup.turn()
+    readers[1].is_whole = False  # type: ignore[attr-defined]
+    for body in (b"1", b"2"):
+        setup.world.stored(body)
+    assert [reader.seqs for reader in (readers[0], readers[2], after, last)] == [[0, 1]] * 4
+    assert sub.live is False and sub.reading.places == {0: 0}
+
+
+def test_what_cannot_be_shown_is_not_passed_over(setup: Setup) -> None:
+    _, reader = setup.subscribe()
+    setup.turn()
+    framer, fails = setup.fanout._framers["json"], [True]
+
+    def frame(*args: Any) -> bytes:
+        assert not fails, "a fault of ours"
+        return framer(*args)
+
+    setup.fanout._framers["json"] = frame
+    setup.world.stored(b"1")
+    fails.clear()
+    setup.world.stored(b"2")
+    setup.turn(3)
+    assert reader.seqs == [0, 1]
+
+
 def test_live_readers_share_one_frame(setup: Setup) -> None:
     readers = [setup.subscribe()[1] for _ in range(5)]
     setup.turn()
