@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import structlog
 
 from backend_store.client.filters import PeekFilter
 from backend_store.client.groups import GroupInfo
@@ -27,6 +28,7 @@ from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Block,
     Claim,
+    OutcomeUnknown,
     PeekPage,
     PushqError,
     QueueConfig,
@@ -64,6 +66,8 @@ from backend_store.wire.store_frames import (
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
+
+log = structlog.get_logger("pushq.remote")
 
 T = TypeVar("T")
 _total = msgspec.msgpack.Decoder(int).decode
@@ -360,11 +364,14 @@ class RemoteQueue(Redriving, Ranges):
 
         async def ask() -> None:
             try:
-                found = await self.home.ask(SettleAndPublish(self.place_there, receipts, asked))
+                verdicts, places = _joint(await self.home.ask(SettleAndPublish(self.place_there, receipts, asked)))
             except PushqError as error:
                 reply(error)
                 return
-            verdicts, places = _joint(found)
+            except Exception:  # who asked must not wait for ever
+                log.exception("an answer of a backend was not understood", queue=self.name)
+                reply(OutcomeUnknown("the backend's answer was not understood; it may have done this"))
+                return
             self._settled(by_token([r for r, ok in zip(receipts, verdicts, strict=True) if ok]))
             reply(SettledAndPublished([_OK if ok else _STALE for ok in verdicts], [published(one) for one in places]))
             self._wake()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from backend_store.client.groups import GroupInfo
 from backend_store.client.streams import Gap
@@ -26,6 +27,8 @@ from backend_store.remote.tails import RemoteParts
 from backend_store.service.groups import DeleteGroup, FindGroup, ListGroups, Opened, OpenGroup, PutGroup
 from backend_store.service.limits import GROUPS_PER_ASK_MAX
 from backend_store.wire.store_frames import PartNow
+
+log = structlog.get_logger("pushq.remote")
 
 _opened = msgspec.msgpack.Decoder(Opened).decode
 _info = msgspec.msgpack.Decoder(GroupInfo).decode
@@ -205,6 +208,9 @@ class RemoteStream(RemoteQueue):
                 result = await work
             except PushqError as error:
                 result = error
+            except Exception:  # who asked must not wait for ever
+                log.exception("a request about a group failed", queue=self.name)
+                result = PushqError("this is our mistake; the log has more")
             self.forget_looks()
             reply(result)
 

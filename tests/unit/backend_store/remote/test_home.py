@@ -274,6 +274,23 @@ async def test_a_fault_with_leases_that_waited_for_a_key_stops_no_deliveries(
     assert told == [1]
 
 
+async def test_who_asked_a_backend_that_answers_what_nobody_understands_is_told(
+    store: RemoteBackends, stream: RemoteStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for ever, and its connection with it."""
+
+    async def ask(*args: Any, **kwargs: Any) -> bytes:
+        return b"\xc1"
+
+    monkeypatch.setattr(store.homes[0], "ask", ask)
+    monkeypatch.setattr(stream, "ask", ask)
+    told: list[Any] = []
+    store.here("t", "q1").settle_and_publish([], [], told.append)
+    stream.open_group("g", None, told.append)
+    await eventually(lambda: len(told) == 2)
+    assert sorted(error.code for error in told) == ["internal", "outcome-unknown"]
+
+
 async def opened(stream: RemoteStream, name: str) -> RemoteGroup:
     done: asyncio.Future[RemoteGroup] = asyncio.get_running_loop().create_future()
     stream.open_group(name, None, done.set_result)
