@@ -401,7 +401,11 @@ class Hub:
         farewells += [partial(session.bye, plan.retry_ms()) for session in sessions]
         for wave in plan.waves(farewells):
             for say in wave:
-                say()
+                try:
+                    say()
+                except Exception:
+                    # A fault of ours in one must not keep the others from their farewell.
+                    log.exception("a farewell failed")
             await asyncio.sleep(plan.pause_s)
         self._end_polls(None)
         for session in list(self.sessions.values()):

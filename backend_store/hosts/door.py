@@ -83,6 +83,8 @@ class Door:
         self.has_led = False
         """Whether its own lane was served here."""
         self._is_ending = self._is_cut_off = False
+        self._beyond: list[int] = []
+        """Lanes whose owners are out of reach from here."""
         self._waiting: dict[int, tuple[int | None, float]] = {}
         """By lane, the oldest call that waits for its owner, and since when it is that."""
         self._host = host
@@ -111,23 +113,29 @@ class Door:
     async def watch(self) -> None:
         """For as long as the host serves: while it is cut off, gateways go to another door. What waits here for a
         lane's owner goes with them, in its order."""
-        loop = asyncio.get_running_loop()
-        beyond: list[int] = []
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.has_led = self.has_led or self._home in self._services
-            if any(map(self._is_beyond, beyond)):
-                continue
-            if beyond:
-                self._is_cut_off = False
-                self._waiting.clear()
-            now, patience_s = loop.time(), SHUT_OUT_SECONDS if self._is_shut_out() else OUT_OF_REACH_SECONDS
-            waits = [lane for lane in self._lines if self._waits(lane, now) > patience_s]
-            beyond = [lane for lane in waits if self._is_beyond(lane)]
-            if beyond:
-                log.warning("this host is cut off: gateways go to another door", lanes=beyond)
-                self._is_cut_off = True
-                await self._leave(0)
+            try:
+                await self._look()
+            except Exception:
+                # Without the next look gateways would stay at a host that is cut off.
+                log.exception("a look at the lanes' owners failed")
+
+    async def _look(self) -> None:
+        self.has_led = self.has_led or self._home in self._services
+        if any(map(self._is_beyond, self._beyond)):
+            return
+        if self._beyond:
+            self._is_cut_off = False
+            self._waiting.clear()
+        now = asyncio.get_running_loop().time()
+        patience_s = SHUT_OUT_SECONDS if self._is_shut_out() else OUT_OF_REACH_SECONDS
+        waits = [lane for lane in self._lines if self._waits(lane, now) > patience_s]
+        self._beyond = [lane for lane in waits if self._is_beyond(lane)]
+        if self._beyond:
+            log.warning("this host is cut off: gateways go to another door", lanes=self._beyond)
+            self._is_cut_off = True
+            await self._leave(0)
 
     def _waits(self, lane: int, now: float) -> float:
         """For how long one call has waited for the lane's owner, in seconds."""

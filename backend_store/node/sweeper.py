@@ -12,9 +12,10 @@ from typing import NamedTuple
 import structlog
 
 from backend_store.core.shelves import MAIN_SHELVES, SHELF_OF_VIEW, VIEW_GROUPS, VIEW_MAIN
+from backend_store.model import PushqError
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
 from backend_store.node.rows import decode_lease, decode_name, decode_places
-from backend_store.storage.engine import Batch, Engine, StorageCorrupt, Table
+from backend_store.storage.engine import Batch, Engine, Row, StorageCorrupt, Table
 from backend_store.storage.keys import (
     counted_key,
     lane_key,
@@ -150,17 +151,28 @@ class Sweeper:
         self._wake.set()
 
     async def run(self) -> None:
+        failed: set[bytes] = set()
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while marks := self._engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", MARKS_PER_READ):
+            while marks := [mark for mark in self._marks() if mark[0] not in failed]:
                 for key, row in marks:
                     try:
                         unseal(key, row)
                         await self._sweep(*_parse(key[len(GARBAGE) :]))
                     except StorageCorrupt as error:
                         log.error("a mark of what to sweep is broken: nothing is deleted for it", reason=str(error))
+                    except PushqError:
+                        raise  # the store is closed
+                    except Exception:
+                        # A fault of ours with one queue's rows must not leave those of all others on the disk.
+                        log.exception("what is to be swept stays until the next start", key=key.hex())
+                        failed.add(key)
+                        continue
                     await self._finish(key)
+
+    def _marks(self) -> list[Row]:
+        return self._engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", MARKS_PER_READ)
 
     async def _sweep(self, replica: int, view: int, below: int) -> None:
         swept = 0

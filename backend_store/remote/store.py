@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import structlog
 
 from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
 from backend_store.client.pulses import Pulse
@@ -63,6 +64,8 @@ from backend_store.service.reports import Report, TakeReport
 from backend_store.wire.store_frames import Greeted, Place
 
 __all__ = ["ClusterAt", "Landing", "RemoteBackends"]
+
+log = structlog.get_logger("pushq.remote")
 
 HOME = "main"
 """What the home cluster is called where nobody gave it a name."""
@@ -228,8 +231,12 @@ class RemoteBackends:
 
     async def _follow_reports(self) -> None:
         while True:
-            with suppress(PushqError):
+            try:
                 self.node.take(_report(await self.ask(TakeReport(), may_repeat=True)))
+            except PushqError:
+                pass  # it is asked again
+            except Exception:
+                log.exception("a report of the storage was not taken in")
             await asyncio.sleep(REPORT_SECONDS)
 
     def here(self, tenant: str, name: str) -> RemoteQueue:

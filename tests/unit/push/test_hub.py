@@ -53,6 +53,28 @@ async def test_whoever_connects_during_the_farewells_gets_one_too() -> None:
     await hub.close()
 
 
+@pytest.mark.anyio
+async def test_a_farewell_that_fails_keeps_no_other_from_its_own() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    said: list[str] = []
+
+    def first(retry_ms: int) -> None:
+        del hub.sessions["first"]
+        raise AssertionError("a fault of ours")
+
+    def second(retry_ms: int) -> None:
+        del hub.sessions["second"]
+        said.append("second")
+
+    for name, bye in (("first", first), ("second", second)):
+        hub.sessions[name] = SimpleNamespace(bye=bye)  # type: ignore[assignment]
+    await hub.drain()
+    assert said == ["second"]
+    await hub.close()
+
+
 def reader(name: str, *, blocked_s: float, closed: list[str]) -> Any:
     wire = SimpleNamespace(is_writable=not blocked_s, blocked_seconds=lambda: blocked_s)
     return SimpleNamespace(wire=wire, close=lambda code, reason: closed.append(f"{name} {int(code)}"))

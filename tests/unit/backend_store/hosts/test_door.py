@@ -183,3 +183,18 @@ async def test_a_gateway_that_came_back_is_not_waited_for_at_its_former_connecti
         await asyncio.sleep(0)
     arrived(door)
     await asyncio.wait_for(finishing, DOOR_FINISH_SECONDS_MAX / 2)
+
+
+async def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways would stay at a host that is cut off later."""
+    monkeypatch.setattr("backend_store.hosts.door.LOOK_SECONDS", 0.001)
+    looks: list[bool] = []
+
+    def table() -> None:
+        looks.append(True)
+        assert len(looks) > 1, "a fault of ours"
+
+    door = Door("h0", table, dict, {}, lambda lane, owner: pytest.fail("nobody is asked"), lanes=1)
+    watching = asyncio.create_task(door.watch())
+    await eventually(lambda: len(looks) > 1, beside=[watching])
+    watching.cancel()

@@ -12,13 +12,15 @@ from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.cursor import encode_cursor
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
+from backend_store.core.shelves import VIEW_MAIN
 from backend_store.model import Block, Epoch, Published, PushqError, QueueConfig, QueueNotFound, Verdict
 from backend_store.node import node as node_module
 from backend_store.node.limits import EPOCHS_MAX
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch, Table
-from backend_store.storage.keys import META_RESTORED, log_key, log_range
+from backend_store.storage.keys import META_RESTORED, lease_key, log_key, log_range
 from backend_store.storage.memory import MemoryEngine
+from backend_store.storage.seal import seal
 from tests.support.patience import eventually
 from tests.support.storage import all_rows
 from tests.support.world import Consumer, receipts_by_seq
@@ -236,6 +238,20 @@ async def test_a_purge_sweeps_its_rows_and_leaves_what_came_after(opened: Open) 
     await eventually(lambda: list(all_rows(engine_of(store), Table.LOG)) == [log_key(uid, kept.base)])
     await eventually(lambda: not [key for key in all_rows(engine_of(store), Table.META) if key.startswith(b"garbage/")])
     assert all_rows(engine_of(store), Table.MARKS) == {}
+
+
+async def test_rows_that_cannot_be_swept_leave_none_of_other_queues_behind(opened: Open) -> None:
+    """As those that a later version has written. Nothing was swept any more, at the next start neither."""
+    store = await opened()
+    strange, other = await made(store, "strange"), await made(store, "other")
+    await publish(other, b"1")
+    key, batch = lease_key(strange.definition.uid, VIEW_MAIN, 1), Batch()
+    batch.put(Table.LEASES, key, seal(key, b"\xc1"))
+    await store.node.committer.write(batch)
+    await strange.purge("p")
+    await other.purge("p")
+    await eventually(lambda: not all_rows(engine_of(store), Table.LOG), within_s=5)
+    assert [*all_rows(engine_of(store), Table.LEASES)] == [key]
 
 
 async def test_a_purge_during_a_sweep_is_swept_as_well(opened: Open) -> None:

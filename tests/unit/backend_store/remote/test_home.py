@@ -291,6 +291,25 @@ async def test_who_asked_a_backend_that_answers_what_nobody_understands_is_told(
     assert sorted(error.code for error in told) == ["internal", "outcome-unknown"]
 
 
+async def test_reports_of_the_storage_go_on_after_one_that_was_not_understood(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.remote.store.REPORT_SECONDS", 0.001)
+    asked: list[object] = []
+
+    async def ask(operation: object, **_: Any) -> bytes:
+        asked.append(operation)
+        return b"\xc1"
+
+    monkeypatch.setattr(store, "ask", ask)
+    following = asyncio.create_task(store._follow_reports())
+    await asyncio.wait(
+        {following, asyncio.create_task(eventually(lambda: len(asked) > 1))}, return_when="FIRST_COMPLETED"
+    )
+    assert not following.done() and len(asked) > 1
+    following.cancel()
+
+
 async def opened(stream: RemoteStream, name: str) -> RemoteGroup:
     done: asyncio.Future[RemoteGroup] = asyncio.get_running_loop().create_future()
     stream.open_group(name, None, done.set_result)
