@@ -234,6 +234,8 @@ class Hub:
             sub.stop()
             if not clean:
                 sub.doubt_oldest()
+                if sub.gaps_since == session.hearing.heard:
+                    sub.queue.put_back_gaps(sub.gaps)
             if leases := sub.held():
                 place = (sub.queue.tenant, sub.queue.place)
                 parked.held.setdefault(place, []).extend(leases)

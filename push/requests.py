@@ -370,6 +370,8 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.ok(frame.id, sub=number, resume=outcome, visibility_timeout_ms=visibility_ms, **facts)
     for gap in gaps:
         session.send({"type": "gap", "sub": number, **gap_fields(gap)})
+    if gaps:
+        sub.missed(gaps, session.hearing.heard)
     if lost:
         session.tell_lost(number, lost)
     sub.grant(credit)

@@ -589,6 +589,8 @@ class Session:
         """Goes out before the messages behind the gap: those are written at once, answers wait for the turn's end."""
         self.send({"type": "gap", "sub": number, **gap_fields(gap)})
         self.flush()
+        if type(sub := self.subs[number]) is WorkSubscription:
+            sub.missed([gap], self.hearing.heard)
 
     def tell_reset(self, number: int, cursor: str) -> None:
         """Likewise."""

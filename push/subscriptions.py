@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from backend_store.client import SUFFIXES, Lease, Queue, Start, indexes
+from backend_store.client import SUFFIXES, Gap, Lease, Queue, Start, indexes
 from push.feeder import Feeder
 from push.limits import LAPSE_MS_MIN
 from push.tails import Reading
@@ -50,6 +50,8 @@ class WorkSubscription:
         "auto",
         "credit",
         "feeder",
+        "gaps",
+        "gaps_since",
         "in_doubt",
         "in_ring",
         "is_withheld",
@@ -100,6 +102,9 @@ class WorkSubscription:
         """Its client does not read: it gets nothing more."""
         self.returned = self.lapsed = 0
         """How many messages it holds no more, and of how many of those the lease ran out."""
+        self.gaps: list[Gap] = []
+        """What it was told to have missed since the client was heard; which time that was is `gaps_since`."""
+        self.gaps_since = -1
         self.unread: list[Lease] = []
         """What was sent and left since the client was heard; which time that was is `unread_since`."""
         self.unread_since = -1
@@ -170,6 +175,13 @@ class WorkSubscription:
             self.unread.clear()
         if not self.auto:
             self.unread += [lease for lease in leases if lease.receipts]
+
+    def missed(self, gaps: Sequence[Gap], heard: int) -> None:
+        """Its client is told of these, and nothing was heard of it since `heard`."""
+        if self.gaps_since != heard:
+            self.gaps_since = heard
+            self.gaps = []
+        self.gaps += gaps
 
     def withhold(self) -> None:
         """The client does not read. What it was sent goes to others as no attempt, but for the first of all that it

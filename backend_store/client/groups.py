@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -57,6 +57,8 @@ class GroupQueue(EmbeddedQueue):
         """In the first partition, which says whether there is such a group."""
         self._in: dict[int, Group] = {}
         self._tell: Callable[[], None] | None = None
+        self._again: dict[int | None, Gap] = {}
+        """By partition: gaps that were told, and nobody knows whether they were heard."""
         super().__init__(stream._node, stream.definition, stream._partitions)
         self._changed()
 
@@ -132,7 +134,17 @@ class GroupQueue(EmbeddedQueue):
     def take_gaps(self) -> list[Gap]:
         several = len(self._in) > 1
         taken = [(number, group.take_gap()) for number, group in self._in.items()]
-        return [Gap(*gap, number if several else None) for number, gap in taken if gap is not None]
+        again, self._again = self._again, {}
+        return [
+            *again.values(),
+            *(Gap(*gap, number if several else None) for number, gap in taken if gap is not None),
+        ]
+
+    def put_back_gaps(self, gaps: Sequence[Gap]) -> None:
+        for gap in gaps:
+            known = self._again.get(gap.partition, gap)
+            whole = Gap(min(known.first, gap.first), max(known.last, gap.last), gap.partition)
+            self._again[gap.partition] = whole
 
     def on_gap(self, tell: Callable[[], None]) -> None:
         self._tell = tell

@@ -194,6 +194,9 @@ class EmbeddedQueue:
         """
         return []
 
+    def put_back_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Whether a consumer heard of these is not known: the next one to come is told."""
+
     def on_gap(self, tell: Callable[[], None]) -> None:
         """`tell` runs when a group misses something: there are gaps to take."""
 

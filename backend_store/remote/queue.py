@@ -172,6 +172,9 @@ class RemoteQueue(Redriving, Ranges):
     def take_gaps(self) -> list[Any]:
         return []
 
+    def put_back_gaps(self, gaps: Sequence[Any]) -> None:
+        """Groups have some; there are none here."""
+
     def on_gap(self, tell: Callable[[], None]) -> None:
         """Groups miss something; there are none here."""
 

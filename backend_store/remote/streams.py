@@ -279,6 +279,9 @@ class RemoteGroup(RemoteQueue):
         gaps, self._gaps = self._gaps, []
         return gaps
 
+    def put_back_gaps(self, gaps: Sequence[Gap]) -> None:
+        self.missed(gaps, told=False)
+
     def on_gap(self, tell: Callable[[], None]) -> None:
         self._tell_gap = tell
 

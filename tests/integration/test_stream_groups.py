@@ -393,6 +393,28 @@ async def test_the_consumers_of_groups_of_a_deleted_stream_are_told(start_server
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_gap_that_was_told_to_a_session_that_was_cut_is_told_again(
+    shared_server: PushqServer, http: Client, *, is_heard: bool
+) -> None:
+    """It was told once, into a connection that was dead: who came back heard of nothing."""
+    stream = made(http, max_messages=5, overflow="drop_oldest")
+    put_group(http, stream, "g", position="earliest")
+    seqs = [published(http, stream, number)[0] for number in range(12)]
+    async with WebSocket(shared_server) as client:
+        assert (await client.subscribe(stream, group="g", credit=3))["resume"] == "gap"
+        told = await client.next("gap")
+        assert told["from"] == seqs[0]
+        if is_heard:
+            assert (await client.ask(type="begin", sub=told["sub"], receipts=[]))["type"] == "ok"
+        await client.cut()
+    async with WebSocket(shared_server, resume=client.session) as again:
+        assert (await again.subscribe(stream, group="g", credit=3))["resume"] == ("complete" if is_heard else "gap")
+        if not is_heard:
+            assert (await again.next("gap"))["to"] == told["to"]
+
+
+@pytest.mark.anyio
 @BOTH
 async def test_a_session_that_was_cut_goes_on_with_what_it_held_of_each_group(
     shared_server: PushqServer, http: Client, mode: str
