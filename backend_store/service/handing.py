@@ -131,7 +131,7 @@ class Counter:
         """Gaps are told once, so they wait until a gateway has consumers."""
         if self._grants and (gaps := self.queue.take_gaps()):
             for visitor, place in {grant.visitor: grant.place for grant in self._grants}.items():
-                visitor.missed(place, gaps)
+                visitor.missed(place, gaps, self.queue)
 
     def add(self, grant: Grant) -> None:
         if not grant.in_ring:

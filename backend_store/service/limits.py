@@ -15,6 +15,8 @@ ONWARD_SECONDS_MAX: Final = 1.0
 """How long a gateway is kept waiting at a backend that is about to lead the shard it asks for."""
 VISITOR_SILENCE_SECONDS_MAX: Final = 5.0
 """Between a gateway and a backend: who says nothing for so long after a ping is taken for gone."""
+GAPS_IN_DOUBT_MAX: Final = 256
+"""What a gateway was told of late that consumer groups have missed, and is told again where its connection is lost."""
 VISITOR_OUTBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 """What may wait to be sent to one gateway before no more is leased to it."""
 LEASES_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import islice
@@ -39,10 +40,12 @@ from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
 from backend_store.service.limits import (
+    GAPS_IN_DOUBT_MAX,
     LEASES_PER_LOOK_MAX,
     VISITOR_ASKS_MAX,
     VISITOR_OUTBOX_BYTES_MAX,
     VISITOR_OWN_ASKS_MAX,
+    VISITOR_SILENCE_SECONDS_MAX,
 )
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
@@ -118,6 +121,8 @@ class Visitor:
         self._look: asyncio.TimerHandle | None = None
         self._looking: Iterator[str] | None = None
         """The leases that a look has not come to yet; None while none goes on."""
+        self._told_gaps: deque[tuple[float, EmbeddedQueue, list[Gap]]] = deque(maxlen=GAPS_IN_DOUBT_MAX)
+        """What groups were told to have missed, and when."""
         self._asks: set[asyncio.Task[None]] = set()
         self._ask_room = AskRoom("are under way for this gateway", VISITOR_ASKS_MAX, own_max=VISITOR_OWN_ASKS_MAX)
         self._is_flushing = False
@@ -203,7 +208,16 @@ class Visitor:
             tailing.leave(self)
         self._reads.clear()
         self._clear()
+        self._put_back_gaps()
         return unsent
+
+    def _put_back_gaps(self) -> None:
+        """What was told of late may have gone with the connection: it is told again."""
+        since = self._loop.time() - 2 * VISITOR_SILENCE_SECONDS_MAX
+        for at, group, gaps in self._told_gaps:
+            if at >= since:
+                group.put_back_gaps(gaps)
+        self._told_gaps.clear()
 
     def take_back_unsent(self, leases: list[tuple[Grant, Lease]]) -> None:
         """Where it has departed for good: what had not left is ready for whoever is served next."""
@@ -521,9 +535,10 @@ class Visitor:
         self._handed_bytes += len(chunk.data)
         self._flush_soon()
 
-    def missed(self, place: Place, gaps: list[Gap]) -> None:
+    def missed(self, place: Place, gaps: list[Gap], group: EmbeddedQueue) -> None:
         """A stream dropped messages before the group came to them."""
         self._missed.append((place, gaps))
+        self._told_gaps.append((self._loop.time(), group, gaps))
         self._flush_soon()
 
     def group_gone(self, place: Place) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, Leases, Place, Tails, to_bits
+from backend_store.client.streams import Gap
+from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails, to_bits
 
 
 class Gateway:
@@ -25,6 +26,8 @@ class Gateway:
         """Leases of before that the backend does not know."""
         self.gone: dict[str, int] = {}
         """Of leases, what was settled elsewhere."""
+        self.gaps: list[Gap] = []
+        """What consumer groups have missed."""
         self._holds = list(holds)
 
     def held(self) -> list[tuple[Place, str, Bits]]:
@@ -45,6 +48,9 @@ class Gateway:
     def ended(self, frame: Ended) -> None:
         for token, bits in frame.gone:
             self.gone[token] = self.gone.get(token, 0) | to_bits(bits)
+
+    def group_news(self, frame: GroupNews) -> None:
+        self.gaps += [Gap(*gap) for _, gaps in frame.missed for gap in gaps]
 
     def tails(self, frame: Tails) -> None: ...
 

@@ -310,6 +310,7 @@ GROUPS = (
             "backend_store.service.limits:FINISH_SECONDS_MAX": "",
             "backend_store.service.limits:ONWARD_SECONDS_MAX": "",
             "backend_store.service.limits:VISITOR_SILENCE_SECONDS_MAX": "",
+            "backend_store.service.limits:GAPS_IN_DOUBT_MAX": "",
             "backend_store.service.limits:VISITOR_OUTBOX_BYTES_MAX": "",
             "backend_store.service.limits:LEASES_FRAME_BYTES_SOFT_MAX": "",
             "backend_store.service.limits:LEASES_PER_LOOK_MAX": "",

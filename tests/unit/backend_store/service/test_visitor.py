@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.client.groups import put_group
+from backend_store.client.streams import Gap
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES
 from backend_store.model import Overloaded, QueueNotFound
@@ -68,6 +70,24 @@ async def test_who_waits_at_an_empty_queue_hears_once_that_there_is_nothing() ->
         for _ in range(20):
             await line.ask(GoneQueues([]), may_repeat=True)
         assert gateway.idle == 1
+
+
+async def test_what_a_group_missed_is_told_again_where_the_connection_was_lost_just_then() -> None:
+    store = await opened()
+    stream = await made(store, "s", kind="stream", max_messages=2, overflow="drop_oldest")
+    done: list[Any] = []
+    put_group(stream, "g", "earliest", None, done.append)
+    for body in "abcde":
+        await published(stream, draft(body))
+    async with visited(store) as (line, gateway):
+        want = Want(Place("default", "s", stream.uid, "g"), 30_000, 1, 10)
+        line.want(want)
+        await eventually(lambda: len(gateway.gaps) == 1)
+        line.cut()
+        await eventually(lambda: line.connections == 2 and line.is_open)
+        line.want(want)
+        await eventually(lambda: len(gateway.gaps) == 2)
+        assert gateway.gaps == [Gap(0, 2)] * 2
 
 
 async def test_an_ack_whose_answer_nobody_waits_for_goes_with_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
