@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from backend_store.client import GroupQueue, Queue, SettledAndPublished, Start, by_token, open_group
 from backend_store.model import (
@@ -69,6 +70,8 @@ from throttling.room import Room
 if TYPE_CHECKING:
     from push.session import Session, Subscription
 
+
+log = structlog.get_logger("pushq.session")
 
 Held = tuple[Room, str, int]
 """Bytes of a tenant that wait for the disk, to be given back."""
@@ -167,7 +170,8 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float,
     if isinstance(error, PushqError):
         session.error(frame.id, error)
     elif error is not None:
-        raise error
+        log.error("a queue could not be made by a publish", queue=frame.queue, exc_info=error)
+        session.error(frame.id, PushqError("this is our mistake; the log has more"))
     else:
         again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain, came=came)
         if session.gate.held is not None:

@@ -97,6 +97,12 @@ class _Move:
         except PushqError as error:  # there is no key to seal them with now
             self._end(error)
             return
+        except Exception:
+            # A fault of ours with these: they stay leased for a while, so that others may go, and are tried again then.
+            log.exception("messages could not be moved", queue=self._view.partition.label)
+            self._lease.chunk = None
+            self._told(self._moved, None)
+            return
         self._view.partition.settle_and_publish(step)
 
     def _decided(self, count: int) -> Callable[[bool, PushqError | None], None]:
@@ -284,8 +290,8 @@ class Transfer:
                     assert self._stays is not None
                     self._stays(lease)
                     continue
-                self._at_once += 1
                 annexes = {n: self._annex(lease, n) for n in indexes(lease.bits)} if self._annex else {}
+                self._at_once += 1
                 move(self.view, lease, target, annexes, self._moved, is_new=True)
         finally:
             self._is_pumping = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from backend_store.model import Overloaded, PushqError, QueueConfig, QueueNotFound
 from push.intake import Intake
 from push.ports import Unmetered
+from push.requests import _made
 from push.session import Session
 from throttling.admission import Level
 
@@ -152,3 +154,20 @@ def test_before_a_connect_a_publish_of_very_many_messages_closes_the_socket(monk
     made.receive(b'{"type":"publish","queue":"q","messages":[' + b"{}," * 200_000 + b"{}]}")
     ((_, error, code),) = told
     assert (error.code, code) == ("unauthenticated", 4501)
+
+
+@pytest.mark.anyio
+async def test_a_publish_whose_queue_could_not_be_made_by_a_fault_of_ours_is_answered() -> None:
+    """Its client waited for ever."""
+
+    async def fail() -> None:
+        raise AssertionError("a fault of ours")
+
+    making = asyncio.create_task(fail())
+    await asyncio.wait({making})
+    told: list[tuple[int, str]] = []
+    session: Any = SimpleNamespace(
+        ended=lambda: None, closed=False, error=lambda number, error: told.append((number, error.code))
+    )
+    _made(session, SimpleNamespace(id=7, queue="q"), [], False, 0.0, making)
+    assert told == [(7, "internal")]

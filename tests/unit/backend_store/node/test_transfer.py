@@ -77,6 +77,28 @@ async def test_dead_letters_that_wait_for_a_full_queue_are_seen_and_go_when_it_h
     assert (queue.stats().dead, in_outbox(queue)) == (0, 0)
 
 
+async def test_a_fault_with_some_messages_stops_no_transfer_for_good(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each counted as one that is on its way, until there were as many as may be: then nothing was moved any more."""
+    monkeypatch.setattr(transfer, "TRANSFERS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(transfer, "TRANSFER_LEASE_MS", 20)
+    step_of, faults = transfer.step_of, [0]
+
+    def failing(*args: Any, **options: Any) -> Any:
+        faults[0] += 1
+        assert faults[0] > 4, "a fault of ours"
+        return step_of(*args, **options)
+
+    monkeypatch.setattr(transfer, "step_of", failing)
+    graves = await made(store, "graves")
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
+    for body in "abc":
+        await died(queue, draft(body))
+    await eventually(lambda: graves.stats().ready == 3)
+    assert in_outbox(queue) == 0
+
+
 @pytest.mark.parametrize("named", [".dead", None])
 async def test_dead_letters_on_their_way_come_home_when_their_queue_names_no_other_one(
     store: EmbeddedStore, named: str | None
