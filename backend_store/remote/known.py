@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+import structlog
+
 from backend_store.model import PushqError
 from backend_store.remote.limits import LOOK_FRESH_MS
+
+log = structlog.get_logger("pushq.remote")
 
 T = TypeVar("T")
 
@@ -37,8 +41,7 @@ class Flight:
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
         def told(task: asyncio.Task[None]) -> None:
-            error = None if task.cancelled() else task.exception()
-            call(error if isinstance(error, PushqError) else None)
+            call(_error_of(task))
 
         self.task.add_done_callback(told)
 
@@ -97,7 +100,16 @@ class Known:
         self._answers[key] = self._loop.time(), answer
 
 
+def _error_of(task: asyncio.Task[None]) -> PushqError | None:
+    """What is told of a question that is over. So is a fault of ours: who asked would ask again, without end."""
+    error = None if task.cancelled() else task.exception()
+    if error is None or isinstance(error, PushqError):
+        return error
+    return PushqError("a look-up failed; this is our mistake, the log has more")
+
+
 def _seen(task: asyncio.Task[None]) -> None:
-    """Its error is for whoever waits for the flight; where nobody does, it is no news."""
-    if not task.cancelled():
-        task.exception()
+    """Its error is for whoever waits for the flight; where nobody does, it is no news, unless it is a fault of ours."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, PushqError):
+        log.error("a look-up failed", exc_info=error)
