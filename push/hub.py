@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from websockets.frames import Frame, Opcode
@@ -225,21 +225,11 @@ class Hub:
             parked.held.update(resuming.held)
             parked.lost.update(resuming.lost)
         for sub in session.subs.values():
-            session.leave("subscriptions")
-            self.readers.leave(session, sub.queue)
-            if isinstance(sub, StreamSubscription):
-                self.fanout(sub.queue).stop(sub)
-                sub.queue.consumers -= 1
-                continue
-            sub.stop()
-            if not clean:
-                sub.doubt_oldest()
-                if sub.gaps_since == session.hearing.heard:
-                    sub.queue.put_back_gaps(sub.gaps)
-            if leases := sub.held():
-                place = (sub.queue.tenant, sub.queue.place)
-                parked.held.setdefault(place, []).extend(leases)
-                sub.outlet = Away(parked.lost.setdefault(place, []))
+            try:
+                self._sub_over(session, sub, parked, clean=clean)
+            except Exception:
+                # A fault of ours in one must not keep the others' messages from their way back.
+                log.exception("a subscription failed at its session's end", session=session.id[:6])
         session.subs.clear()
         if session.principal is None or not session.id:
             return
@@ -247,6 +237,25 @@ class Hub:
             self._give_back(parked)
         elif (evicted := self.parked.park(parked)) is not None:
             self._give_back(evicted)
+
+    def _sub_over(
+        self, session: Session, sub: WorkSubscription | StreamSubscription, parked: Parked[list[Lease]], *, clean: bool
+    ) -> None:
+        session.leave("subscriptions")
+        self.readers.leave(session, sub.queue)
+        if isinstance(sub, StreamSubscription):
+            self.fanout(sub.queue).stop(sub)
+            sub.queue.consumers -= 1
+            return
+        sub.stop()
+        if not clean:
+            sub.doubt_oldest()
+            if sub.gaps_since == session.hearing.heard:
+                sub.queue.put_back_gaps(sub.gaps)
+        if leases := sub.held():
+            place = (sub.queue.tenant, sub.queue.place)
+            parked.held.setdefault(place, []).extend(leases)
+            sub.outlet = Away(parked.lost.setdefault(place, []))
 
     def _give_back(self, parked: Parked[list[Lease]]) -> None:
         for (tenant, place), leases in parked.held.items():
@@ -294,9 +303,9 @@ class Hub:
         error = queue.gone
         for session in self.readers.of(queue):
             for sub in [s for s in session.subs.values() if s.queue is queue]:
-                session.end(sub, error)
+                _tell(queue, session.end, sub, error)
         for stream in self.stream_readers.of(queue):
-            stream.queue_gone(queue, error)
+            _tell(queue, stream.queue_gone, queue, error)
         self._end_polls(queue)
 
     def _end_polls(self, queue: Queue | None) -> None:
@@ -442,6 +451,14 @@ class Hub:
 
     def ping_frame(self, encoding: str) -> bytes:
         return _PINGS[encoding]
+
+
+def _tell(queue: Queue, listener: Callable[..., None], *what: Any) -> None:
+    """A fault of ours in one consumer must not leave the others waiting for a queue that is gone."""
+    try:
+        listener(*what)
+    except Exception:
+        log.exception("a consumer was not told that its queue is gone", queue=queue.name)
 
 
 def text_frame(payload: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +73,54 @@ async def test_a_farewell_that_fails_keeps_no_other_from_its_own() -> None:
         hub.sessions[name] = SimpleNamespace(bye=bye)  # type: ignore[assignment]
     await hub.drain()
     assert said == ["second"]
+    await hub.close()
+
+
+class Known(SimpleNamespace):
+    """One that readers can be kept by."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.anyio
+async def test_a_subscription_that_fails_at_its_sessions_end_keeps_no_others_messages() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    stopped: list[str] = []
+
+    def fail() -> None:
+        raise AssertionError("a fault of ours")
+
+    queue = Known(tenant="t", place="q")
+    more = {"queue": queue, "doubt_oldest": lambda: None, "gaps_since": -1, "held": list}
+    subs = {1: SimpleNamespace(stop=fail, **more), 2: SimpleNamespace(stop=lambda: stopped.append("2"), **more)}
+    session: Any = Known(id="s", principal=None, subs=subs, leave=lambda what: None, hearing=SimpleNamespace(heard=1))
+    for _ in subs:
+        hub.readers.enter(session, queue)  # type: ignore[arg-type]
+    hub.closed(session, clean=False)
+    assert stopped == ["2"] and not session.subs
+    await hub.close()
+
+
+@pytest.mark.anyio
+async def test_a_consumer_that_fails_keeps_no_other_from_hearing_that_its_queue_is_gone() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    told: list[str] = []
+
+    def end(name: str, sub: Any, error: object) -> None:
+        told.append(name)
+        assert len(told) > 1, "a fault of ours"
+
+    queue: Any = Known(name="q", gone="gone")
+    for name in ("one", "two"):
+        sub = SimpleNamespace(queue=queue)
+        session: Any = Known(subs={1: sub}, end=partial(end, name))
+        hub.readers.enter(session, queue)
+    hub.queue_deleted(queue)
+    assert sorted(told) == ["one", "two"]
     await hub.close()
 
 
