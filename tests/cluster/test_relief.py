@@ -4,9 +4,13 @@ give up."""
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import anyio.to_thread
+import httpx2
 import pytest
 
 from tests.cluster.test_cluster import patient
@@ -33,9 +37,22 @@ HANDLING_S = 0.2
 run = anyio.to_thread.run_sync
 
 
-async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_lost_doubled_or_reordered(
-    tmp_path: Path,
-) -> None:
+class Relief(NamedTuple):
+    """Two clusters with a disk each, a manager that moves queues, and a load on a queue of the first one."""
+
+    disk: Path
+    room: Path
+    world: World
+    http: httpx2.AsyncClient
+    queue: str
+    load: StubbornLoad
+    manager: Manager
+    clusters: Clusters
+
+
+@asynccontextmanager
+async def managed(tmp_path: Path, **how: Any) -> AsyncIterator[Relief]:
+    """`how` the load is."""
     require("etcd")
     # Whether the other one takes the queue whole must not hang on how full this machine is.
     with small_disk(tmp_path / "disk", DISK_MIB) as disk, small_disk(tmp_path / "room", ROOM_MIB) as room:
@@ -44,55 +61,54 @@ async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_l
             one, other = world.gateways
             async with patient(one) as http:
                 queue = await world.queue_of(http, "us")
-                load = StubbornLoad([one.url, other.url], one.headers, queue, handling_s=HANDLING_S)
+                load = StubbornLoad([one.url, other.url], one.headers, queue, handling_s=HANDLING_S, **how)
                 with Manager("one", tmp_path, _env(world)) as manager:
-                    clusters = Clusters(one)
-                    await run(until, lambda: clusters.of("eu")["state"] == "ok", "the other one has room")
-                    async with load.running():
-                        await load.more(MORE)
-                        await run(fill, disk, HOT)
-                        await world.drained(http)
-                        await load.more(MORE)
-                    assert await load.broken() == []
-                    assert (await call(http, "GET", queue))["cluster"] == "eu"
-                    events = [event for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
-                    assert [(event["cluster"], event["manager"]) for event in events] == [("us", "one")]
-                    assert f"queue '{queue}' moves to 'eu'" in events[0]["text"]
-                    metrics = manager.page("/metrics")
-                    assert "\npushq_manager_moves_total 1.0\n" in metrics
-                    assert "\npushq_manager_move_failures_total 0.0\n" in metrics
+                    yield Relief(disk, room, world, http, queue, load, manager, Clusters(one))
+
+
+async def test_a_manager_has_a_queue_moved_out_of_a_hot_cluster_and_nothing_is_lost_doubled_or_reordered(
+    tmp_path: Path,
+) -> None:
+    async with managed(tmp_path) as relief:
+        load, clusters = relief.load, relief.clusters
+        await run(until, lambda: clusters.of("eu")["state"] == "ok", "the other one has room")
+        async with load.running():
+            await load.more(MORE)
+            await run(fill, relief.disk, HOT)
+            await relief.world.drained(relief.http)
+            await load.more(MORE)
+        assert await load.broken() == []
+        assert (await call(relief.http, "GET", relief.queue))["cluster"] == "eu"
+        events = [event for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
+        assert [(event["cluster"], event["manager"]) for event in events] == [("us", "one")]
+        assert f"queue '{relief.queue}' moves to 'eu'" in events[0]["text"]
+        metrics = relief.manager.page("/metrics")
+        assert "\npushq_manager_moves_total 1.0\n" in metrics
+        assert "\npushq_manager_move_failures_total 0.0\n" in metrics
 
 
 async def test_a_manager_has_a_queue_split_that_no_other_cluster_can_take_whole(tmp_path: Path) -> None:
-    require("etcd")
-    with small_disk(tmp_path / "disk", DISK_MIB) as disk, small_disk(tmp_path / "room", ROOM_MIB) as room:
-        full = {**ALONE, "PUSHQ_DATA": str(disk / "a")}
-        async with opened(tmp_path, full, PAIR, names="a", room=room) as world:
-            one, other = world.gateways
-            async with patient(one) as http:
-                queue = await world.queue_of(http, "us")
-                load = StubbornLoad([one.url, other.url], one.headers, queue, handling_s=HANDLING_S, keys=KEYS)
-                with Manager("one", tmp_path, _env(world)):
-                    clusters = Clusters(one)
-                    await run(fill, room, LITTLE_ROOM)
-                    await run(
-                        until,
-                        lambda: (clusters.of("eu").get("utilisation") or 0) > LITTLE_ROOM - 0.05,
-                        "it is that full",
-                    )
-                    async with load.running():
-                        await load.more(MORE)
-                        await run(fill, disk, HOT)
-                        await lies_in(http, queue, us=0.5, eu=0.5)
-                        places = load.history.places
-                        before = set(places)
-                        await load.more(MUCH)
-                    new = [seq for name, (_, seq) in places.items() if name not in before]
-                    share = sum(seq >= OPEN for seq in new) / len(new)
-                    assert 0.4 < share < 0.6, f"{share:.0%} of {len(new)} went to the second cluster"
-                    assert await load.broken() == []
-                    events = [event["text"] for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
-                    assert len(events) == 1 and f"half of queue '{queue}' moves to 'eu'" in events[0], events
+    async with managed(tmp_path, keys=KEYS) as relief:
+        load, clusters = relief.load, relief.clusters
+        await run(fill, relief.room, LITTLE_ROOM)
+        await run(
+            until,
+            lambda: (clusters.of("eu").get("utilisation") or 0) > LITTLE_ROOM - 0.05,
+            "it is that full",
+        )
+        async with load.running():
+            await load.more(MORE)
+            await run(fill, relief.disk, HOT)
+            await lies_in(relief.http, relief.queue, us=0.5, eu=0.5)
+            places = load.history.places
+            before = set(places)
+            await load.more(MUCH)
+        new = [seq for name, (_, seq) in places.items() if name not in before]
+        share = sum(seq >= OPEN for seq in new) / len(new)
+        assert 0.4 < share < 0.6, f"{share:.0%} of {len(new)} went to the second cluster"
+        assert await load.broken() == []
+        events = [event["text"] for event in clusters.state()["manager_events"] if event["kind"] == "moves"]
+        assert len(events) == 1 and f"half of queue '{relief.queue}' moves to 'eu'" in events[0], events
 
 
 def _env(world: World) -> dict[str, str]:
