@@ -634,21 +634,29 @@ class Visitor:
             return  # until that is complete
         link, had_room = self.link, self.has_room
         if link is not None:
-            if self._placed or self._judged:
-                link.send(pack(Results(self._placed, self._judged)))
-            if self._lost or self._gone:
-                link.send(pack(Ended(self._lost, self._gone)))
-            if self._missed or self._groups_gone:
-                link.send(pack(GroupNews(self._missed, self._groups_gone)))
-            if moved := [(place, self._reads[place].now()) for place in self._moved if place in self._reads]:
-                link.send(pack(Tails(moved)))
-            for frame in frames_of(self._handed, self._idle):
-                link.send(pack(frame))
-            for answer in self._answers:
-                link.send(pack(answer))
+            try:
+                self._say(link)
+            except Exception:
+                # It would be said again with all that comes, and fail again: its next connection begins anew.
+                log.exception("a gateway could not be told", gateway=self.name)
+                link.abort()
         self._clear()
         if self.has_room and not had_room:
             self.room()
+
+    def _say(self, link: Link) -> None:
+        if self._placed or self._judged:
+            link.send(pack(Results(self._placed, self._judged)))
+        if self._lost or self._gone:
+            link.send(pack(Ended(self._lost, self._gone)))
+        if self._missed or self._groups_gone:
+            link.send(pack(GroupNews(self._missed, self._groups_gone)))
+        if moved := [(place, self._reads[place].now()) for place in self._moved if place in self._reads]:
+            link.send(pack(Tails(moved)))
+        for frame in frames_of(self._handed, self._idle):
+            link.send(pack(frame))
+        for answer in self._answers:
+            link.send(pack(answer))
 
 
 def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | PushqError], None]) -> None:

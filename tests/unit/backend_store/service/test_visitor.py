@@ -28,6 +28,7 @@ from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
+    Answered,
     Place,
     Settle,
     Want,
@@ -70,6 +71,17 @@ async def test_who_waits_at_an_empty_queue_hears_once_that_there_is_nothing() ->
         for _ in range(20):
             await line.ask(GoneQueues([]), may_repeat=True)
         assert gateway.idle == 1
+
+
+async def test_what_cannot_be_said_to_a_gateway_ends_its_connection_and_not_all_that_comes_later() -> None:
+    """It was tried again with whatever came, and kept all of that back for ever."""
+    store = await opened()
+    service = StoreService(store)
+    async with visited(store, service) as (line, _):
+        unsayable: Any = object()
+        service.visitors["gateway"]._answer(Answered(1, unsayable))
+        await eventually(lambda: line.connections == 2 and line.is_open)
+        await line.ask(GoneQueues([]), may_repeat=True)
 
 
 async def test_what_a_group_missed_is_told_again_where_the_connection_was_lost_just_then() -> None:
