@@ -14,7 +14,7 @@ from backend_store.node.limits import (
     INBOX_BYTES_MAX,
     INBOX_MESSAGES_MAX,
     SHARED_CYCLE_MESSAGES_MAX,
-    TIMED_CALLS_LOOKED_AT_PER_MS,
+    TIMED_CALLS_LOOKED_AT_PER_MILLISECOND,
 )
 from backend_store.node.room import NOTHING
 from backend_store.words import counted
@@ -114,7 +114,9 @@ class Inbox:
     def next_look_ms(self, now_ms: int) -> int:
         """When to look next whose time is over. A look is at all: with very many none is taken for each of them."""
         first_ms = min(filter(None, (self.first_until_ms, self.under_way_until_ms)))
-        return max(first_ms, now_ms + (len(self._calls) + len(self._under_way)) // TIMED_CALLS_LOOKED_AT_PER_MS)
+        return max(
+            first_ms, now_ms + (len(self._calls) + len(self._under_way)) // TIMED_CALLS_LOOKED_AT_PER_MILLISECOND
+        )
 
     def take_expired(self, now_ms: int) -> list[Call]:
         """Those that wait and whose time is over: they are not begun any more."""

@@ -3,7 +3,7 @@
 INBOX_MESSAGES_MAX = 10_000
 INBOX_BYTES_MAX = 32 * 1024 * 1024
 """Publishes of one partition that may wait for a commit; above it they are refused as `overloaded`."""
-TIMED_CALLS_LOOKED_AT_PER_MS = 250
+TIMED_CALLS_LOOKED_AT_PER_MILLISECOND = 250
 """Publishes on their way to the disk that are looked at for some whose time is over: of 5,000 each may hear of it 20 ms
 later."""
 STALE_ALARMS_KEPT = 64

@@ -757,7 +757,7 @@ GROUPS = (
             "queue settles in a commit cycle; the rest follows in the next ones.",
             "backend_store.node.limits:READS_PER_TAKE_MAX": "",
             "backend_store.node.limits:EVICTION_READS_PER_COMMIT": "",
-            "backend_store.node.limits:TIMED_CALLS_LOOKED_AT_PER_MS": "",
+            "backend_store.node.limits:TIMED_CALLS_LOOKED_AT_PER_MILLISECOND": "",
             "backend_store.node.limits:STALE_ALARMS_KEPT": "",
             "backend_store.node.limits:EVICTION_CHUNKS_KEPT": "",
             "backend_store.core.limits:CAME_FREE_MAX": "",
