@@ -7,8 +7,10 @@ the table is as new as the last word of the coordinator; what fences an owner is
 from __future__ import annotations
 
 from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
+from backend_store.core.replication.record import NodeId, PartitionRecord
 from backend_store.core.slots import first_table
 from backend_store.shard.interface import ShardNumber
+from backend_store.shard.placing import Plan
 from backend_store.shard.view import ClusterView
 
 
@@ -20,7 +22,7 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
         if plan is None or record is None:
             return None
         rows[number] = LaneRow(
-            plan.replicas[0],
+            _home(plan, record),
             plan.replicas,
             Owner(record.leader, record.leader_inc) if record.leader is not None else None,
             record.epoch,
@@ -30,3 +32,11 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
         )
     version = sum(row.version for row in rows.values())  # each change of a record is one
     return LaneTable(version, first_table(lanes), rows, min(view.plans[ShardNumber(n)].min_in_sync for n in rows))
+
+
+def _home(plan: Plan, record: PartitionRecord) -> NodeId:
+    """A host that is followed while it serves stays at home until its heir has all: so long its lane takes what has no
+    key, too."""
+    heir, host = plan.replicas[0], record.replicas[0]
+    is_followed = host == record.leader and host not in plan.replicas
+    return host if is_followed and heir not in record.isr else heir

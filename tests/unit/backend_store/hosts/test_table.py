@@ -43,3 +43,23 @@ def test_whose_a_lane_is_comes_from_its_plan_and_who_owns_it_from_its_record() -
     assert (row.in_sync, row.eligible) == ((B,), (A,))
     assert after.version > first.version
     assert after.slots == first.slots
+
+
+def test_a_host_that_is_followed_is_at_home_in_its_lane_until_its_heir_has_all_of_it() -> None:
+    known, lane = view(), ShardNumber(0)
+    known.plans[lane] = replace(known.plans[lane], replicas=(C, B))
+    known.records[lane] = copied = replace(known.records[lane], replicas=(A, B, C))
+    before = table_of(known, 3)
+    assert before is not None and (before.lanes[0].preferred, before.lanes[0].is_home) == (A, True)
+    known.records[lane] = replace(copied, isr=(A, B, C))
+    after = table_of(known, 3)
+    assert after is not None and (after.lanes[0].preferred, after.lanes[0].is_home) == (C, False)
+
+
+def test_who_has_adopted_the_lane_of_a_host_that_is_gone_is_not_at_home_there_while_the_heir_copies_it() -> None:
+    known, lane = view(), ShardNumber(0)
+    known.plans[lane] = replace(known.plans[lane], replicas=(C, B))
+    known.records[lane] = replace(known.records[lane], replicas=(B, C), leader=B, isr=(B,))
+    after = table_of(known, 3)
+    assert after is not None and (after.lanes[0].preferred, after.lanes[0].is_home) == (C, False)
+    assert after.lane_of(B) == 1
