@@ -166,7 +166,7 @@ class ClusterWatch:
         `OutcomeUnknown`.
         """
         _, view = self._fresh()
-        if is_wanted and _is_of_hosts(view) and view.keeps(NodeId(name)) and not set(heirs(view)) - {name}:
+        if is_wanted and _is_of_hosts(view) and not _may_be_followed(NodeId(name), view):
             raise Conflict(
                 f"{name} is an independent host with a lane, and there is none without one that could take its place: "
                 "start another host first"
@@ -205,6 +205,15 @@ class ClusterWatch:
 
 def _is_of_hosts(view: ClusterView) -> bool:
     return any(plan.lanes for plan in view.plans.values())
+
+
+def _may_be_followed(name: NodeId, view: ClusterView) -> bool:
+    """Whether a host that is to go keeps nothing, is followed or waits for that already, or finds an heir that no other
+    one waits for."""
+    planned = {node for plan in view.plans.values() for node in plan.replicas}
+    if name not in planned or name in view.removals:
+        return True
+    return len(heirs(view)) > len(view.removals & planned)
 
 
 def _event(event: ClusterEvent) -> ClusterEventView:
