@@ -217,6 +217,13 @@ class Redrives:
         """`get`, for those who do not know where the queue is."""
         return self.get(redrive_id)
 
+    async def stop(self, redrive_id: str) -> Redrive | None:
+        """Cancels one. None: it is not known."""
+        job = self.get(redrive_id)
+        if job is not None:
+            await job.cancel()
+        return job
+
     async def list_since(self, number: int) -> list[tuple[int, Redrive]]:
         """`since`, for those who do not know where the queue is."""
         return self.since(number)

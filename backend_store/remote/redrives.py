@@ -111,6 +111,17 @@ class RemoteRedrives:
         found = await self._look()
         return next((job for _, job in found if job.id == redrive_id), None)
 
+    async def stop(self, redrive_id: str, why: str | None = None) -> RemoteRedrive | None:
+        """Cancels one, whoever began it. None: nobody knows it. Raises `PushqError` where it may go on."""
+        self._queue.forget_looks()
+        mine = self._mine.get(redrive_id)
+        if mine is not None:
+            await mine.cancel(why)
+            return mine
+        asked = CancelRedrive(self._queue.place_there, redrive_id, why)
+        found = _maybe_job(await self._queue.ask(asked, may_repeat=True, is_change=True))
+        return RemoteRedrive(self, found) if found is not None else None
+
     async def list_since(self, number: int) -> list[tuple[int, RemoteRedrive]]:
         return [(n, job) for n, job in await self._look() if n >= number]
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from backend_store.client.redrive import State
-from backend_store.model import Conflict, Unavailable
+from backend_store.model import Conflict, OutcomeUnknown, PushqError, Unavailable
 from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
 
 if TYPE_CHECKING:
     from backend_store.remote.parted import PartedQueue
+
+Outcome = TypeVar("Outcome")
 
 
 class WholeLetters:
@@ -69,10 +71,7 @@ class WholeRedrive:
 
     async def cancel(self, why: str | None = None) -> None:
         """See `Redrive.cancel`. Raises `PushqError` where one may go on; those that were reached have ended."""
-        outcomes = await asyncio.gather(*(job.cancel(why) for job in self.jobs), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        _all_or_raised(await asyncio.gather(*(job.cancel(why) for job in self.jobs), return_exceptions=True))
 
 
 class WholeRedrives:
@@ -83,6 +82,12 @@ class WholeRedrives:
 
     async def find(self, redrive_id: str) -> WholeRedrive | None:
         return next((job for job in await self._look() if job.id == redrive_id), None)
+
+    async def stop(self, redrive_id: str) -> WholeRedrive | None:
+        """See `RemoteRedrives.stop`. Where a part does not answer, it has ended at the others."""
+        stops = [leaf.redrives.stop(redrive_id) for leaf in self._queue.leaves]
+        found = [job for job in _all_or_raised(await asyncio.gather(*stops, return_exceptions=True)) if job is not None]
+        return WholeRedrive(found) if found else None
 
     async def list_since(self, number: int) -> list[tuple[int, WholeRedrive]]:
         return [(n, job) for n, job in enumerate(await self._look()) if n >= number]
@@ -99,13 +104,17 @@ class WholeRedrives:
         begun = await asyncio.gather(
             *(self._begin(redrive_id, part, total, rate, find) for part in parts), return_exceptions=True
         )
-        jobs = [job for job in begun if isinstance(job, RemoteRedrive)]
         failure = next((error for error in begun if isinstance(error, BaseException)), None)
-        if failure is None:
-            return WholeRedrive(jobs)
-        if jobs:
-            await asyncio.gather(*(job.cancel(str(failure)) for job in jobs), return_exceptions=True)
-        raise failure
+        if failure is not None:
+            may_run = [part for part, one in zip(parts, begun, strict=True) if not _has_not_begun(one)]
+            ends = [self._end(redrive_id, part, str(failure)) for part in may_run]
+            await asyncio.gather(*ends, return_exceptions=True)
+        return WholeRedrive(_all_or_raised(begun))
+
+    async def _end(self, redrive_id: str, letters: RemoteLetters, why: str) -> None:
+        owner = self._queue.at(letters.queue.home)
+        if owner is not None:
+            await owner.redrives.stop(redrive_id, why)
 
     async def _begin(
         self, redrive_id: str, letters: RemoteLetters, total: int, rate: float | None, find: Find
@@ -128,6 +137,19 @@ class WholeRedrives:
             for _, job in look:
                 found.setdefault(job.id, []).append(job)
         return sorted(map(WholeRedrive, found.values()), key=lambda job: job.begun_ms)
+
+
+def _has_not_begun(outcome: object) -> bool:
+    return isinstance(outcome, PushqError) and not isinstance(outcome, OutcomeUnknown)
+
+
+def _all_or_raised(outcomes: Sequence[Outcome | BaseException]) -> list[Outcome]:
+    found: list[Outcome] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 def whole_letters(parts: Sequence[RemoteLetters]) -> WholeLetters:

@@ -127,7 +127,8 @@ def matcher(given: RedriveFilter) -> LetterFilter:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    return json_answer(view(await _find(gateway, call)))
+    queue, redrive_id = _named(gateway, call)
+    return json_answer(view(_known(await queue.redrives.find(redrive_id), queue, redrive_id)))
 
 
 async def list_redrives(gateway: Gateway, call: Call) -> Answer:
@@ -144,17 +145,19 @@ async def list_redrives(gateway: Gateway, call: Call) -> Answer:
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
-    """What was moved stays moved."""
-    job = await _find(gateway, call)
-    await job.cancel()
-    return json_answer(view(job))
+    """What was moved stays moved. It need not be looked for before: where a part of it is away, the others end."""
+    queue, redrive_id = _named(gateway, call)
+    return json_answer(view(_known(await queue.redrives.stop(redrive_id), queue, redrive_id)))
 
 
-async def _find(gateway: Gateway, call: Call) -> Redrive:
+def _named(gateway: Gateway, call: Call) -> tuple[Queue, str]:
     name, redrive_id = call.params
     queue = gateway.desk.queue(call.principal, name, "manage")
     call.query()
-    found = await queue.redrives.find(redrive_id)
+    return queue, redrive_id
+
+
+def _known(found: Redrive | None, queue: Queue, redrive_id: str) -> Redrive:
     if found is None:
         raise NotFound(f"queue {queue.name!r} has no redrive {redrive_id[:100]!r}, or it is long over")
     return found

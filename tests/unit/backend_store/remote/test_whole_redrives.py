@@ -10,7 +10,7 @@ import pytest
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.core.slots import slot_of
-from backend_store.model import Conflict, InvalidRequest, Unavailable
+from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from backend_store.remote import line, redrives
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.redrives import RemoteRedrives
@@ -210,3 +210,39 @@ async def test_the_job_of_a_queue_that_is_deleted_ends(lanes: Lanes) -> None:
     job = await begin(queue, rate=SLOW)
     await store.delete_queue(TENANT, "q")
     await eventually(lambda: job.state == "cancelled")
+
+
+async def test_a_cancel_stops_what_is_reached_also_while_a_lane_is_away(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "ASK_MS_MAX", 200)
+    queue = await with_letters(await lanes.store())
+    await begin(queue, rate=SLOW)
+    other = await queue_at(await lanes.store("h3"))
+    await eventually(lambda: all(home.line.is_open for home in other.homes))
+    lanes.own(2, None)
+    await eventually(lambda: not other.homes[2].line.is_open)
+    with pytest.raises(Unavailable):
+        await other.redrives.stop("r")
+    found = [await lane.redrives.find("r") for lane in other.lanes[:2]]
+    assert [job and job.state for job in found] == ["cancelled", "cancelled"]
+
+
+async def test_a_redrive_that_may_have_begun_at_a_lane_or_not_does_not_go_on_there(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await with_letters(await lanes.store())
+    begins = RemoteRedrives.begin
+
+    async def unheard(self: RemoteRedrives, *args: Any, **kwargs: Any) -> Any:
+        job = await begins(self, *args, **kwargs)
+        if self.queue is queue.lanes[1]:
+            self._mine.clear()
+            raise OutcomeUnknown("the connection was lost")
+        return job
+
+    monkeypatch.setattr(RemoteRedrives, "begin", unheard)
+    with pytest.raises(OutcomeUnknown):
+        await begin(queue, rate=SLOW)
+    over = await ended(queue)
+    assert [(job.state, job.error) for job in over.jobs] == [("failed", "the connection was lost")] * 3
