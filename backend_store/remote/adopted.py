@@ -150,7 +150,7 @@ class Adopted:
         """Returns when the shard has them, as they are known here. Raises `PushqError`."""
         if definitions and not self._store.first.line.is_open:
             raise self._store.first.line.unavailable()  # it may have been deleted meanwhile, or have moved away
-        definitions = [self._as_told(one) for one in definitions]
+        definitions = [self._as_told(one) for one in self._with_named(definitions)]
         definer = self._definer()
         is_new = self._home is self._home.cluster.first and not self.is_ours
         if is_new:
@@ -161,6 +161,16 @@ class Adopted:
         self.is_ours = True
         if is_new and definitions:
             await self._home.ask(AdoptQueues(definitions, definer), may_repeat=True)
+
+    def _with_named(self, definitions: Iterable[QueueDefinition]) -> list[QueueDefinition]:
+        """Before each the queue that it names for its dead letters: where there is none they stay in its companion."""
+        found: dict[int, QueueDefinition] = {}
+        for one in definitions:
+            named = self._store.metadata.queues.get((one.tenant, one.config.dead_letter_queue or ""))
+            if named is not None and self._lacks(named):
+                found.setdefault(named.uid, named)
+            found.setdefault(one.uid, one)
+        return list(found.values())
 
     def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
         """Of a companion its queue, which it lies with."""

@@ -16,8 +16,9 @@ from backend_store.core.receipts import partition_of_token
 from backend_store.core.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
+from backend_store.remote.adopted import Adopted
 from backend_store.remote.laned import LanedQueue
-from tests.support.lanes import Lanes, Taker, columns, make, places, publish, queue_at
+from tests.support.lanes import TENANT, Lanes, Taker, columns, make, places, publish, queue_at
 from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -380,6 +381,34 @@ async def test_dead_letters_go_to_another_queue_of_the_same_hosts(lanes: Lanes) 
     await eventually(lambda: sorted(dead.bodies) == sorted(taker.bodies))
     for receipt in dead.receipts:
         graveyard.settle_quietly([receipt])
+
+
+async def test_a_lane_that_is_told_of_a_queue_is_told_of_the_one_for_its_dead_letters_as_well(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def later(self: Adopted) -> None:
+        """The others come when there is time."""
+
+    monkeypatch.setattr(Adopted, "_adopt_all", later)
+    store = await lanes.store()
+    lanes.own(1, None)
+    await eventually(lambda: not store.homes[1].line.is_open)
+    graveyard = await make(store, "graveyard")
+    queue = await make(store, dead_letter_queue="graveyard", max_attempts=1)
+    lanes.own(1, "h1")
+    await eventually(lambda: store.homes[1].line.is_open)
+    key = next(f"k{number}" for number in range(100) if slot_of(f"k{number}") % 3 == 1)
+    await publish(queue, b"1", keys=[key])
+    taker = Taker(queue, 1)
+    await eventually(lambda: taker.bodies == [b"1"])
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.give_back(taker.receipts, 0, done.set_result)
+    await done
+    companion = store.queue(TENANT, "q.dead")
+    assert isinstance(companion, LanedQueue)
+    found = [Taker(graveyard, 1), Taker(companion, 1)]
+    await eventually(lambda: any(one.bodies for one in found))
+    assert [one.bodies for one in found] == [[b"1"], []]
 
 
 class Acker(Taker):
