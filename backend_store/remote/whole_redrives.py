@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from backend_store.client.redrive import State
+from backend_store.client.redrive import REDRIVES_REMEMBERED_MAX, State
 from backend_store.model import Conflict, OutcomeUnknown, PushqError, Unavailable
 from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
 
@@ -130,13 +130,14 @@ class WholeRedrives:
         return job
 
     async def _look(self) -> list[WholeRedrive]:
-        """All that is known at any part, the oldest first."""
+        """The last ones, the oldest first. What came before those may be forgotten at one part and known at another."""
         looks = await asyncio.gather(*(leaf.redrives.list_since(0) for leaf in self._queue.leaves))
         found: dict[str, list[RemoteRedrive]] = {}
         for look in looks:
             for _, job in look:
                 found.setdefault(job.id, []).append(job)
-        return sorted(map(WholeRedrive, found.values()), key=lambda job: job.begun_ms)
+        known = sorted(map(WholeRedrive, found.values()), key=lambda job: (job.state == "running", job.begun_ms))
+        return known[-REDRIVES_REMEMBERED_MAX:]
 
 
 def _has_not_begun(outcome: object) -> bool:

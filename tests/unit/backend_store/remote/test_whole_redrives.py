@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from backend_store.client import redrive
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.core.slots import slot_of
 from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
-from backend_store.remote import line, redrives
+from backend_store.remote import line, redrives, whole_redrives
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.redrives import RemoteRedrives
 from backend_store.remote.store import RemoteBackends
@@ -246,3 +247,18 @@ async def test_a_redrive_that_may_have_begun_at_a_lane_or_not_does_not_go_on_the
         await begin(queue, rate=SLOW)
     over = await ended(queue)
     assert [(job.state, job.error) for job in over.jobs] == [("failed", "the connection was lost")] * 3
+
+
+async def test_a_redrive_that_some_lanes_have_forgotten_is_not_told_of_in_part(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (redrive, redrives, whole_redrives):
+        monkeypatch.setattr(module, "REDRIVES_REMEMBERED_MAX", 2, raising=False)
+    queue = await with_letters(await lanes.store())
+    await begin(queue, "of all")
+    await ended(queue, "of all")
+    for number in range(2):
+        await begin(queue, f"of lane {number}")
+        await ended(queue, f"of lane {number}")
+    assert await queue.redrives.find("of all") is None
+    assert [job.id for _, job in await queue.redrives.list_since(0)] == ["of lane 0", "of lane 1"]
