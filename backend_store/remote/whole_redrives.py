@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from backend_store.client.redrive import REDRIVES_REMEMBERED_MAX, State
 from backend_store.model import Conflict, OutcomeUnknown, PushqError, Unavailable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from backend_store.remote.parted import PartedQueue
 
 Outcome = TypeVar("Outcome")
+RATE_DIGITS: Final = 9
+"""Shares of a rate do not add up to it in the last digits."""
 
 
 class WholeLetters:
@@ -56,7 +58,7 @@ class WholeRedrive:
     def rate_per_s(self) -> float | None:
         """Each has its share of it, as many as it has messages."""
         rates = [job.rate_per_s for job in self.jobs if job.rate_per_s is not None]
-        return sum(rates) if rates else None
+        return round(sum(rates), RATE_DIGITS) if rates else None
 
     @property
     def state(self) -> State:

@@ -14,9 +14,10 @@ from backend_store.core.slots import slot_of
 from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from backend_store.remote import line, redrives, whole_redrives
 from backend_store.remote.laned import LanedQueue
-from backend_store.remote.redrives import RemoteRedrives
+from backend_store.remote.redrives import RemoteRedrive, RemoteRedrives
 from backend_store.remote.store import RemoteBackends
 from backend_store.remote.whole_redrives import WholeRedrive
+from backend_store.service.redrives import Job
 from tests.support.lanes import TENANT, Lanes, Taker, make, publish, queue_at
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -262,3 +263,12 @@ async def test_a_redrive_that_some_lanes_have_forgotten_is_not_told_of_in_part(
         await ended(queue, f"of lane {number}")
     assert await queue.redrives.find("of all") is None
     assert [job.id for _, job in await queue.redrives.list_since(0)] == ["of lane 0", "of lane 1"]
+
+
+async def test_the_rate_that_is_told_is_the_one_that_was_asked_for(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    jobs = [
+        RemoteRedrive(lane.redrives, Job("r", letters, 100.0 * letters / 83, 0, "running", None))
+        for lane, letters in zip(queue.lanes, (34, 48, 1), strict=True)
+    ]
+    assert WholeRedrive(jobs).rate_per_s == 100.0
