@@ -35,8 +35,7 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
 
 
 def _home(plan: Plan, record: PartitionRecord) -> NodeId:
-    """A host that is followed while it serves stays at home until its heir has all: so long its lane takes what has no
-    key, too."""
-    heir, host = plan.replicas[0], record.replicas[0]
-    is_followed = host == record.leader and host not in plan.replicas
-    return host if is_followed and heir not in record.isr else heir
+    """A host that is followed while it serves is at home until it hands its lane over, which takes what has no key so
+    long."""
+    host = record.replicas[0]
+    return host if host == record.leader and host not in plan.replicas else plan.replicas[0]

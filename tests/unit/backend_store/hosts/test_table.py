@@ -45,15 +45,17 @@ def test_whose_a_lane_is_comes_from_its_plan_and_who_owns_it_from_its_record() -
     assert after.slots == first.slots
 
 
-def test_a_host_that_is_followed_is_at_home_in_its_lane_until_its_heir_has_all_of_it() -> None:
+def test_a_host_that_is_followed_is_at_home_in_its_lane_until_it_hands_that_over() -> None:
     known, lane = view(), ShardNumber(0)
     known.plans[lane] = replace(known.plans[lane], replicas=(C, B))
-    known.records[lane] = copied = replace(known.records[lane], replicas=(A, B, C))
-    before = table_of(known, 3)
-    assert before is not None and (before.lanes[0].preferred, before.lanes[0].is_home) == (A, True)
-    known.records[lane] = replace(copied, isr=(A, B, C))
+    copied = replace(known.records[lane], replicas=(A, B, C))
+    for in_sync in ((A, B), (A, B, C)):
+        known.records[lane] = replace(copied, isr=in_sync)
+        before = table_of(known, 3)
+        assert before is not None and (before.lanes[0].preferred, before.lanes[0].is_home) == (A, True)
+    known.records[lane] = replace(copied, isr=(A, B, C), leader=C)
     after = table_of(known, 3)
-    assert after is not None and (after.lanes[0].preferred, after.lanes[0].is_home) == (C, False)
+    assert after is not None and (after.lanes[0].preferred, after.lanes[0].is_home) == (C, True)
 
 
 def test_who_has_adopted_the_lane_of_a_host_that_is_gone_is_not_at_home_there_while_the_heir_copies_it() -> None:
