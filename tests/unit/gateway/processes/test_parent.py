@@ -40,9 +40,14 @@ async def ended() -> AsyncIterator[_Child]:
 
 @pytest.fixture
 async def running() -> AsyncIterator[_Child]:
+    """A process that any signal ends, also where these tests run below one that ignores SIGHUP (nohup)."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        process = await asyncio.create_subprocess_exec("sleep", "600", stdin=theirs.fileno())
+        inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            process = await asyncio.create_subprocess_exec("sleep", "600", stdin=theirs.fileno())
+        finally:
+            signal.signal(signal.SIGHUP, inherited)
         yield _Child(process, ours)
         if process.returncode is None:
             process.kill()
