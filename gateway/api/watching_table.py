@@ -339,7 +339,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "DELETE",
         "/v1/cluster/nodes/{node}/removal",
         cluster.keep,
-        "End a removal: the backend stays, and gets copies again",
+        "End a removal: the backend stays, and may get copies again",
         "operator",
         {200: ClusterNode},
         query=("cluster",),

@@ -177,7 +177,7 @@ def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -
 
 @cluster.command("remove")
 @click.argument("node", metavar="NODE")
-@click.option("--undo", is_flag=True, help="Let it stay: it gets copies again.")
+@click.option("--undo", is_flag=True, help="Let it stay: it may get copies again.")
 @click.option(
     "--wait",
     "wait_s",

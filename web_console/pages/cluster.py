@@ -171,7 +171,7 @@ def _gives(name: str, led: list[str]) -> str:
 def _removal(node: dict[str, Any]) -> Button:
     name = node["name"]
     if node["removing"]:
-        question = f"Ends the removal: {name} stays, and gets copies again."
+        question = f"Ends the removal: {name} stays, and may get copies again."
         return Button("end-removal", "Keep", {"item": name}, question)
     question = (
         f"Has the {counted(node['copies'], 'copy', 'copies')} of {name} made on other backends, and then deletes them "
