@@ -61,8 +61,8 @@ class Settling:
     def __init__(self) -> None:
         self._settles: list[Settle] = []
         self._strange: deque[Strange] = deque()
-        self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
-        """Decided in this cycle, by a step that publishes too."""
+        self._settled: list[tuple[Callable[[Any], None], dict[str, int] | PushqError]] = []
+        """Decided before this cycle: by a step that publishes too, or as leases were about to end."""
         self._returns: list[Return] = []
 
     @property
@@ -162,9 +162,19 @@ class Settling:
         answers += self._settled
         self._settled = []
         if self._returns:
-            returns, self._returns = self._returns, []
-            now_ms = self.partition.steady_ms()
-            answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
+            answers += self._decide_returns()
+
+    def decide_first(self) -> None:
+        """Leases are about to end: what was said of them before counts. It is answered with the next commit."""
+        if self._settles:
+            self.decide_settles()
+        if self._returns:
+            self._settled += self._decide_returns()
+
+    def _decide_returns(self) -> list[tuple[Callable[[Any], None], dict[str, int] | PushqError]]:
+        returns, self._returns = self._returns, []
+        now_ms = self.partition.steady_ms()
+        return [(one.reply, self._decide_return(one, now_ms)) for one in returns]
 
     def decide_settles(self) -> None:
         """Decides the acks that wait; they are answered with the commit of this cycle, unless some of their receipts

@@ -73,6 +73,7 @@ class View(Settling):
 
     def give_back_lease(self, lease: Lease) -> None:
         """Returns what a holder that went away still held: an attempt of what it had begun."""
+        self.decide_first()
         now_ms = self.partition.steady_ms()
         if self.core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.RETURNED, untried=lease.untried):
             self.partition.request()
@@ -345,8 +346,10 @@ class View(Settling):
         """Ends leases that ran out and wakes messages that became due."""
         core = self.core
         for lease in core.leases.expired(now_ms):
+            if lease.bits:
+                self.decide_first()
             if not lease.bits:
-                continue  # another one that ran out took it along
+                continue  # it was acked in time; or another one that ran out took it along
             receipts = receipts_of(lease.token, lease.bits)
             core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
             self.partition.tell(lease.holder.released, len(receipts))

@@ -499,11 +499,11 @@ class Line:
             return
         now_ms = self.now_ms()
         publishes: list[Publish] = []
-        settles: list[Settle] = self._quiet
+        settles: list[Settle] = []
         published_for: Traces = {}
         settled_for: Traces = {}
         size = 0
-        numbers, self._unsent, self._quiet = self._unsent, [], []
+        numbers, self._unsent = self._unsent, []
         for number in numbers:
             call = self._calls.get(number)
             if call is None or call.is_sent:
@@ -530,6 +530,9 @@ class Line:
                 publishes, published_for, size = [], {}, 0
         if publishes:
             self._post(pack(Publishes(publishes, published_for or None)))
+        # What is given back as its holder goes comes behind the acks of that holder.
+        settles += self._quiet
+        self._quiet = []
         if settles:
             self._post(pack(Settles(settles, settled_for or None)))
         if self._wants:

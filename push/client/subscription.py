@@ -53,8 +53,11 @@ class Subscription:
             await self.change()
 
     async def close(self) -> None:
-        """Unsubscribe."""
-        self.leave()
+        """Unsubscribe. Acks that tasks were made for before this go ahead of it: what they are of must not go back."""
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self.leave()
 
     async def __aenter__(self) -> Self:
         await self.subscribed()

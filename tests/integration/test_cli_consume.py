@@ -51,6 +51,17 @@ def test_raw_lines_are_the_input_of_publish(cli: Cli, queue: str) -> None:
     assert [json.loads(line)["body"] for line in bodies] == [{"n": 1}, "plain text", 42, "42"]
 
 
+@pytest.mark.parametrize("ack", ["manual", "auto"])
+def test_the_last_message_of_a_count_is_acked_also_where_it_has_no_second_attempt(cli: Cli, ack: str) -> None:
+    queue = f"q-{uuid.uuid4().hex[:12]}"
+    cli("queue", "create", queue, "--max-attempts", "1")
+    fill(cli, queue, 3)
+    ran = cli("consume", queue, "--raw", "--count", "2", "--ack", ack)
+    assert ran.out == "0\n1\n" and "lease" not in ran.err
+    stats = cli("queue", "show", queue, "--json").json()["stats"]
+    assert (stats["acked_total"], stats["dead"], stats["ready"]) == (2, 0, 1)
+
+
 def test_null_ends_bodies_that_hold_newlines(cli: Cli, queue: str) -> None:
     cli("publish", queue, "-", "--content-type", "text/plain", stdin="two\nlines")
     cli("publish", queue, "-", "--content-type", "text/plain", stdin="last")

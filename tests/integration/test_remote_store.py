@@ -157,6 +157,22 @@ async def test_who_has_read_that_a_subscription_ended_finds_what_it_held(
             assert (stats["ready"], stats["in_flight"]) == (10, 0)
 
 
+async def test_an_ack_counts_though_the_subscription_ends_right_behind_it(
+    gateway: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    queue = await made(http, max_attempts=1)
+    await publish(http, queue, *range(10))
+    async with Socket.open(gateway) as socket:
+        subscribed = await socket.ask(within_s=WAIT_S, type="subscribe", queue=queue, credit=10)
+        async with asyncio.timeout(WAIT_S):
+            held = [message["receipt"] for message in await socket.messages(10, WAIT_S)]
+        frames = [{"type": "ack", "queue": queue, "receipts": held}, {"type": "unsubscribe", "sub": subscribed["sub"]}]
+        await socket.send(frames)
+        again = await socket.ask(within_s=WAIT_S, type="ack", queue=queue, receipts=held)
+    assert all(row["ok"] for row in again["results"])
+    assert (await call(http, "GET", queue))["stats"]["acked_total"] == 10
+
+
 async def test_what_is_acked_elsewhere_gives_the_consumer_its_credit_back(
     gateway: PushqServer, http: httpx2.AsyncClient
 ) -> None:

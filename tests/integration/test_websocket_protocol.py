@@ -359,6 +359,25 @@ async def test_who_has_read_that_a_subscription_ended_finds_what_it_held(
         assert (found["ready"], found["in_flight"]) == (10, 0)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"delivery": "exactly_once"}, {"ordering": "strict"}, {"partitions": 3}],
+    ids=["work", "stored leases", "strict", "partitions"],
+)
+async def test_an_ack_counts_though_the_subscription_ends_right_behind_it(
+    socket: Socket, http: httpx2.AsyncClient, config: dict[str, Any]
+) -> None:
+    queue = await made(http, max_attempts=1, **config)
+    await call(http, "POST", f"{queue}/messages", {"messages": [{"body": n, "id": f"{n}"} for n in range(10)]})
+    sub = (await SocketConsumer.begin(socket, queue, credit=10)).subscribed["sub"]
+    held = [(await asyncio.wait_for(socket.inbox.get(), 10))["message"]["receipt"] for _ in range(10)]
+    await socket.send([{"type": "ack", "queue": queue, "receipts": held}, {"type": "unsubscribe", "sub": sub}])
+    assert (await socket.ask(type="ack", queue=queue, receipts=held))["results"] == [
+        {"receipt": receipt, "ok": True} for receipt in held
+    ]
+    assert (await stats(http, queue))["acked_total"] == 10
+
+
 # ------------------------------------------------------------------------------------------------- the first frame
 
 

@@ -47,6 +47,50 @@ def attempts(lease: Lease | None) -> list[int]:
     return [*attempts_by_seq(lease).values()]
 
 
+# ------------------------------------------------------------------------------------ before its lease has ended
+
+
+def lease_ends(world: World, lease: Lease, how: str) -> None:
+    if how == "left":
+        world.main.give_back_lease(lease)
+    else:
+        world.pass_time(30_000)
+
+
+@pytest.mark.parametrize("how", ["left", "ran out"])
+def test_an_ack_that_waits_for_its_commit_counts_though_its_lease_ends_meanwhile(how: str) -> None:
+    """The consumer goes right behind its ack, or the disk stands still: it was no dead letter for that."""
+    world = queue(max_attempts=1)
+    publish(world, draft("a"), draft("b"))
+    lease = took(world)
+    assert lease is not None
+    first, _ = receipts(lease)
+    answers: list[Any] = []
+    world.main.settle(by_token([first]), answers.append)
+    lease_ends(world, lease, how)
+    world.settle_down()
+    assert verdicts([first], answers[0]) == [True]
+    assert world.partition.state.acked_total == 1
+    assert drained(world, view=VIEW_DEAD) == ["b"]
+
+
+@pytest.mark.parametrize("how", ["left", "ran out"])
+def test_a_nack_that_waits_for_its_commit_has_its_delay_though_its_lease_ends_meanwhile(how: str) -> None:
+    world = queue()
+    publish(world, draft("a"))
+    lease = took(world)
+    assert lease is not None
+    answers: list[Any] = []
+    due_ms = world.now_ms + 60_000
+    world.main.give_back(by_token(receipts(lease)), due_ms, None, answers.append)
+    lease_ends(world, lease, how)
+    world.settle_down()
+    assert answers[0]
+    assert took(world) is None, "it waits for its time"
+    time_passes(world, 60_000)
+    assert texts(took(world)) == ["a"]
+
+
 # --------------------------------------------------------------------------------------------------- not tried
 
 
