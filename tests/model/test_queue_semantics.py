@@ -17,6 +17,7 @@ from backend_store.core.receipts import by_token
 from backend_store.core.shelves import VIEW_DEAD
 from backend_store.model import QueueConfig
 from backend_store.node.transfer import move
+from tests.support.contest import Early
 from tests.support.queues import take_up_leases
 from tests.support.seeds import examples
 from tests.support.semantics_bench import CONSUMERS, QUIET_STEPS, Asked, Bench, Move
@@ -179,7 +180,10 @@ class QueueSemantics(Bench):
             view = self.world.partition.view(self._view_of(lease.token))
             for part in list(lease.parts()):
                 numbers = numbers_of(part).values()
-                for m in [self.model.messages[number] for number in numbers]:
+                if lease.durable:
+                    self._decide_first({name for name, number in VIEWS.items() if number == view.number})
+                held = [self.model.messages[number] for number in numbers]
+                for m in [m for m in held if m.state == "leased" and m.token == lease.token]:
                     self.model.give_back(m, "returned") if lease.durable else self.model.unsent(m)
                 view.give_back_lease(part) if lease.durable else view.unsent(part)
         self.undurable = [(lease, numbers) for lease, numbers in self.undurable if lease not in leases]
@@ -273,6 +277,7 @@ class QueueSemantics(Bench):
         leases = [lease for lease, _ in self.undurable]
         self.landing = [*checks, lambda: self._landed(purged, leases)]
         self.calls, self.asked, self.extends, self.purges, self.cancels = later, [], [], [], []
+        self.early = Early()
 
     @precondition(lambda self: self.world.committer.is_in_flight)
     @rule()

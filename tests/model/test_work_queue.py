@@ -18,7 +18,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.model import PeekPage, Published, PushqError
-from tests.support.contest import decide
+from tests.support.contest import Early, decide
 from tests.support.queue_model import Message, QueueModel, Receipt
 from tests.support.seeds import examples
 from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
@@ -50,6 +50,7 @@ class WorkQueue(RuleBasedStateMachine):
         """Every receipt ever given out, as text and as the reference names it."""
         self.publishes: list[tuple[list[bytes], list[Any]]] = []
         self.acks: list[Ack] = []
+        self.early = Early()
         self.nacks: list[tuple[Ack, int]] = []
         self.purges: list[list[Any]] = []
         self.landing: list[Callable[[], None]] = []
@@ -171,6 +172,8 @@ class WorkQueue(RuleBasedStateMachine):
     @rule(who=st.integers(0, CONSUMERS - 1))
     def go_away(self, who: int) -> None:
         consumer = self.consumers[who]
+        if any(list(lease.parts()) for lease in consumer.leases):
+            self._decide_first()
         for lease in consumer.leases:
             for part in list(lease.parts()):
                 self.world.main.give_back_lease(part)
@@ -189,6 +192,8 @@ class WorkQueue(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 15, 49, 50, 400, 1000]))
     def time_passes(self, ms: int) -> None:
         before = [len(c.lost_receipts) for c in self.consumers]
+        if any(m.state == "leased" and m.deadline_ms <= self.world.now_ms + ms for m in self.model.messages.values()):
+            self._decide_first()
         self.world.pass_time(ms)
         lost = self.model.tick(self.world.now_ms)
         told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
@@ -209,9 +214,17 @@ class WorkQueue(RuleBasedStateMachine):
         acks, self.acks = self.acks, []
         nacks, self.nacks = self.nacks, []
         purges, self.purges = self.purges, []
-        won = decide([receipts for _, receipts, _ in acks], strange, lambda _, receipt: self.model.ack(receipt))
+        early, self.early = self.early, Early()
+        won = decide(
+            [receipts for _, receipts, _ in acks],
+            strange,
+            lambda n, receipt: early.acked(acks[n][2], receipt, self.model.ack),
+        )
         expected = list(zip(acks, won, strict=True))
-        expected += [(nack, self._returned(nack, due_ms)) for nack, due_ms in nacks]
+        expected += [
+            (nack, early.nack(nack[2], lambda nack=nack, due_ms=due_ms: self._returned(nack, due_ms)))  # type: ignore[misc]
+            for nack, due_ms in nacks
+        ]
         seq = self.world.partition.state.end
         new = [Message(seq + n, body) for n, body in enumerate(body for bodies, _ in publishes for body in bodies)]
         live = sum(m.state not in ("gone", "settling") for m in self.model.messages.values()) + len(new)
@@ -221,6 +234,16 @@ class WorkQueue(RuleBasedStateMachine):
             lambda: self._check_verdicts(expected),
             lambda: self._check_purges(purges, live),
         ]
+
+    def _decide_first(self) -> None:
+        """Leases are about to end: what was said of them before counts, and is answered with the next commit."""
+        strange = {
+            token for _, receipts, _ in self.acks for token, _ in receipts if self.world.main.core.is_strange(token)
+        }
+        for _, receipts, answers in self.acks:
+            self.early.ack(answers, receipts, strange, self.model.ack)
+        for nack, due_ms in self.nacks:
+            self.early.nack(nack[2], lambda nack=nack, due_ms=due_ms: self._returned(nack, due_ms))  # type: ignore[misc]
 
     def _returned(self, nack: Ack, due_ms: int) -> list[bool]:
         held = [self.model.holds(r) for r in nack[1]]
@@ -293,6 +316,7 @@ class WorkQueue(RuleBasedStateMachine):
         for consumer in self.consumers:
             consumer.leases.clear()
         self.publishes, self.acks, self.nacks, self.purges, self.landing = [], [], [], [], []
+        self.early = Early()
         self.quiet_steps = 0
 
     # --------------------------------------------------------------------------------------------------- checks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from hypothesis.stateful import RuleBasedStateMachine
@@ -12,7 +13,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
 from backend_store.core.shelves import priority_of
 from backend_store.model import Original, QueueConfig, QueueFull
-from tests.support.contest import decide
+from tests.support.contest import Early, decide
 from tests.support.semantics_facts import FREE, Message, Receipt
 from tests.support.semantics_model import SemanticsModel
 from tests.support.semantics_seen import VIEWS, Place, numbers_of, value_at, walk
@@ -67,6 +68,7 @@ class Bench(RuleBasedStateMachine):
         """Leases whose bytes wait for the disk."""
         self.calls: list[Call] = []
         self.asked: list[Asked] = []
+        self.early = Early()
         self.extends: list[tuple[list[Any], list[str], list[bool]]] = []
         self.purges: list[tuple[str, list[Any]]] = []
         self.moves: list[Move] = []
@@ -132,6 +134,9 @@ class Bench(RuleBasedStateMachine):
                 break
             self.timer_ms = None
             before = [len(c.lost_receipts) for c in self.consumers]
+            self._decide_first(
+                {m.view for m in self.model.messages.values() if m.state == "leased" and m.deadline_ms <= now_ms}
+            )
             partition.tick(now_ms)
             self._arm(partition.next_wakeup_ms())
             lost = self.model.tick(now_ms)
@@ -173,8 +178,25 @@ class Bench(RuleBasedStateMachine):
         return going
 
     def _decide_acks(self, acks: list[Asked], strange: set[str]) -> list[Callable[[], None]]:
-        wanted = decide([one.receipts for one in acks], strange, lambda n, r: self.model.ack(acks[n].view, r))
+        early = self.early
+
+        def ack(n: int, receipt: Receipt) -> bool:
+            return early.acked(acks[n].answers, receipt, partial(self.model.ack, acks[n].view))
+
+        wanted = decide([one.receipts for one in acks], strange, ack)
         return [self._expect_verdicts(one, verdict) for one, verdict in zip(acks, wanted, strict=True)]
+
+    def _decide_first(self, views: Collection[str]) -> None:
+        """Leases of these views are about to end: what was said of them before counts, and is answered with the next
+        commit."""
+        strange = self._strange_tokens() if views and self.asked else set()
+        here = [one for one in self.asked if one.view in views]
+        for one in here:
+            if one.outcome is None:
+                self.early.ack(one.answers, one.receipts, strange, partial(self.model.ack, one.view))
+        for one in here:
+            if one.outcome is not None:
+                self.early.nack(one.answers, partial(self._given_back, one))
 
     def _strange_tokens(self) -> set[str]:
         """Tokens among those asked about that no lease in memory explains."""
@@ -183,12 +205,15 @@ class Bench(RuleBasedStateMachine):
         return {token for name, token in asked if view(VIEWS[name]).core.is_strange(token)}
 
     def _decide_nack(self, asked: Asked) -> Callable[[], None]:
+        return self._expect_verdicts(asked, self.early.nack(asked.answers, partial(self._given_back, asked)))
+
+    def _given_back(self, asked: Asked) -> list[bool]:
         wanted = [self.model.holds(r) for r in asked.receipts]
         for receipt, is_held in zip(asked.receipts, wanted, strict=True):
             if is_held:
                 m = self.model.messages[receipt[1]]
                 self.model.give_back(m, asked.outcome or "nacked", asked.due_ms, asked.reason)
-        return self._expect_verdicts(asked, wanted)
+        return wanted
 
     def _expect_verdicts(self, asked: Asked, wanted: list[bool]) -> Callable[[], None]:
         return self._expect(asked.answers, lambda got: verdicts(asked.texts, got) == wanted)
@@ -264,6 +289,7 @@ class Bench(RuleBasedStateMachine):
         for consumer in self.consumers:
             consumer.leases.clear()
         self.calls, self.asked, self.extends, self.purges, self.cancels = [], [], [], [], []
+        self.early = Early()
         self.moves, self.landing, self.undurable = [], [], []
         self.quiet_steps = 0
 
