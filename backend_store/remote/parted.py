@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +23,6 @@ from backend_store.model import (
     Original,
     Published,
     PushqError,
-    QueueDefinition,
     QueueNotFound,
     QueueStats,
     Verdict,
@@ -32,10 +30,6 @@ from backend_store.model import (
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.redrives import letters_of
 from backend_store.remote.whole_redrives import WholeLetters, WholeRedrives, whole_letters
-
-if TYPE_CHECKING:
-    from backend_store.remote.home import Home
-    from backend_store.remote.store import RemoteBackends
 
 Ask = Callable[[RemoteQueue, list[str], VerdictsReply], None]
 
@@ -46,17 +40,8 @@ class PartedQueue(RemoteQueue):
     parts: Sequence[RemoteQueue]
     _turn = 0
 
-    def __init__(
-        self,
-        store: RemoteBackends,
-        definition: QueueDefinition,
-        *,
-        owner: str,
-        is_companion: bool = False,
-        home: Home | None = None,
-    ):
-        super().__init__(store, definition, owner=owner, is_companion=is_companion, home=home)
-        self.redrives = WholeRedrives(self)
+    def _no_redrives(self) -> WholeRedrives:
+        return WholeRedrives(self)
 
     @property
     def leaves(self) -> list[RemoteQueue]:

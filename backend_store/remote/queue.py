@@ -66,6 +66,7 @@ from backend_store.wire.store_frames import (
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
+    from backend_store.remote.whole_redrives import WholeRedrives
 
 log = structlog.get_logger("pushq.remote")
 
@@ -112,7 +113,7 @@ class RemoteQueue(Redriving, Ranges):
         self.deleted = False
         self.companions: list[RemoteQueue] = []
         self.purges: dict[str, Purge] = {}
-        self.redrives: Any = RemoteRedrives(self)
+        self.redrives: Any = self._no_redrives()
         self.extras: dict[str, Any] = {}
         self.groups: dict[str, RemoteQueue] = {}
         self._wake: Callable[[], None] = _nothing
@@ -126,6 +127,10 @@ class RemoteQueue(Redriving, Ranges):
         self._recalls = Recalls(self)
         self.whole: RemoteQueue = self
         """The queue that this is a part of, where it is one."""
+
+    def _no_redrives(self) -> RemoteRedrives | WholeRedrives:
+        """Of a queue that has had none."""
+        return RemoteRedrives(self)
 
     # --------------------------------------------------------------------------------------------------- what it is
 
