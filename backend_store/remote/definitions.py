@@ -109,10 +109,10 @@ class RemoteDefinitions:
                 dict.fromkeys(rows) for rows in (self.queues, self.keys, self.tenants, self.data_keys.by_id)
             ]
         queues, keys, tenants, data_keys = self._untold
-        news.queues_gone += _untold(queues, ((one.tenant, one.name) for one in news.queues), is_last)
-        news.keys_gone += _untold(keys, (key.id for key in news.keys), is_last)
-        news.tenants_gone += _untold(tenants, (tenant.name for tenant in news.tenants), is_last)
-        news.data_keys_gone += _untold(data_keys, (key.id for key in news.data_keys), is_last)
+        news.queues_gone += untold(queues, ((one.tenant, one.name) for one in news.queues), is_last)
+        news.keys_gone += untold(keys, (key.id for key in news.keys), is_last)
+        news.tenants_gone += untold(tenants, (tenant.name for tenant in news.tenants), is_last)
+        news.data_keys_gone += untold(data_keys, (key.id for key in news.data_keys), is_last)
         for queue in news.queues:
             name = queue.tenant, queue.name
             before = self.queues.get(name)
@@ -176,7 +176,7 @@ class RemoteDefinitions:
         await self._ask(PutRotation(rotation))
 
 
-def _untold(names: dict[Any, None], told: Iterable[Any], is_last: bool) -> list[Any]:
+def untold(names: dict[Any, None], told: Iterable[Any], is_last: bool) -> list[Any]:
     """Of what these were told, what has gone: known when the last of it is here."""
     if not names:
         return []

@@ -23,6 +23,7 @@ from backend_store.model import (
     QueueNotFound,
 )
 from backend_store.remote.adopted import Adopted
+from backend_store.remote.definitions import untold
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
@@ -84,6 +85,8 @@ class Home:
         self._loop = asyncio.get_running_loop()
         self._is_midway = self._is_anew = False
         """Whether more of all definitions is to come; whether the connection began with all of them."""
+        self._untold: list[dict[int, None]] = [{}, {}]
+        """Meanwhile: of maps and moved queues those of which nothing was said yet."""
         self._unknown: list[tuple[Place, str]] = []
         self._later: deque[Leases] = deque()
         """Frames that wait for a key, and those behind them."""
@@ -142,8 +145,10 @@ class Home:
             self._is_anew = is_begin
         self._is_midway = is_first and not frame.is_last
         if is_begin:
-            self.maps.clear()
-            self.moved = MovedQueues()
+            self._untold = [dict.fromkeys(self.maps), dict.fromkeys(self.moved)]
+        maps, moved = self._untold
+        news.maps_gone += untold(maps, (one.uid for one in news.maps), frame.is_last)
+        news.moved_gone += untold(moved, (one.definition.uid for one in news.moved), frame.is_last)
         self.maps.update({one.uid: one for one in news.maps})
         for one in news.moved:
             self.moved.put(one)

@@ -14,7 +14,9 @@ from backend_store.client.streams import Gap
 from backend_store.core.receipts import TokenFields, group_field, make_token
 from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
 from backend_store.metadata.data_keys import DataKey
-from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
+from backend_store.metadata.moved import MovedQueue
+from backend_store.metadata.partition_maps import only_partition
+from backend_store.model import PushqError, QueueConfig, QueueDefinition, QueueNotFound, Unavailable
 from backend_store.remote import pulses, streams
 from backend_store.remote.home import Home
 from backend_store.remote.leases import Stock, Unassigned
@@ -172,6 +174,27 @@ async def test_what_a_new_connection_does_not_tell_of_has_gone(store: RemoteBack
     store.defined(Definitions(queues=[used[0].definition, anew]), is_first=True)
     assert deleted == used[1:]
     assert set(store.metadata.queues) == {("t", "q1"), ("t", "q2")}
+
+
+async def test_a_deleted_queue_sends_on_and_a_map_counts_while_everything_is_told_anew(store: RemoteBackends) -> None:
+    """Each part lets others have their turn: who publishes meanwhile must not be told that there is no such queue."""
+    home, definition = store.first, store.metadata.queues["t", "q1"]
+    gone, kept = (QueueDefinition(uid, "t", f"gone{uid}", QueueConfig(), 0, 1) for uid in (101, 102))
+    moved = [MovedQueue(one, "q1", 1 << 60) for one in (gone, kept)]
+    maps = [only_partition(1), only_partition(2)]
+
+    def told(news: Definitions, *, is_first: bool, is_last: bool) -> None:
+        home.defined(Defined(False, raw(news), is_last=is_last), is_first=is_first)
+
+    told(Definitions(moved=moved, maps=maps), is_first=False, is_last=True)
+    told(Definitions(queues=[definition]), is_first=True, is_last=False)
+    assert store.target_of("t", kept.name).uid == kept.uid and store.here("t", "q1").slot_table is not None
+    told(Definitions(moved=moved[1:]), is_first=True, is_last=False)
+    told(Definitions(maps=maps[1:]), is_first=True, is_last=True)
+    assert list(home.moved) == [kept.uid] and list(home.maps) == [2], "what it does not tell of has gone"
+    assert store.target_of("t", kept.name).uid == kept.uid
+    with pytest.raises(QueueNotFound):
+        store.target_of("t", gone.name)
 
 
 async def test_a_queues_data_keys_are_found_without_a_look_at_all(store: RemoteBackends) -> None:
