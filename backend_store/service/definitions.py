@@ -133,12 +133,13 @@ def everything(node: Node) -> Definitions:
 
 
 def in_parts(whole: Definitions) -> Iterator[Definitions]:
-    """A turn's worth each. What queues are to be used with comes before them."""
+    """A turn's worth each. What queues are to be used with comes before them, and what has gone behind all."""
     size = DEFINITIONS_PER_FRAME_MAX
     used = list(whole.keys_used.items())
     for at in range(0, len(used), size):
         yield Definitions(keys_used=dict(used[at : at + size]), rotation=whole.rotation)
-    for kind in ("keys", "tenants", "data_keys", "maps", "moved", "documents", "queues"):
+    kinds = "keys", "tenants", "data_keys", "maps", "moved", "documents", "queues"
+    for kind in (*kinds, *(f"{kind}_gone" for kind in kinds)):
         rows = getattr(whole, kind)
         for at in range(0, len(rows), size):
             part = Definitions(rotation=whole.rotation)

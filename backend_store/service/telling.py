@@ -1,7 +1,7 @@
 """What a gateway is told of the definitions by one connection: what it does not know, and from then on what changes.
 
-A gateway that knows nothing has to hear of everything. With many queues that takes a while: a turn's worth is said at a
-time, and others have their turns meanwhile.
+A gateway that knows nothing has to hear of everything, and of one that was away much may have changed. With many queues
+that takes a while: a turn's worth is said at a time, and others have their turns meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Telling:
         self._told = Told()
         self._has_begun = False
         self._parts: Iterator[Definitions] | None = None
-        """What is still to be said of everything."""
+        """What is still to be said of all that it does not know."""
+        self._goes_on = False
+        """Whether it knows the rest by an earlier connection."""
         self._waits_for_room = self._is_over = False
 
     @property
@@ -64,12 +66,11 @@ class Telling:
         self._is_over = True
 
     def _begin(self) -> None:
-        if self._known is not None and (changes := self._told.go_on(self._node, self._known)) is not None:
-            self._say(changes, goes_on=True)
-            return
-        whole = self._told.begin(self._node)
+        changes = self._told.go_on(self._node, self._known) if self._known is not None else None
+        self._goes_on = changes is not None
+        whole = changes if changes is not None else self._told.begin(self._node)
         if self._known is None or whole.size <= DEFINITIONS_PER_FRAME_MAX:
-            self._say(whole)
+            self._say(whole, goes_on=self._goes_on)
             return
         self._parts = in_parts(whole)
         self._say_part()
@@ -81,7 +82,7 @@ class Telling:
             self._waits_for_room = True
             return
         if (part := next(self._parts, None)) is not None:
-            self._link.send(pack(Defined(False, raw(part), is_last=False)))
+            self._link.send(pack(Defined(False, raw(part), is_last=False, goes_on=self._goes_on)))
             self._loop.call_soon(self._say_part)
             return
         self._parts = None

@@ -150,6 +150,23 @@ async def test_a_gateway_that_is_back_hears_of_what_changed_while_it_was_away(wo
     await eventually(lambda: world.is_settled, "the other shard has heard of it, too")
 
 
+async def test_a_gateway_that_is_back_hears_of_much_bit_by_bit(world: World) -> None:
+    kept = world.store.here(TENANT, "q1")
+    await world.away(FIRST)
+    metadata = world.nodes[FIRST].metadata
+    for number in range(10, 10 + 2 * PER_FRAME):
+        if (TENANT, f"q{number}") in metadata.queues:
+            await EmbeddedStore(world.nodes[FIRST]).delete_queue(TENANT, f"q{number}")
+        else:
+            await metadata.delete_elsewhere(TENANT, f"q{number}")
+        await world.make(f"new{number}")
+    await world.back(FIRST)
+    first = world.told_by(FIRST)[0]
+    assert first.goes_on and not first.is_last
+    assert world.store.here(TENANT, "q1") is kept
+    await eventually(lambda: world.is_settled)
+
+
 async def test_a_shard_that_is_back_is_told_of_what_changed_while_it_was_away(world: World) -> None:
     there = [name for (_, name) in world.nodes[SECOND].metadata.queues]
     await world.away(SECOND)

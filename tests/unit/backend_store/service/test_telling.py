@@ -154,6 +154,23 @@ async def test_who_comes_back_hears_of_what_has_changed(store: EmbeddedStore) ->
     assert [_news(frame.data).size for frame in idle.told] == [0], "it hears that it may begin"
 
 
+async def test_much_that_has_changed_is_told_a_part_in_each_turn_too(store: EmbeddedStore) -> None:
+    one, heard = begun(store)
+    await complete(one)
+    for number in range(QUEUES):
+        await store.delete_queue("default", f"q{number}")
+        await made(store, f"new{number}")
+    again, changes = begun(store, heard.known)
+    assert again.is_midway
+    await complete(again)
+    told = [_news(frame.data) for frame in changes.told]
+    assert all(news.size <= PER_FRAME for news in told) and all(frame.goes_on for frame in changes.told[:-1])
+    assert [frame.is_last for frame in changes.told] == [False] * (len(told) - 1) + [True]
+    assert sorted(changes.names) == sorted(f"new{number}" for number in range(QUEUES))
+    gone = [name for news in told for _, name in news.queues_gone]
+    assert sorted(gone) == sorted(f"q{number}" for number in range(QUEUES))
+
+
 async def test_who_was_away_for_too_long_hears_of_everything(
     store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
