@@ -136,7 +136,7 @@ class Settling:
     @property
     def awaits_decisions(self) -> bool:
         """Acks or nacks wait for the next commit."""
-        return bool(self._settles or self._strange or self._returns)
+        return bool(self._settles or self._strange or self._settled or self._returns)
 
     def take_waiting(self) -> list[Callable[[Any], None]]:
         """Whoever waits for an answer, when the queue is deleted."""

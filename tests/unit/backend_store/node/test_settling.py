@@ -91,6 +91,23 @@ def test_a_nack_that_waits_for_its_commit_has_its_delay_though_its_lease_ends_me
     assert texts(took(world)) == ["a"]
 
 
+def test_an_ack_that_was_decided_before_its_commit_still_waits_for_it() -> None:
+    """A partition that was to go went before it was answered: it was taken for quiet."""
+    world = queue()
+    publish(world, draft("a"))
+    lease = took(world)
+    assert lease is not None
+    given = receipts(lease)
+    assert ack(world, lease) == [True]
+    answers: list[Any] = []
+    world.main.settle(by_token(given), answers.append)  # for the second time
+    world.main.give_back_lease(lease)
+    assert not world.partition.is_quiet
+    world.settle_down()
+    assert verdicts(given, answers[0]) == [True]
+    assert world.partition.is_quiet
+
+
 # --------------------------------------------------------------------------------------------------- not tried
 
 
