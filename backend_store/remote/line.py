@@ -385,8 +385,13 @@ class Line:
         self._is_sent_on, self._onward = True, leader
         self._open.clear()
         self._wants.clear()
-        if quiet := self._quiet:
-            self._quiet = []
+        quiet, self._quiet = self._quiet, []
+        if any(isinstance(call.frame, Settle) and not call.is_sent for call in self._calls.values()):
+            # They wait for the next leader; what is given back comes behind them there.
+            for settle in quiet:
+                self._owe(settle)
+            quiet = [settle for settle in quiet if settle.verb not in _GIVES_BACK]
+        if quiet:
             self._post(pack(Settles(quiet)))
         self._post(pack(Wants([])))
 

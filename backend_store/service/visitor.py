@@ -129,6 +129,8 @@ class Visitor:
         self._has_heard = asyncio.Event()
         """It knows that it was sent on, or has gone, or was not sent on: nothing more comes."""
         self._has_heard.set()
+        self._turned: dict[str, int] = {}
+        """Token → bits that were acked or nacked as the shard was about to go: the next leader decides that."""
         self.pending_bytes = 0
         """What leases that wait for the disk will bring."""
         self._clear()
@@ -286,6 +288,7 @@ class Visitor:
                     if settle.verb in _LETTING_GO:
                         self._settle(settle, None)
                     else:
+                        self._leave_to_next(settle)
                         self._judged.append((settle.number, None, _TURNED))
             case Wants(wants):
                 if not wants:
@@ -293,6 +296,12 @@ class Visitor:
             case Asks(number):
                 self._answers.append(Answered(number, wrong=_TURNED))
         self._flush_soon()
+
+    def _leave_to_next(self, settle: Settle) -> None:
+        """What is let go of behind an ack or a nack must not come before it."""
+        for token, bits in settle.grouped.items() if settle.verb != "extend" else ():
+            if token in self._leases:
+                self._turned[token] = self._turned.get(token, 0) | to_bits(bits)
 
     def _publish(self, call: Publish, traces: Traces | None) -> None:
         span = self._span("append", call, call.tenant, call.name, traces)
@@ -369,8 +378,9 @@ class Visitor:
             view = known[0].queue.view_of(known[1]) if known is not None else None
             if known is None or view is None:
                 continue
+            here = bits & ~self._turned.get(token, 0)
             for part in list(known[1].parts()):
-                if mine := part.bits & bits:
+                if mine := part.bits & here:
                     if call.verb == "undeliverable":
                         view.undeliverable(part, mine, call.reason)
                     else:

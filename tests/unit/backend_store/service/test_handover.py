@@ -20,7 +20,7 @@ from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import Place, Placed, Publish, Settle, Want, Wants, sent_blocks
+from backend_store.wire.store_frames import Place, Placed, Publish, Settle, Want, Wants, of_bits, sent_blocks
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
 from tests.support.queues import draft
@@ -75,9 +75,9 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[Pair]:
+async def pair(**config: Any) -> AsyncIterator[Pair]:
     store = await opened()
-    queue = await made(store, "q")
+    queue = await made(store, "q", **config)
     found = Pair(store, queue.uid)
     await found.open()
     try:
@@ -193,6 +193,37 @@ async def test_what_a_gateway_gives_back_during_a_handover_is_ready_at_the_next_
         await eventually(lambda: found.gateway.messages == 2)
         lease = queue.held_by(0, 0)
         assert lease is not None and not lease.state.attempts, "nobody has tried it"
+
+
+@pytest.mark.parametrize("when", ["as it hears", "on its way"])
+async def test_what_was_acked_before_it_was_given_back_is_acked_though_the_shard_goes(when: str) -> None:
+    """The ack waited for the next leader, and the one that went took the message back: its last attempt was over."""
+    async with pair(max_attempts=1) as found:
+        [queue] = found.store.queues()
+        place = Place("default", "q", queue.uid)
+        await published(queue, draft("1"), draft("2"))
+        found.line.want(Want(place, 3_600_000, 10, 10))
+        await eventually(lambda: found.gateway.messages == 2)
+        [(token, bits)] = found.gateway.tokens.items()
+        first = of_bits(1)
+        send_on = found.line._send_on
+
+        def hearing(leader: tuple[str, int] | None) -> None:
+            acked = Settle(found.line.next_number(), place, "ack", {token: first})
+            found.line.call(Call(acked, found.answers.append, found.line.now_ms() + 60_000, may_repeat=True))
+            if when == "on its way":
+                found.line._flush()
+            found.line.tell(Settle(0, place, "return", {token: bits}))
+            send_on(leader)
+
+        found.line._send_on = hearing  # type: ignore[method-assign]
+        await found.first.finish(found.next)
+        await found.hand_over()
+        await eventually(lambda: len(found.answers) == 1)
+        assert found.answers == [{token: first}]
+        queue = found.store.queue("default", "q")
+        await eventually(lambda: queue.stats().in_flight == 0)
+        assert queue.stats().acked_total == 1
 
 
 async def test_backend_that_ends_says_to_its_gateways_that_it_goes_away() -> None:
