@@ -228,7 +228,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Whereabouts(NamedTuple):
-    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each of them."""
+    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each of them, unless
+    it is one of a single lane."""
 
     cluster: str
     shard: int
@@ -316,6 +317,8 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     """To a shard alone: the slots that it takes here, as bits; b"": all, or none."""
     holds: bytes = b""
     """To a shard alone: slots whose messages are not delivered yet, as older ones are at another place."""
+    single_lane: bool = False
+    """At independent hosts it lies in one lane, that of its `shard`, and not in one at each host."""
 
     @property
     def place(self) -> Whereabouts:

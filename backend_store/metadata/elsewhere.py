@@ -25,6 +25,8 @@ class Elsewhere:
         self.by_name = QueueRows(definitions)
         self.shards = 1
         """How many there are to choose from in the home cluster; with one, all of its queues are here."""
+        self.lanes = 0
+        """How many lanes the home cluster has, where its backends are independent hosts; 0: they are not."""
         self._queues = Counter(one.place for one in self.by_name.values())
 
     def put(self, definition: QueueDefinition) -> None:
@@ -40,18 +42,32 @@ class Elsewhere:
         self._queues[definition.place] -= 1
 
     def choose(
-        self, name: str, linked: Iterable[QueueDefinition | None], *, here: int, cluster: str = "", shards: int = 1
+        self,
+        name: str,
+        linked: Iterable[QueueDefinition | None],
+        *,
+        here: int,
+        cluster: str = "",
+        shards: int = 1,
+        lanes: int = 0,
+        single_lane: bool = False,
+        turn: int = 0,
     ) -> Whereabouts:
-        """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards`: as the
-        gateway chose; for the home cluster they are known. Raises `Conflict` where those that it names lie apart, and
-        `Unavailable` where they lie in another cluster than the gateway chose, which had not heard of them."""
+        """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards` or `lanes`:
+        as the gateway chose; for the home cluster they are known. `single_lane`: see `QueueDefinition`; those take the
+        home cluster's lanes by `turn`. Raises `Conflict` where those that it names lie apart, and `Unavailable` where
+        they lie in another cluster than the gateway chose, which had not heard of them."""
+        lanes = lanes if cluster else self.lanes
         if found := [one for one in linked if one is not None]:
-            _check_together(name, found)
-            place = found[0].place
-            if place.cluster != cluster:
+            if lanes:
+                _check_lanes(name, found, single_lane=single_lane)
+            _check_together(name, found, is_laned=lanes > 0)
+            if found[0].cluster != cluster:
                 detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
                 raise Unavailable(detail, retry_after_ms=200)
-            return place
+            return found[0].place
+        if lanes and single_lane and not cluster:
+            return Whereabouts(cluster, turn % lanes)
         if not cluster:
             shards = self.shards
         # The shard of the definitions has work enough: of those with as many queues it comes last.
@@ -59,9 +75,13 @@ class Elsewhere:
         able = [Whereabouts(cluster, shard) for shard in range(max(1, shards))]
         return min(able, key=lambda place: (queues.get(place, 0), place == HERE, place.shard))
 
-    def check(self, definition: QueueDefinition, linked: Iterable[QueueDefinition | None]) -> None:
-        """Raises `Conflict` where a queue is to name one that lies in another shard."""
-        _check_together(definition.name, [definition, *(one for one in linked if one is not None)])
+    def check(self, definition: QueueDefinition, linked: Iterable[QueueDefinition | None], *, lanes: int = 0) -> None:
+        """Raises `Conflict` where a queue is to name one that lies in another shard. `lanes`: see `choose`."""
+        named = [one for one in linked if one is not None]
+        lanes = lanes if definition.cluster else self.lanes
+        if lanes:
+            _check_lanes(definition.name, named, single_lane=definition.single_lane)
+        _check_together(definition.name, [definition, *named], is_laned=lanes > 0)
 
 
 def links_of(config: QueueConfig) -> list[str]:
@@ -83,8 +103,23 @@ def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
         )
 
 
-def _check_together(name: str, queues: Sequence[QueueDefinition]) -> None:
-    apart = next((one for one in queues if one.place != queues[0].place), None)
+def _check_lanes(name: str, linked: Iterable[QueueDefinition], *, single_lane: bool) -> None:
+    """Of independent hosts: raises `Conflict` where a queue of one lane is to name one that has a lane at each host, or
+    the other way round. No commit is of all of the latter, and a key has a lane there that may be another one."""
+    other = next((one for one in linked if one.single_lane != single_lane), None)
+    if other is not None:
+        has, lies = (other.name, name) if single_lane else (name, other.name)
+        raise Conflict(
+            f"queue {name!r}: {has!r} has a lane at each of independent hosts, and {lies!r} lies in one of them alone, "
+            f"so that nothing goes from one to the other in one commit; make {has!r} anew as a queue of one lane, by "
+            "max_messages for one"
+        )
+
+
+def _check_together(name: str, queues: Sequence[QueueDefinition], *, is_laned: bool) -> None:
+    apart = next((one for one in queues if one.cluster != queues[0].cluster), None)
+    if apart is None and (queues[0].single_lane or not is_laned):
+        apart = next((one for one in queues if one.place != queues[0].place), None)
     if apart is not None:
         raise Conflict(
             f"queue {name!r}: {queues[0].name!r} lies in {queues[0].place} and {apart.name!r} in {apart.place}, and "

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
@@ -25,8 +26,8 @@ from backend_store.metadata.partition_maps import MAPS, book_key, changed, found
 from backend_store.metadata.queue_rows import QueueRows
 from backend_store.metadata.recent import Rows
 from backend_store.metadata.relocation import Change as Step
-from backend_store.metadata.relocation import as_known_in
-from backend_store.metadata.sharing import known_places, open_places
+from backend_store.metadata.relocation import Spot, as_known_in, lies_in
+from backend_store.metadata.sharing import open_places
 from backend_store.model import (
     TENANT_DEFAULT,
     ApiKey,
@@ -110,7 +111,8 @@ class Metadata:
         self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
         """Queues that are defined here, and whose messages lie in other shards."""
         self.lane: int | None = None
-        """Of a lane of a cluster of independent hosts its number: each queue has one partition here, of that number."""
+        """Of a lane of a cluster of independent hosts its number: a queue with a lane at each host has one partition
+        here, of that number."""
         self._held = Counter(tenant for tenant, _ in {**self.queues, **self.elsewhere.by_name})
         """How many queues each tenant has."""
         self.moved = MovedQueues(_load(engine, MOVED, MovedQueue))
@@ -160,10 +162,18 @@ class Metadata:
         return found
 
     async def create_queue(
-        self, tenant: str, name: str, config: QueueConfig, now_ms: int, *, cluster: str = "", shards: int = 1
+        self,
+        tenant: str,
+        name: str,
+        config: QueueConfig,
+        now_ms: int,
+        *,
+        cluster: str = "",
+        shards: int = 1,
+        lanes: int = 0,
     ) -> tuple[QueueDefinition, bool]:
         """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
-        `shards`: see `Elsewhere.choose`."""
+        `shards`, `lanes`: see `Elsewhere.choose`."""
         async with self._turn:
             known = self.defined(tenant, name)
             if known is not None:
@@ -176,7 +186,17 @@ class Metadata:
             self._check_quota(tenant)
             linked = [self.defined(tenant, other) for other in links_of(config)]
             check_linked(name, linked)
-            place = self.elsewhere.choose(name, linked, here=len(self.queues), cluster=cluster, shards=shards)
+            single_lane = needs_single_lane(config) or any(one is not None and one.single_lane for one in linked)
+            place = self.elsewhere.choose(
+                name,
+                linked,
+                here=len(self.queues),
+                cluster=cluster,
+                shards=shards,
+                lanes=lanes,
+                single_lane=single_lane,
+                turn=self._next_uid,
+            )
             definition = QueueDefinition(
                 uid=self._next_uid,
                 tenant=tenant,
@@ -187,6 +207,7 @@ class Metadata:
                 shard=place.shard,
                 was_plain=not config.encrypted,
                 cluster=place.cluster,
+                single_lane=single_lane,
             )
             batch = Batch()
             self._new_uid()
@@ -271,7 +292,7 @@ class Metadata:
 
     def _founded(self, definition: QueueDefinition, batch: Batch) -> PartitionMap | None:
         """The map of a new queue; its rows are staged. None: it has one partition, which needs no map."""
-        if self.lane is not None:
+        if self.lane is not None and not definition.single_lane:
             return lane_of(definition.uid, self.lane, batch)
         if definition.config.partitions > 1:
             return founded(definition.uid, definition.config.partitions, self._new_uid, batch)
@@ -283,9 +304,11 @@ class Metadata:
         self._next_uid += 1
         return uid
 
-    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
+    async def update_queue(
+        self, tenant: str, name: str, config: QueueConfig, version: int, *, lanes: int = 0
+    ) -> QueueDefinition | None:
         """The changed queue, or None when `version` is not the current one, or not that of the queue which was there
-        when this was asked.
+        when this was asked. `lanes`: see `Elsewhere.choose`.
         """
         seen = self.defined(tenant, name)
         async with self._turn:
@@ -294,8 +317,10 @@ class Metadata:
                 return None
             linked = [self.defined(tenant, other) for other in links_of(config)]
             check_linked(name, [*linked, known] if linked else linked)
-            self.elsewhere.check(known, linked)
+            self.elsewhere.check(known, linked, lanes=lanes)
             changed = known.changed(config)
+            if needs_single_lane(config):  # it lies in no lanes, or this would have been refused
+                changed = msgspec.structs.replace(changed, single_lane=True)
             await self._put_where_it_lies(changed, Batch())
             return changed
 
@@ -329,25 +354,31 @@ class Metadata:
             detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
             raise Unavailable(detail, retry_after_ms=200)
 
-    def is_here(self, place: Whereabouts) -> bool:
-        return place == HERE or (self.lane is not None and place.cluster == HERE.cluster)
+    @property
+    def _here(self) -> Spot:
+        """This shard, which has the definitions."""
+        return Spot(*HERE, is_lane=self.lane is not None)
+
+    def is_here(self, definition: QueueDefinition, place: Whereabouts) -> bool:
+        """Whether what the queue has at one of its places lies in this shard, or some of it."""
+        return self._here.is_at(definition, place)
 
     def lies_here(self, definition: QueueDefinition) -> bool:
         """Whether this shard, which has the definitions, has something of the queue or may have."""
-        return any(self.is_here(one.place) for one in known_places(definition))
+        return lies_in(definition, self._here)
 
     def _open_here(self, definition: QueueDefinition) -> OpenPlace | None:
         """What of it takes publishes in this shard, which has the definitions."""
-        return next((one for one in open_places(definition) if self.is_here(one.place)), None)
+        return next((one for one in open_places(definition) if self._here.is_at(definition, one.place)), None)
 
     def _as_told_here(self, definition: QueueDefinition) -> QueueDefinition:
-        return as_known_in(definition, HERE.cluster, None if self.lane is not None else HERE.shard)
+        return as_known_in(definition, self._here)
 
     async def _put_where_it_lies(self, definition: QueueDefinition, batch: Batch) -> None:
         """The definition, and where it is another one what this shard has of a queue that moved away, or is split."""
         name = definition.tenant, definition.name
         own = self._as_told_here(definition)
-        is_here = self.is_here(definition.place)
+        is_here = self.is_here(definition, definition.place)
         has_part = not is_here and (name in self.queues or self._open_here(definition) is not None)
         if is_here:
             batch.delete(Table.META, _queue_key(*name, PLACED))

@@ -15,6 +15,7 @@ A queue is split, and merged, by the same steps, of some slots at a time: see `s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -170,22 +171,36 @@ def places_of(definition: QueueDefinition) -> list[Whereabouts]:
     return list(dict.fromkeys([*(one.place for one in known_places(definition)), *goes]))
 
 
-def lies_in(definition: QueueDefinition, cluster: str, shard: int | None) -> bool:
-    """Whether it has something there, or may have. `shard` None: any one of the cluster."""
-    if definition.cluster == cluster and shard in (None, definition.shard):
+class Spot(NamedTuple):
+    """A shard as one who holds definitions against it."""
+
+    cluster: str
+    shard: int
+    is_lane: bool
+    """Of a cluster of independent hosts."""
+
+    def is_at(self, definition: QueueDefinition, place: Whereabouts) -> bool:
+        """Whether what the queue has at one of its places lies here, or some of it."""
+        spans_all = self.is_lane and not definition.single_lane
+        return place.cluster == self.cluster and (spans_all or place.shard == self.shard)
+
+
+def lies_in(definition: QueueDefinition, spot: Spot) -> bool:
+    """Whether it has something there, or may have."""
+    if spot.is_at(definition, definition.place):
         return True
     if not definition.former and not definition.beside:
         return False
-    return any(one.cluster == cluster and shard in (None, one.shard) for one in known_places(definition))
+    return any(spot.is_at(definition, one.place) for one in known_places(definition))
 
 
-def as_known_in(definition: QueueDefinition, cluster: str, shard: int | None) -> QueueDefinition:
+def as_known_in(definition: QueueDefinition, spot: Spot) -> QueueDefinition:
     """What a shard there is told of the queue."""
-    here = next((one for one in open_places(definition) if one.cluster == cluster and shard in (None, one.shard)), None)
+    here = next((one for one in open_places(definition) if spot.is_at(definition, one.place)), None)
     slots = unpacked(here.slots) & ~leaving_slots(definition, here.place) if here is not None else 0
     floor = here.floor if here is not None else definition.floor
     if here is None:
-        former = [one for one in definition.former if one.cluster == cluster and shard in (None, one.shard)]
+        former = [one for one in definition.former if spot.is_at(definition, one.place)]
         floor = former[0].floor if former else floor
     takes = packed(slots) if slots != ALL_SLOTS else b""
     return replace(definition, takes_none=not slots, takes=takes, holds=packed(_held(definition, here)), floor=floor)

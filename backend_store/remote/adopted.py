@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from backend_store.client.embedded import owner_of
-from backend_store.metadata.relocation import as_known_in
+from backend_store.metadata.relocation import as_known_in, lies_in
 from backend_store.model import ClusterAway, Conflict, Overloaded, PushqError, QueueDefinition, Unavailable
 from backend_store.remote.limits import (
     ADOPT_RETRY_SECONDS,
@@ -177,7 +177,7 @@ class Adopted:
         known = self._store.metadata.queues.get((definition.tenant, owner_of(definition.name)))
         if known is not None and known.uid == definition.uid:
             definition = known
-        return as_known_in(definition, self._home.cluster.key, self._home.cluster.any_or(self._home.shard))
+        return as_known_in(definition, self._home.spot)
 
     async def _name(self, *, is_only_asked: bool = False) -> None:
         """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
@@ -267,7 +267,7 @@ class Adopted:
             self._store.background(self._adopt_missing())
 
     def _lies_here(self, definition: QueueDefinition) -> bool:
-        return self._home.cluster.lies_in(definition, self._home.shard)
+        return lies_in(definition, self._home.spot)
 
     def _lacks(self, one: QueueDefinition) -> bool:
         is_here = self._lies_here(one)
@@ -388,7 +388,7 @@ class Adopted:
         await self.drop(gone, moved)
 
     def _gone(self, uids: list[int]) -> GoneQueues:
-        return GoneQueues(uids, self._home.cluster.key, self._home.cluster.any_or(self._home.shard))
+        return GoneQueues(uids, self._home.spot)
 
     def told(self, news: News, *, is_first: bool, is_open: bool) -> None:
         """`is_first`: of all that it has, which is told anew. `is_open`: of a shard that is served already."""

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 
 import structlog
 
-from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.core.outer.choice import choose
 from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import KIND, parsed
 from backend_store.metadata.elsewhere import links_of
-from backend_store.model import InvalidRequest, QueueConfig, QueueDefinition, Unavailable
+from backend_store.model import QueueConfig, QueueDefinition, Unavailable
 from backend_store.remote.cluster import BackendCluster
 from backend_store.remote.definitions import RemoteDefinitions
 from backend_store.remote.documents import RemoteDocuments
@@ -64,7 +63,7 @@ class Choosing:
         for other in (name, *links_of(config)):
             if (known := self._metadata.queues.get((tenant, other))) is not None:
                 return self._cluster_of(known)  # where they lie apart, their shard refuses it
-        able = self._able(name, config)
+        able = [one for one in self._clusters if one.is_ready]
         rows, now_ms = self._reported(), self._clock_ms()
         if not any(row.is_heard(now_ms) for row in rows.values()):
             return self._with_fewest(able)
@@ -82,16 +81,6 @@ class Choosing:
             detail = f"queue {name!r}: no cluster takes a new queue now ({states}); those that are there go on"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
         return found
-
-    def _able(self, name: str, config: QueueConfig) -> list[BackendCluster]:
-        """Those that are there and can have such a queue."""
-        ready = [one for one in self._clusters if one.is_ready]
-        try:
-            check_supported(name, config)
-        except InvalidRequest:
-            if not (ready := [one for one in ready if not one.lanes]):
-                raise
-        return ready
 
     def _reported(self) -> dict[str, Cluster]:
         """The manager's rows, by name."""

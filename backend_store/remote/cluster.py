@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.slots import SlotTable, first_table
-from backend_store.metadata.relocation import lies_in
+from backend_store.metadata.relocation import Spot
 from backend_store.model import QueueDefinition
 from backend_store.remote.directory import Directory
 from backend_store.remote.doors import Doors
@@ -53,7 +53,8 @@ class BackendCluster:
         self.key = "" if is_home else at.name
         """As definitions name it."""
         self.lanes = 0
-        """How many every queue has, where the backends are independent hosts; 0: a queue lies in one shard."""
+        """How many there are, where the backends are independent hosts: most queues have them all; 0: each
+        queue lies in one shard."""
         self.is_met = is_home
         """Whether it has said what model it has."""
         self.why_not = ""
@@ -75,15 +76,14 @@ class BackendCluster:
 
     def homes_of(self, definition: QueueDefinition) -> Sequence[Home]:
         """Where a queue of this cluster lies."""
-        return self.homes if self.lanes else [self.home(definition.shard)]
+        return self.homes if self.has_lanes_of(definition) else [self.home(definition.shard)]
 
-    def lies_in(self, definition: QueueDefinition, shard: int) -> bool:
-        """Whether the shard has something of the queue, or may have."""
-        return lies_in(definition, self.key, self.any_or(shard))
+    def has_lanes_of(self, definition: QueueDefinition) -> bool:
+        """Whether a queue that lies here has a lane at each host."""
+        return self.lanes > 0 and not definition.single_lane
 
-    def any_or(self, shard: int) -> int | None:
-        """Of which shard it is said where a queue lies; None where it lies in all of them."""
-        return None if self.lanes else shard
+    def spot(self, shard: int) -> Spot:
+        return Spot(self.key, shard, self.lanes > 0)
 
     @property
     def backends(self) -> int:

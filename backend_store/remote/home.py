@@ -17,6 +17,7 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.moved import MovedQueues
+from backend_store.metadata.relocation import Spot
 from backend_store.model import (
     ClusterAway,
     QueueDefinition,
@@ -99,6 +100,10 @@ class Home:
     def is_ours(self) -> bool:
         """Whether it takes what our home cluster defines, and nothing else."""
         return self.adopted.is_ours
+
+    @property
+    def spot(self) -> Spot:
+        return self.cluster.spot(self.shard)
 
     def apart_from(self, other: Home) -> str | None:
         """ "cluster" or "shard", whichever is not the same; None: what goes from one to the other is one commit."""

@@ -23,7 +23,7 @@ from backend_store.client.queue import PublishReply, Purge, SettledAndPublished,
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.sealing import Seal
 from backend_store.core.slots import SlotTable, slot_of
-from backend_store.metadata.relocation import as_known_in
+from backend_store.metadata.relocation import Spot, as_known_in
 from backend_store.metadata.sharing import known_places, leaving_bits, moved_slots, open_places
 from backend_store.model import (
     Block,
@@ -155,14 +155,15 @@ class PlacedQueue(PartedQueue):
             raise away
 
     def _as_of(self, place: Whereabouts) -> QueueDefinition:
-        lanes = self._store.clusters[place.cluster].lanes if place.cluster in self._store.clusters else 0
-        known = as_known_in(self.definition, place.cluster, None if lanes else place.shard)
+        cluster = self._store.clusters.get(place.cluster)
+        spot = cluster.spot(place.shard) if cluster is not None else Spot(*place, is_lane=False)
+        known = as_known_in(self.definition, spot)
         return msgspec.structs.replace(known, cluster=place.cluster, shard=place.shard)
 
     def _made(self, place: Whereabouts) -> RemoteQueue:
         """Raises `ClusterAway`."""
         definition = self._as_of(place)
-        kind = LanedQueue if self._store.cluster_of(definition).lanes else RemoteQueue
+        kind = LanedQueue if self._store.cluster_of(definition).has_lanes_of(definition) else RemoteQueue
         part = kind(self._store, definition, owner=self.owner, is_companion=self.is_companion)
         part.whole = self
         for one in part.lanes if isinstance(part, LanedQueue) else ():

@@ -30,7 +30,6 @@ from backend_store.service.redrives import (
 )
 
 if TYPE_CHECKING:
-    from backend_store.remote.home import Home
     from backend_store.remote.queue import RemoteQueue
 
 log = structlog.get_logger("pushq.remote")
@@ -233,7 +232,7 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
     refusal = None
     is_own = to is None or to == queue.owner
-    if to is not None and not is_own and (apart := _apart(queue.beside(to), queue.home)) is not None:
+    if to is not None and not is_own and (apart := _apart(queue.beside(to), queue)) is not None:
         detail = _lies_elsewhere(queue.owner, to, apart)
         refusal = InvalidRequest(detail, errors=(FieldError("/to", detail),))
     return RemoteLetters(Order(queue.place_there, wanted, to, own), queue, refusal)
@@ -250,8 +249,12 @@ async def _told_of(targets: Sequence[RemoteQueue], source: RemoteQueue) -> None:
         await source.home.adopted.tell(unknown)
 
 
-def _apart(target: RemoteQueue, home: Home) -> str | None:
-    """ "cluster" or "shard", in which a queue takes nothing; None: what goes to it from there is one commit."""
+def _apart(target: RemoteQueue, source: RemoteQueue) -> str | None:
+    """ "cluster", "shard" or "set of lanes", which two queues do not share; None: what goes from one to the other is
+    one commit."""
+    home = source.home
+    if home.cluster.lanes and target.definition.single_lane != source.definition.single_lane:
+        return "set of lanes"  # where a key may have another lane
     if target.takes_at(home):
         return None
     return "shard" if any(other.cluster is home.cluster for other in target.homes) else "cluster"
@@ -268,7 +271,7 @@ def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
             raise  # it is being looked up
         return error.detail
     is_other = name != queue.owner
-    if is_other and (apart := _apart(target, queue.home)) is not None:
+    if is_other and (apart := _apart(target, queue)) is not None:
         return _lies_elsewhere(queue.owner, name, apart)
     return _not_sealed_anew(queue.owner, name) if is_other and target.config.encrypted else None
 

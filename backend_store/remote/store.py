@@ -258,7 +258,7 @@ class RemoteBackends:
         cluster = self.cluster_of(definition)
         if definition.config.kind == "stream":
             return RemoteStream
-        return LanedQueue if cluster.lanes else RemoteQueue
+        return LanedQueue if cluster.has_lanes_of(definition) else RemoteQueue
 
     def _companion(self, tenant: str, name: str) -> RemoteQueue:
         owner, view = owner_of(name), companion_view(name)
@@ -368,8 +368,10 @@ class RemoteBackends:
         with suppress(ClusterAway):
             queue = self.here(tenant, name)
         await self.ask(DeleteQueue(tenant, name))
-        for home in queue.homes if queue is not None else ():
-            is_awaited = not home.cluster.lanes and home.cluster.is_home
+        if queue is None:
+            return None
+        for home in queue.homes:
+            is_awaited = home.cluster.is_home and not home.cluster.has_lanes_of(queue.definition)
             if not home.is_first and home.is_ours and (home.line.is_open or is_awaited):
                 with suppress(PushqError):  # else it goes when the shard is back
                     await home.adopted.drop([uid])
@@ -378,11 +380,7 @@ class RemoteBackends:
     async def move_queue(self, tenant: str, name: str, target: str) -> RemoteQueue:
         queue = self.here(tenant, name)
         _check_at_rest(queue)
-        if queue.home.cluster.lanes:
-            raise Conflict(
-                f"queue {name!r} lies at independent hosts, and this version does not move messages from there; "
-                "consume them, or discard them"
-            )
+        _check_has_one_lane(queue)
         if queue.config.encrypted:
             raise Conflict(
                 f"queue {name!r} is encrypted, and this version's backends cannot move what they cannot read; "
@@ -390,6 +388,7 @@ class RemoteBackends:
             )
         found = self.here(tenant, target)
         _check_at_rest(found)
+        _check_has_one_lane(found)
         if (apart := found.home.apart_from(queue.home)) is not None:
             raise Conflict(
                 f"queue {target!r} lies in another {apart} than {name!r}, and this version moves messages only within "
@@ -519,6 +518,15 @@ def _check_at_rest(queue: RemoteQueue) -> None:
     if queue.definition.is_on_its_way:
         raise Conflict(
             f"queue {queue.name!r} is on its way to another cluster; wait until it has nothing left in the old one"
+        )
+
+
+def _check_has_one_lane(queue: RemoteQueue) -> None:
+    """Raises `Conflict`."""
+    if queue.home.cluster.has_lanes_of(queue.definition):
+        raise Conflict(
+            f"queue {queue.name!r} has a lane at each of independent hosts, and this version moves no messages "
+            "from there or to there; consume them, or discard them"
         )
 
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from backend_store.client.embedded import EmbeddedStore, companion_view
-from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.core.host_lanes.single_lane import check_has_lanes
 from backend_store.metadata.elsewhere import HERE
 from backend_store.metadata.embedded import Metadata
-from backend_store.metadata.relocation import lies_in, places_of
+from backend_store.metadata.relocation import Spot, lies_in, places_of
 from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.service.asked import Asked, OfTenant
 from backend_store.service.left_behind import drop_left
@@ -32,8 +32,8 @@ class CreateQueue(OfTenant, frozen=True):
 
 
 class UpdateQueue(OfTenant, frozen=True):
-    """`lanes`: of a queue that lies in a further cluster, goes there or was there, how many every queue has there; the
-    most of them all."""
+    """`lanes`: of a queue that lies in a further cluster, goes there or was there, how many that one has; the most of
+    them all."""
 
     name: str
     config: QueueConfig
@@ -80,27 +80,25 @@ class NameCluster(Asked, frozen=True):
 
 class GoneQueues(Asked, frozen=True):
     """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
-    comes after all news. `cluster` and `shard`: which of them are not there any more, as they are defined no more or
-    have moved away; `shard` None: of a cluster where they lie in all of them."""
+    comes after all news. `spot`: which of them are not there any more, as they are defined no more or have moved
+    away."""
 
     uids: list[int]
-    cluster: str | None = None
-    shard: int | None = None
+    spot: Spot | None = None
 
 
 async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefinition, bool]:
     metadata = store.node.metadata
     _check_defines(metadata)
-    _check_model(metadata, asked, cluster=asked.cluster)
     return await metadata.create_queue(
-        asked.tenant, asked.name, asked.config, store.node.clock_ms(), cluster=asked.cluster, shards=asked.shards
+        asked.tenant,
+        asked.name,
+        asked.config,
+        store.node.clock_ms(),
+        cluster=asked.cluster,
+        shards=asked.shards,
+        lanes=asked.lanes,
     )
-
-
-def _check_model(metadata: Metadata, asked: CreateQueue, *, cluster: str) -> None:
-    """Raises `InvalidRequest` for what the cluster cannot have where the queue lies, or shall lie."""
-    if asked.lanes if cluster else metadata.lane is not None:
-        check_supported(asked.name, asked.config)
 
 
 def _check_defines(metadata: Metadata) -> None:
@@ -117,10 +115,10 @@ async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition |
     _check_defines(metadata)
     if (known := metadata.defined(asked.tenant, asked.name)) is not None:
         is_laned_here = metadata.lane is not None and any(place.cluster == HERE.cluster for place in places_of(known))
-        if asked.lanes or is_laned_here:
-            check_supported(asked.name, asked.config)
+        if (asked.lanes or is_laned_here) and not known.single_lane:
+            check_has_lanes(asked.name, asked.config)
     if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
-        updated = await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+        updated = await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version, lanes=asked.lanes)
         if updated is not None and (own := metadata.queues.get((asked.tenant, asked.name))) is not None:
             store.configured(own)
         return updated
@@ -214,12 +212,11 @@ async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
         return []
     metadata = store.node.metadata
     _check_defines(metadata)
-    cluster, shard = asked.cluster, asked.shard
 
     def is_there(uid: int) -> bool:
         found = metadata.elsewhere.by_name.of(uid) or metadata.queues.of(uid)
         known = metadata.defined(found.tenant, found.name) if found is not None else None
-        return known is not None and known.uid == uid and (cluster is None or lies_in(known, cluster, shard))
+        return known is not None and known.uid == uid and (asked.spot is None or lies_in(known, asked.spot))
 
     return [uid for uid in asked.uids if not is_there(uid)]
 

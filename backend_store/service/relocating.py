@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.core.host_lanes.single_lane import check_has_lanes
 from backend_store.core.slots import unpacked
 from backend_store.metadata import relocation
-from backend_store.metadata.embedded import ChangedMeanwhile
+from backend_store.metadata.embedded import ChangedMeanwhile, Metadata
 from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread, why_waits
 from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
 from backend_store.node.turned_away import RETRY_MS
@@ -125,13 +125,11 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
         if known.former:
             return known  # it is asked again, and has arrived meanwhile
         raise Conflict(f"queue {asked.name!r} lies there already")
-    to = metadata.elsewhere.choose(
-        asked.name, (), here=len(metadata.queues), cluster=asked.cluster, shards=asked.shards
-    )
+    to = _chosen(metadata, known, ClusterSize(asked.cluster, asked.shards, asked.lanes))
     relocation.check_movable(known, _others(store, known), to)
     check_numbers(known, is_alone=True)
-    if asked.lanes if asked.cluster else metadata.lane is not None:
-        check_supported(asked.name, known.config)
+    if (asked.lanes if asked.cluster else metadata.lane is not None) and not known.single_lane:
+        check_has_lanes(asked.name, known.config)
     return await _relocate(store, known, relocation.begin(to, store.node.clock_ms()))
 
 
@@ -153,8 +151,8 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
     check_numbers(known, sum(place not in open_now for place in goal), is_alone=len(open_now) == len(goal) == 1)
     for place, size in zip(goal, asked.clusters, strict=True):
         relocation.check_free(known, place)
-        if size.lanes if size.cluster else metadata.lane is not None:
-            check_supported(asked.name, known.config)
+        if (size.lanes if size.cluster else metadata.lane is not None) and not known.single_lane:
+            check_has_lanes(asked.name, known.config)
     return await _relocate(store, known, spread(goal, store.node.clock_ms()))
 
 
@@ -170,8 +168,19 @@ def _place_in(store: EmbeddedStore, known: QueueDefinition, size: ClusterSize) -
     there = there or next((place for place in known.goal if place.cluster == size.cluster), None)
     if there is not None:
         return there
+    return _chosen(metadata, known, size)
+
+
+def _chosen(metadata: Metadata, known: QueueDefinition, size: ClusterSize) -> Whereabouts:
     return metadata.elsewhere.choose(
-        known.name, (), here=len(metadata.queues), cluster=size.cluster, shards=size.shards
+        known.name,
+        (),
+        here=len(metadata.queues),
+        cluster=size.cluster,
+        shards=size.shards,
+        lanes=size.lanes,
+        single_lane=known.single_lane,
+        turn=known.uid,
     )
 
 
@@ -187,7 +196,7 @@ async def _give_up(store: EmbeddedStore, asked: GiveUpRelocation) -> QueueDefini
 
 async def _arrive(store: EmbeddedStore, asked: Arrive) -> QueueDefinition:
     known = _known(store, asked.tenant, asked.name)
-    if known.moving_to is not None and store.node.metadata.is_here(known.moving_to):
+    if known.moving_to is not None and store.node.metadata.is_here(known, known.moving_to):
         await _clear(store, known)
     return await _relocate(store, known, relocation.arrive(asked.end, store.node.clock_ms()), version=asked.version)
 
@@ -199,8 +208,8 @@ async def _settled(store: EmbeddedStore, asked: NoteSettled) -> QueueDefinition:
 
 async def _forget(store: EmbeddedStore, asked: ForgetPlace) -> QueueDefinition:
     known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
-    is_open = any(metadata.is_here(one.place) for one in open_places(known))
-    if known.version == asked.version and metadata.is_here(asked.place) and not is_open:
+    is_open = any(metadata.is_here(known, one.place) for one in open_places(known))
+    if known.version == asked.version and metadata.is_here(known, asked.place) and not is_open:
         await _clear(store, known)  # first of all: whoever finds that nothing is here any more goes on from there
     return await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
 

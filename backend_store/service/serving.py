@@ -106,6 +106,7 @@ class StoreService:
         self.shards = max(shards, lanes)
         self.lanes = lanes
         store.node.metadata.elsewhere.shards = shards
+        store.node.metadata.elsewhere.lanes = lanes
         store.node.metadata.lane = lane
         self.visitors: dict[str, Visitor] = {}
         self.is_empty = asyncio.Event()

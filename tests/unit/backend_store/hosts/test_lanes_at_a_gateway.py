@@ -318,23 +318,6 @@ async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: 
         await asyncio.sleep(0.01)
 
 
-async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes) -> None:
-    store = await lanes.store()
-    lacked: dict[str, Any] = {
-        "kind": "stream",
-        "partitions": 2,
-        "sequencing": "clock",
-        "max_messages": 10,
-        "max_bytes": 10,
-        "colocate_with": "other",
-    }
-    for name, setting in lacked.items():
-        with pytest.raises(InvalidRequest) as refused:
-            await make(store, **{name: setting})
-        assert [one.pointer for one in refused.value.errors] == [f"/{name}"]
-    assert not lanes.nodes[0].metadata.queues
-
-
 async def test_at_most_once_nothing_comes_again_also_when_a_lane_changes_its_owner(lanes: Lanes) -> None:
     store = await lanes.store()
     queue = await make(store, delivery="at_most_once")

@@ -235,7 +235,7 @@ async def test_a_queue_goes_beside_those_that_it_names(world: World) -> None:
         await make(store, "torn", dead_letter_queue="dead0", colocate_with="dead1")
 
 
-async def test_what_independent_hosts_cannot_have_goes_to_others(world: World) -> None:
+async def test_queues_go_to_independent_hosts_as_well_with_a_lane_at_each_or_one_alone(world: World) -> None:
     async with Lanes() as hosts:
         addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
         further = ClusterAt("hosts", FixedDirectory(addresses), addresses)
@@ -252,10 +252,11 @@ async def test_what_independent_hosts_cannot_have_goes_to_others(world: World) -
 
         await eventually(is_published, "it is with all of its hosts")
         assert sorted(await consume(laned, 3)) == [b"1", b"2", b"3"]
-        streams = [await make(store, f"s{number}", kind="stream") for number in range(3)]
-        assert clusters_of(*streams) == [""] * 3
+        bounded = [await make(store, f"b{number}", max_messages=5) for number in range(3)]
+        single = next(queue for queue in bounded if queue.definition.cluster)
+        assert isinstance(single, PlacedQueue) and not isinstance(single.current, LanedQueue)
         with pytest.raises(InvalidRequest, match="independent hosts"):
-            await store.update_queue(TENANT, laned.name, msgspec.structs.replace(PLAIN, kind="stream"), 1)
+            await store.update_queue(TENANT, laned.name, msgspec.structs.replace(PLAIN, max_messages=5), 1)
         await store.delete_queue(TENANT, laned.name)
         assert all(laned.name not in [one.name for one in node.metadata.queues.values()] for node in hosts.nodes)
         await store.close()

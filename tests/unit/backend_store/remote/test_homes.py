@@ -13,10 +13,11 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import JOBS_REMEMBERED_MAX
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.leases import Lease
+from backend_store.metadata import relocation
+from backend_store.metadata.relocation import Spot
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
 from backend_store.remote import adopted, grants
-from backend_store.remote.cluster import BackendCluster
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
@@ -156,13 +157,13 @@ async def test_a_change_of_one_queue_costs_no_look_at_the_others_of_its_shard(
     await eventually(lambda: sorted(one.name for one in world.taken_over) == there)
     await eventually(lambda: not world.store.homes[1].adopted._is_adopting)
     looks: list[str] = []
-    lies_in = BackendCluster.lies_in
+    lies_in = relocation.lies_in
 
-    def looked_at(cluster: BackendCluster, definition: QueueDefinition, shard: int) -> bool:
+    def looked_at(definition: QueueDefinition, spot: Spot) -> bool:
         looks.append(definition.name)
-        return lies_in(cluster, definition, shard)
+        return lies_in(definition, spot)
 
-    monkeypatch.setattr(BackendCluster, "lies_in", looked_at)
+    monkeypatch.setattr(adopted, "lies_in", looked_at)
     changed = await world.first.metadata.update_queue(TENANT, there[0], QueueConfig(max_attempts=3), 1)
     await eventually(lambda: changed in world.taken_over)
     await world.first.metadata.delete_elsewhere(TENANT, there[1])

@@ -23,6 +23,7 @@ from backend_store.model import (
     Published,
     PushqError,
     QueueDefinition,
+    QueueFull,
 )
 from backend_store.remote import adopted, moving
 from backend_store.remote import store as stores
@@ -500,13 +501,18 @@ async def test_dead_letters_stay_and_are_redriven_where_they_died(world: World, 
     await eventually(lambda: not definition(store, "q").former)
 
 
-async def test_a_queue_moves_to_independent_hosts_and_back(world: World, forgetful: None) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_messages": 100}, {"partitions": 3}], ids=["lanes", "one lane", "partitions of one lane"]
+)
+async def test_a_queue_moves_to_independent_hosts_and_back(
+    world: World, forgetful: None, settings: dict[str, Any]
+) -> None:
     async with Lanes() as hosts:
         addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
         further = ClusterAt("hosts", FixedDirectory(addresses), addresses)
         store = await world.gateway(others=[further])
         await eventually(lambda: store.clusters["hosts"].is_ready)
-        made = [await make(store, f"q{number}", dedupe="id", ordering="strict") for number in range(5)]
+        made = [await make(store, f"q{number}", dedupe="id", ordering="strict", **settings) for number in range(5)]
         queue = next(one for one in made if one.definition.cluster == "")
         name = queue.name
         assert isinstance(queue, PlacedQueue)
@@ -514,7 +520,7 @@ async def test_a_queue_moves_to_independent_hosts_and_back(world: World, forgetf
         for one in ids:
             placed_at(await publish(queue, one, ids=[one], key="k" + one.decode()))
         await moved(store, name, "hosts")
-        assert isinstance(queue.current, LanedQueue)
+        assert isinstance(queue.current, LanedQueue) == (not settings)
         for one in [*ids, *(b"n" + one for one in ids)]:
             answer = await publish(queue, one, ids=[one], key="k" + one.decode()[-1])
             assert isinstance(answer, Published), answer
@@ -525,11 +531,29 @@ async def test_a_queue_moves_to_independent_hosts_and_back(world: World, forgetf
         assert all(await settle(queue, taker.receipts))
         taker.leases.clear()
         await eventually(lambda: sorted(taker.bodies[8:]) == [b"n" + one for one in ids])
+        has = [any(one.name == name for one in node.metadata.queues.values()) for node in hosts.nodes]
+        assert has.count(True) == (1 if settings else 3)
         await eventually(lambda: not definition(store, name).former)
         await moved(store, name, "main")
         placed_at(await publish(queue, b"last", ids=[b"last"], key="k0"))
         assert all(await settle(queue, taker.receipts))
         await eventually(lambda: taker.bodies[-1] == b"last")
+        await store.close()
+
+
+async def test_a_queue_with_a_limit_that_it_got_later_goes_into_one_lane(world: World) -> None:
+    async with Lanes() as hosts:
+        addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
+        store = await world.gateway(others=[ClusterAt("hosts", FixedDirectory(addresses), addresses)])
+        await eventually(lambda: store.clusters["hosts"].is_ready)
+        queue = await in_cluster(store, "")
+        known = definition(store, queue.name)
+        limited = msgspec.structs.replace(known.config, max_messages=3)
+        await store.update_queue(TENANT, queue.name, limited, known.version)
+        await moved(store, queue.name, "hosts")
+        for number in range(3):
+            placed_at(await publish(queue, b"%d" % number, key=f"k{number}"))
+        assert isinstance(await publish(queue, b"3", key="k3"), QueueFull)
         await store.close()
 
 

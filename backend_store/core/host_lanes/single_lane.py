@@ -1,0 +1,44 @@
+"""Which queues of independent hosts lie in one lane alone: those that are decided over all of their messages.
+
+A lane knows its own messages and no others. A queue whose config asks for an order, a limit or a commit over all of
+them lies in a single lane, which is adopted and given back as any other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from backend_store.model import FieldError, InvalidRequest, QueueConfig
+
+_RULES: Final[tuple[tuple[str, Callable[[QueueConfig], bool], str], ...]] = (
+    ("kind", lambda c: c.kind != "work", "a stream has offsets over all of its messages"),
+    ("partitions", lambda c: c.partitions != 1, "partitions lie beside each other in one lane"),
+    ("auto_expand", lambda c: c.auto_expand is not None, "partitions lie beside each other in one lane"),
+    ("sequencing", lambda c: c.sequencing != "arrival", "an order of time or producers is over all messages"),
+    ("max_messages", lambda c: c.max_messages is not None, "the limit is for all messages"),
+    ("max_bytes", lambda c: c.max_bytes is not None, "the limit is for all messages"),
+    ("colocate_with", lambda c: c.colocate_with is not None, "an ack that publishes is one commit of one lane"),
+)
+"""Setting, when it takes a single lane, and why."""
+
+
+def needs_single_lane(config: QueueConfig) -> bool:
+    return any(is_asked(config) for _, is_asked, _ in _RULES)
+
+
+def check_has_lanes(name: str, config: QueueConfig) -> None:
+    """Of a queue that has a lane at each host, or shall have: raises `InvalidRequest` with an error for each setting
+    that takes a single lane."""
+    errors = tuple(
+        FieldError(f"/{setting}", f"{why}, and this queue has a lane at each host; make it anew with this setting")
+        for setting, is_asked, why in _RULES
+        if is_asked(config)
+    )
+    if errors:
+        settings = ", ".join(error.pointer.removeprefix("/") for error in errors)
+        raise InvalidRequest(
+            f"queue {name!r} has a lane at each of independent hosts, and {settings} as given takes a single one, "
+            "which is chosen when a queue is made",
+            errors=errors,
+        )
