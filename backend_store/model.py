@@ -160,12 +160,42 @@ class OutcomeUnknown(PushqError):
 
 
 class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many nodes hold a queue. Embedded there is one, and it is in sync with itself."""
+    """How a queue is copied. It hangs on the place of a queue: where one is made it says what the place must have, and
+    None leaves that open; where one is shown it says what its place has, and None is what nobody here knows."""
 
-    factor: int = 1
-    mode: Literal["sync"] = "sync"
-    min_in_sync: int = 1
-    model: Literal["leader_follower"] = "leader_follower"
+    factor: int | None = None
+    mode: Literal["sync", "async"] | None = None
+    min_in_sync: int | None = None
+    model: Literal["leader_follower", "independent_hosts"] | None = None
+
+    def asked(self) -> dict[str, Any]:
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+    def fits(self, place: Replication) -> bool:
+        """Whether a place has all that is asked for."""
+        return all(getattr(place, part) == value for part, value in self.asked().items())
+
+    def check_at(self, place: Replication, queue: str) -> None:
+        """Raises `InvalidRequest` with an error for each part that is asked for and that a place does not have."""
+        has = place.asked()
+        errors = tuple(
+            FieldError(f"/replication/{part}", f"{part} is {value!r}, and where this queue lies it is {has[part]!r}")
+            for part, value in self.asked().items()
+            if has.get(part, value) != value
+        )
+        if errors:
+            said = ", ".join(f"{part} {value!r}" for part, value in has.items())
+            raise InvalidRequest(f"queue {queue!r} cannot be copied so: its place has {said}", errors=errors)
+
+
+def placed(config: QueueConfig, place: Replication, queue: str) -> QueueConfig:
+    """The config as it is stored. Raises `InvalidRequest` where the place has not what is asked of it."""
+    config.replication.check_at(place, queue)
+    return msgspec.structs.replace(config, replication=Replication())
+
+
+ONE_NODE = Replication(factor=1, mode="sync", min_in_sync=1, model="leader_follower")
+"""Of a process that stores its queues itself."""
 
 
 class AutoExpand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -39,6 +39,7 @@ from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
+from backend_store.wire.store_frames import Copies
 from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import of_backend
 from gateway.backend_metrics import page
@@ -79,7 +80,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
     """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
-    lanes, spans = _lanes(settings), spans_of(settings)
+    lanes, spans, rules = _lanes(settings), spans_of(settings), host.config.rules
     usage = LedExports(
         settings.usage_directory,
         clock_ms=wall_clock_ms,
@@ -97,6 +98,10 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
         handed_at, to = sent_on.get(shard, (Epoch(-1), ""))
         return to if handed_at >= epoch else known
 
+    def copies() -> list[Copies]:
+        plans = [host.view.plans.get(ShardNumber(number)) for number in range(rules.shards_all)]
+        return [Copies(p.mode, len(p.replicas), p.min_in_sync) if p is not None else Copies() for p in plans]
+
     def is_coming(shard: int) -> bool:
         here = host.shards.get(ShardNumber(shard))
         return here is not None and here.is_coming
@@ -106,14 +111,10 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
         is_first = shard.number == 0  # it has the definitions of all
         embedded = EmbeddedStore(store)
         embedded.load = host.load
-        if lanes:
-            services[shard.number] = StoreService(
-                embedded, lane=shard.number, lanes=lanes, shard=shard.number, tracer=spans
-            )
-        else:
-            services[shard.number] = StoreService(
-                embedded, shards=settings.cluster.shards if is_first else 1, shard=shard.number, tracer=spans
-            )
+        laned = {"lane": shard.number, "lanes": lanes} if lanes else {"shards": rules.shards_all if is_first else 1}
+        services[shard.number] = StoreService(
+            embedded, shard=shard.number, tracer=spans, copies=copies, mode=rules.mode, **laned
+        )
         hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
         server.led()
@@ -282,6 +283,7 @@ def _config(settings: Settings, own: OwnCertificates) -> HostConfig:
             replicas=1 if is_alone else cluster.replicas,
             min_in_sync=1 if is_alone else cluster.min_in_sync,
             mode=cluster.replication,
+            async_shards=0 if is_alone or cluster.replication == "async" else cluster.async_shards,
             lanes=_lanes(settings),
             patience=Patience(cluster.replace_after_s, cluster.rebalance_after_s),
         ),

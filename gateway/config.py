@@ -235,6 +235,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "limits.unread_s": (0, 3600),
     "cluster.lanes": (1, 16),
     "cluster.shards": (1, 256),
+    "cluster.async_shards": (0, 64),
     "cluster.replicas": (1, 7),
     "cluster.min_in_sync": (1, 7),
     "cluster.replace_after_s": (0, 604_800),

@@ -12,17 +12,24 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import msgspec
 
-from backend_store.model import COMPANION, FieldError, InvalidRequest, QueueConfig
+from backend_store.model import COMPANION, AutoExpand, FieldError, InvalidRequest, QueueConfig, Replication
 from gateway.limits import TAG_BYTES_MAX, TAGS_MAX
 from gateway.policy import owner_of
 from gateway.queue_rules import broken_rules
-from gateway.queue_settings import FIXED, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES
+from gateway.queue_settings import FIXED, LATER_SETTINGS, PART_RANGES, RANGES, REPLICATION_RANGES
 from gateway.validate import escape, fields_with_whole_numbers, wrong_name
 from push.problems import nearest
 
 RETENTION_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
 """Of streams."""
 
+_RANGES_OF: Final[dict[type[msgspec.Struct], dict[str, tuple[int, int]]]] = {
+    QueueConfig: RANGES,
+    AutoExpand: PART_RANGES,
+    Replication: REPLICATION_RANGES,
+}
+
+_UNSAID: Final = Replication()
 _Default = Callable[[QueueConfig], Any]
 
 
@@ -73,14 +80,16 @@ def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> Qu
     """`known` with the fields that a request names. Raises `InvalidRequest`."""
     changes = fields_with_whole_numbers(changes)
     _refuse([*_wrong_changes(known, changes)])
-    return queue_config(msgspec.to_builtins(shown_config(known, name)) | changes, name, named=changes, known=known)
+    before = msgspec.to_builtins(shown_config(known, name))
+    return queue_config(before | changes, name, named=changes, known=known)
 
 
-def shown_config(config: QueueConfig, name: str) -> QueueConfig:
-    """The config as callers see it: the companion has the queue's name before its own."""
-    if config.dead_letter_queue != COMPANION:
-        return config
-    return msgspec.structs.replace(config, dead_letter_queue=owner_of(name) + COMPANION)
+def shown_config(config: QueueConfig, name: str, place: Replication = _UNSAID) -> QueueConfig:
+    """The config as callers see it: with the copies that the queue's place has, and the queue's name before its
+    companion's."""
+    letters = config.dead_letter_queue
+    letters = owner_of(name) + COMPANION if letters == COMPANION else letters
+    return msgspec.structs.replace(config, dead_letter_queue=letters, replication=place)
 
 
 def _refuse(errors: list[FieldError]) -> None:
@@ -93,7 +102,7 @@ def _refuse(errors: list[FieldError]) -> None:
 
 def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) -> Iterable[FieldError]:
     kinds = get_type_hints(struct)
-    ranges = RANGES if struct is QueueConfig else PART_RANGES
+    ranges = _RANGES_OF[struct]
     if len(given) > len(kinds) + len(
         LATER_SETTINGS
     ):  # most are unknown, and to look for the nearest of each takes time
@@ -121,14 +130,10 @@ def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _wrong_value(name: str, value: Any, kind: Any, bounds: tuple[int, int] | None) -> str | None:
-    if isinstance(value, str) and value in LATER_VALUES.get(name, ()):
-        return f"this version does not have {name!r}: {value!r} yet"
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         return _expected(kind) or str(error)
-    if name in ONLY and value != ONLY[name]:
-        return f"this version does not have {name!r} other than {msgspec.json.encode(ONLY[name]).decode()} yet"
     if bounds is not None and value is not None:
         low, high = bounds
         return None if low <= value <= high else f"{name} is {value}; it goes from {low} to {high}"
@@ -136,6 +141,8 @@ def _wrong_value(name: str, value: Any, kind: Any, bounds: tuple[int, int] | Non
 
 
 def _expected(kind: Any) -> str:
+    if get_origin(kind) in (UnionType, Union):
+        kind = next(one for one in get_args(kind) if one is not type(None))
     if get_origin(kind) is Literal:
         return "this is none of " + ", ".join(repr(choice) for choice in get_args(kind))
     return ""
@@ -174,6 +181,8 @@ def _wrong_tags(given: dict[str, Any]) -> Iterator[FieldError]:
 
 def _wrong_changes(known: QueueConfig, changes: dict[str, Any]) -> Iterator[FieldError]:
     for setting, why in FIXED.items():
+        if setting == "replication":
+            continue  # it is held against what the queue's place has
         kept = getattr(known, setting)
         if setting in changes and changes[setting] != kept:
             detail = f"{setting} cannot change, it is {kept!r}: {why}; make a new queue for {changes[setting]!r}"

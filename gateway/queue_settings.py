@@ -204,7 +204,13 @@ SETTINGS: Final[dict[str, Setting]] = {
         cost="relaxed loses the last moments' confirmed messages when the process is killed or the power fails.",
         change="for publishes afterwards",
     ),
-    "replication": Setting("How many nodes hold the queue: one, which is in sync with itself.", change=""),
+    "replication": Setting(
+        "How the queue is copied: an object with factor, mode, min_in_sync and model. What is given chooses where the "
+        "queue lies, and is refused where no place has it; what is left out is as the place has it.",
+        cost="sync waits for the disks of other machines; async may lose the last moments when a machine is lost.",
+        default="as its backends have it; without any one copy, in sync with itself",
+        fixed="a queue lies where it was made",
+    ),
     "lease_mode": Setting(
         "Where leases are kept. memory: in memory, and in the data folder over a clean stop; replicated: on the disk "
         "before a message's bytes leave, so that no crash hands it out twice at a time.",
@@ -277,22 +283,27 @@ def _ranges(settings: dict[str, Setting]) -> dict[str, tuple[int, int]]:
 
 
 RANGES: Final = _ranges(SETTINGS)
+REPLICATION: Final[dict[str, Setting]] = {
+    "factor": Setting("How many copies there are, on so many machines.", low=1, high=16),
+    "mode": Setting(
+        "sync: confirmed when it is on the disks of min_in_sync machines; async: when it is on the leader's, which the "
+        "others follow."
+    ),
+    "min_in_sync": Setting(
+        "How many copies must have a message before it is confirmed, with mode sync.", low=1, high=16
+    ),
+    "model": Setting(
+        "leader_follower: the queue has one leader; independent_hosts: it has a lane at each of several hosts. At "
+        "independent hosts leader_follower is a queue of one lane."
+    ),
+}
+"""The parts of `replication`."""
 PART_RANGES: Final = _ranges(AUTO_EXPAND)
 """Of the parts of `auto_expand`."""
+REPLICATION_RANGES: Final = _ranges(REPLICATION)
+"""Of the parts of `replication`."""
 FIXED: Final[dict[str, str]] = {name: setting.fixed for name, setting in SETTINGS.items() if setting.fixed}
 """Settings that a living queue keeps, and why."""
 
 LATER_SETTINGS: Final[frozenset[str]] = frozenset()
 """Settings of the protocol that this version does not have."""
-
-LATER_VALUES: Final[dict[str, frozenset[str]]] = {
-    "mode": frozenset({"async"}),
-    "model": frozenset({"independent_hosts"}),
-}
-"""Values of settings that this version has with fewer choices."""
-
-ONLY: Final[dict[str, object]] = {
-    "factor": 1,
-    "min_in_sync": 1,
-}
-"""Settings whose type allows more than this version does."""

@@ -20,6 +20,7 @@ import structlog
 from backend_store.client import Queue, Store, changed
 from backend_store.client.metadata import Change, Definitions, DirectoryClient, Moment, Read, RemoteMetadata, Tenant
 from backend_store.model import (
+    ONE_NODE,
     ApiKey,
     Conflict,
     InvalidRequest,
@@ -29,6 +30,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Unavailable,
+    placed,
 )
 from gateway.catalogue import Catalogue, Follower
 from gateway.certificates import OwnCertificates
@@ -271,10 +273,12 @@ class RemoteStore(Store):
             self.lists.changed()
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[Queue, bool]:
+        config = placed(config, ONE_NODE, name)
         _, created = await self._change_queue(tenant, name, lambda: self._service.create_queue(tenant, name, config))
         return self.here(tenant, name), created
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> Queue | None:
+        config = placed(config, ONE_NODE, name)
         changed = await self._change_queue(
             tenant, name, lambda: self._service.update_queue(tenant, name, config, version)
         )

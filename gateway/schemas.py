@@ -21,7 +21,7 @@ from gateway.api.cluster_shapes import MoveWanted
 from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
 from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, QUOTA_MAX, TAGS_MAX
 from gateway.queue_config import DEFAULTS
-from gateway.queue_settings import AUTO_EXPAND, FIXED, ONLY, PART_RANGES, RANGES, SETTINGS
+from gateway.queue_settings import AUTO_EXPAND, FIXED, PART_RANGES, RANGES, REPLICATION, REPLICATION_RANGES, SETTINGS
 from push.limits import PUBLISHES_PER_ACK_MAX
 from push.protocol import PublishMessage
 
@@ -44,12 +44,10 @@ def bounded(schemas: dict[str, Schema]) -> None:
     """Adds to the settings of a queue what is allowed of their types, and what they mean."""
     for struct, settings, ranges in (
         (QueueConfig, SETTINGS, RANGES),
-        (Replication, {}, {}),
+        (Replication, REPLICATION, REPLICATION_RANGES),
         (AutoExpand, AUTO_EXPAND, PART_RANGES),
     ):
         for name, schema in schemas.get(struct.__name__, {}).get("properties", {}).items():
-            if name in ONLY:
-                schema["const"] = ONLY[name]
             if name in ranges:
                 _bound(schema, *ranges[name])
             if name in settings:

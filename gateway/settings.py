@@ -281,6 +281,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas: int = 3
     min_in_sync: int = 2
     replication: Literal["sync", "async"] = "sync"
+    async_shards: int = 1
+    """So many more shards, for queues that ask for mode async; where `replication` is async they need none."""
     replace_after_s: int = 300
     """A backend that is away for so long loses its copies to others; 0: never."""
     rebalance_after_s: int = 60

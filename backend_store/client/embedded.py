@@ -20,7 +20,17 @@ from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
 from backend_store.metadata.embedded import Metadata
-from backend_store.model import Block, Claim, Published, PushqError, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.model import (
+    ONE_NODE,
+    Block,
+    Claim,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    placed,
+)
 from backend_store.node.audit import AuditLog
 from backend_store.node.leaving import forwarded
 from backend_store.node.ledger import LedgerBook
@@ -218,13 +228,15 @@ class EmbeddedStore:
         return [*self._queues.values(), *self._companions.values()]
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[EmbeddedQueue, bool]:
-        """Raises `Conflict` when the queue exists with another config."""
+        """Raises `Conflict` when the queue exists with another config, `InvalidRequest` for more copies than one."""
+        config = placed(config, ONE_NODE, name)
         definition, created = await self.node.metadata.create_queue(tenant, name, config, self.node.clock_ms())
         await self._seal_ready(definition)
         return self.queue(tenant, name), created
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> EmbeddedQueue | None:
         """None when somebody else changed it first."""
+        config = placed(config, ONE_NODE, name)
         changed = await self.node.metadata.update_queue(tenant, name, config, version)
         if changed is None:
             return None

@@ -28,6 +28,7 @@ from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.records import PartitionState, Tally
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import (
+    ONE_NODE,
     Block,
     Claim,
     FieldError,
@@ -40,6 +41,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     QueueStats,
+    Replication,
     Verdict,
 )
 from backend_store.node.group import Mode
@@ -468,6 +470,11 @@ class EmbeddedQueue:
         if number == VIEW_MAIN:
             return list(states)
         return [state.views[number] for state in states if number in state.views]
+
+    @property
+    def replication(self) -> Replication:
+        """How it is copied where it lies."""
+        return ONE_NODE
 
     @property
     def layout(self) -> list[PartitionInfo] | None:

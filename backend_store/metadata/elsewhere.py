@@ -50,13 +50,15 @@ class Elsewhere:
         cluster: str = "",
         shards: int = 1,
         lanes: int = 0,
+        among: Sequence[int] = (),
         single_lane: bool = False,
         turn: int = 0,
     ) -> Whereabouts:
         """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards` or `lanes`:
-        as the gateway chose; for the home cluster they are known. `single_lane`: see `QueueDefinition`; those take the
-        home cluster's lanes by `turn`. Raises `Conflict` where those that it names lie apart, and `Unavailable` where
-        they lie in another cluster than the gateway chose, which had not heard of them."""
+        as the gateway chose; for the home cluster they are known. `among`: in one of these, or any. `single_lane`: see
+        `QueueDefinition`; those take the home cluster's lanes by `turn`. Raises `Conflict` where those that it names
+        lie apart, and `Unavailable` where they lie in another cluster than the gateway chose, which had not heard of
+        them."""
         lanes = lanes if cluster else self.lanes
         if found := [one for one in linked if one is not None]:
             if lanes:
@@ -65,14 +67,18 @@ class Elsewhere:
             if found[0].cluster != cluster:
                 detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
                 raise Unavailable(detail, retry_after_ms=200)
+            if among and found[0].shard not in among:
+                detail = f"queue {name!r} goes beside {found[0].name!r}, which is not copied as is asked"
+                raise Conflict(f"{detail}; leave `replication` out, or make both anew with it")
             return found[0].place
         if lanes and single_lane and not cluster:
-            return Whereabouts(cluster, turn % lanes)
+            among = among or range(lanes)
+            return Whereabouts(cluster, among[turn % len(among)])
         if not cluster:
             shards = self.shards
         # The shard of the definitions has work enough: of those with as many queues it comes last.
         queues = {**self._queues, HERE: here}
-        able = [Whereabouts(cluster, shard) for shard in range(max(1, shards))]
+        able = [Whereabouts(cluster, shard) for shard in among or range(max(1, shards))]
         return min(able, key=lambda place: (queues.get(place, 0), place == HERE, place.shard))
 
     def check(self, definition: QueueDefinition, linked: Iterable[QueueDefinition | None], *, lanes: int = 0) -> None:
@@ -111,8 +117,8 @@ def _check_lanes(name: str, linked: Iterable[QueueDefinition], *, single_lane: b
         has, lies = (other.name, name) if single_lane else (name, other.name)
         raise Conflict(
             f"queue {name!r}: {has!r} has a lane at each of independent hosts, and {lies!r} lies in one of them alone, "
-            f"so that nothing goes from one to the other in one commit; make {has!r} anew as a queue of one lane, by "
-            "max_messages for one"
+            f"so that nothing goes from one to the other in one commit; make {has!r} anew as a queue of one lane, with "
+            "replication.model leader_follower"
         )
 
 

@@ -38,6 +38,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Quotas,
+    Replication,
     Unavailable,
     Whereabouts,
 )
@@ -102,13 +103,15 @@ class Metadata:
         tenants = [Tenant(TENANT_DEFAULT, 0), *_load(engine, TENANTS, Tenant)]
         self.tenants: Rows[str, Tenant] = Rows((tenant.name, tenant) for tenant in tenants)
         configs: dict[bytes, QueueConfig] = {}
-        definitions = _load(engine, QUEUES, QueueDefinition)
-        for definition in definitions:
-            # Thousands of queues have few configs between them, and nobody changes one in place.
-            config = configs.setdefault(_encode(definition.config), definition.config)
+        definitions, elsewhere = _load(engine, QUEUES, QueueDefinition), _load(engine, PLACED, QueueDefinition)
+        for definition in (*definitions, *elsewhere):
+            # Thousands of queues have few configs between them, and nobody changes one in place. How a queue is copied
+            # its place says: earlier versions stored of each that it has one copy.
+            stored = msgspec.structs.replace(definition.config, replication=Replication())
+            config = configs.setdefault(_encode(stored), stored)
             msgspec.structs.force_setattr(definition, "config", config)
         self.queues = QueueRows(definitions)
-        self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
+        self.elsewhere = Elsewhere(elsewhere)
         """Queues that are defined here, and whose messages lie in other shards."""
         self.lane: int | None = None
         """Of a lane of a cluster of independent hosts its number: a queue with a lane at each host has one partition
@@ -171,9 +174,11 @@ class Metadata:
         cluster: str = "",
         shards: int = 1,
         lanes: int = 0,
+        among: Sequence[int] = (),
+        single_lane: bool = False,
     ) -> tuple[QueueDefinition, bool]:
         """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
-        `shards`, `lanes`: see `Elsewhere.choose`."""
+        `shards`, `lanes`, `among`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
         async with self._turn:
             known = self.defined(tenant, name)
             if known is not None:
@@ -186,7 +191,8 @@ class Metadata:
             self._check_quota(tenant)
             linked = [self.defined(tenant, other) for other in links_of(config)]
             check_linked(name, linked)
-            single_lane = needs_single_lane(config) or any(one is not None and one.single_lane for one in linked)
+            single_lane = single_lane or needs_single_lane(config)
+            single_lane = single_lane or any(one is not None and one.single_lane for one in linked)
             place = self.elsewhere.choose(
                 name,
                 linked,
@@ -194,6 +200,7 @@ class Metadata:
                 cluster=cluster,
                 shards=shards,
                 lanes=lanes,
+                among=among,
                 single_lane=single_lane,
                 turn=self._next_uid,
             )

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import structlog
 
+from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.outer.choice import choose
 from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import KIND, parsed
 from backend_store.metadata.elsewhere import links_of
 from backend_store.model import QueueConfig, QueueDefinition, Unavailable
 from backend_store.remote.cluster import BackendCluster
+from backend_store.remote.copying import Site
 from backend_store.remote.definitions import RemoteDefinitions
 from backend_store.remote.documents import RemoteDocuments
 from backend_store.remote.limits import CHOOSE_RETRY_MS, QUEUE_NEEDS
@@ -46,13 +49,14 @@ class Choosing:
         self._is_warned = False
 
     @contextmanager
-    def chosen(self, tenant: str, name: str, config: QueueConfig) -> Iterator[BackendCluster]:
+    def chosen(self, tenant: str, name: str, config: QueueConfig) -> Iterator[tuple[BackendCluster, Site]]:
         """Where the queue is to lie that is made inside of the block. Raises `Unavailable`, also where no cluster may
-        take one now, and `InvalidRequest` for what none can have."""
+        take one now, and `InvalidRequest` where none has what `config.replication` asks for."""
         cluster = self._choose(tenant, name, config)
+        site = _site(cluster, config) or _refuse([cluster], name, config)
         self._coming[cluster.key] += 1
         try:
-            yield cluster
+            yield cluster, site
         finally:
             self._coming[cluster.key] -= 1
 
@@ -63,7 +67,12 @@ class Choosing:
         for other in (name, *links_of(config)):
             if (known := self._metadata.queues.get((tenant, other))) is not None:
                 return self._cluster_of(known)  # where they lie apart, their shard refuses it
-        able = [one for one in self._clusters if one.is_ready]
+        ready = [one for one in self._clusters if one.is_ready]
+        able = [one for one in ready if _site(one, config) is not None]
+        if config.replication.model == "leader_follower":  # which one lane of independent hosts is, where need be
+            able = [one for one in able if not one.lanes] or able
+        if ready and not able:
+            _refuse(ready, name, config)
         rows, now_ms = self._reported(), self._clock_ms()
         if not any(row.is_heard(now_ms) for row in rows.values()):
             return self._with_fewest(able)
@@ -76,7 +85,7 @@ class Choosing:
         )
         found = next((one for one in able if one.name == chosen), None)
         if found is None:
-            shown = [one for one in self._clusters if one in able or not one.is_ready]
+            shown = [one for one in self._clusters if one in able or one not in ready]
             states = ", ".join(f"{one.name} {_state(one, rows.get(one.name), now_ms)}" for one in shown)
             detail = f"queue {name!r}: no cluster takes a new queue now ({states}); those that are there go on"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
@@ -107,6 +116,21 @@ class Choosing:
             return (held[one.key] + self._coming[one.key]) / one.backends, not one.is_home, one.name
 
         return min(able, key=crowd)
+
+
+def _site(cluster: BackendCluster, config: QueueConfig) -> Site | None:
+    return cluster.copying.site(config.replication, needs_one=needs_single_lane(config))
+
+
+def _refuse(clusters: Sequence[BackendCluster], name: str, config: QueueConfig) -> NoReturn:
+    """Raises `InvalidRequest` for what none of the clusters has, and `Unavailable` where it may be there soon."""
+    asked, needs_one = config.replication, needs_single_lane(config)
+    for cluster in clusters:
+        if asked.fits(has := cluster.copying.usual(asked, needs_one=needs_one)) or not has.asked():
+            detail = f"queue {name!r}: no shard of cluster {cluster.name!r} is placed yet that it may lie in"
+            raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
+    asked.check_at(clusters[0].copying.usual(asked, needs_one=needs_one), name)
+    raise AssertionError("what a place has not is refused by its name")
 
 
 def _state(cluster: BackendCluster, row: Cluster | None, now_ms: int) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from backend_store.core.slots import SlotTable, first_table
 from backend_store.metadata.relocation import Spot
 from backend_store.model import QueueDefinition
+from backend_store.remote.copying import Copying
 from backend_store.remote.directory import Directory
 from backend_store.remote.doors import Doors
 from backend_store.remote.home import FIRST, Home
@@ -52,6 +53,8 @@ class BackendCluster:
         self.is_home = is_home
         self.key = "" if is_home else at.name
         """As definitions name it."""
+        self.copying = Copying((), "sync", 0)
+        """How its shards are copied."""
         self.lanes = 0
         """How many there are, where the backends are independent hosts: most queues have them all; 0: each
         queue lies in one shard."""
@@ -123,6 +126,7 @@ class BackendCluster:
 
     def greeted(self, frame: Greeted) -> None:
         """By its first shard."""
+        self.copying = Copying(frame.copies, frame.mode, frame.lanes)
         if frame.lanes and self._doors is None:
             self.lanes = frame.lanes
             self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key, zone=self._zone)

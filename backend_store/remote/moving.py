@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import structlog
 
+from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
 from backend_store.metadata.sharing import leaving_slots, open_places, why_waits
 from backend_store.model import (
@@ -25,6 +26,7 @@ from backend_store.model import (
     PushqError,
     QueueDefinition,
     QueueNotFound,
+    Replication,
     Unavailable,
     Whereabouts,
 )
@@ -162,7 +164,9 @@ class Moves:
         there is not, `Conflict` for a queue that cannot move now, `InvalidRequest` for one that never can, and
         `Unavailable`."""
         target = (await self._targets(tenant, name, [to]))[0]
-        asked = BeginRelocation(tenant, name, target.key, len(target.homes), target.lanes)
+        asked = BeginRelocation(
+            tenant, name, target.key, len(target.homes), target.lanes, self._among(target, tenant, name)
+        )
         changed = _definition(await self._store.ask(asked, may_repeat=True))
         log.info("a queue moves to another cluster", tenant=tenant, queue=name, to=to)
         move = next((move for move in self._moves_of(changed) if move.to == to), None)
@@ -177,11 +181,19 @@ class Moves:
     async def spread(self, tenant: str, name: str, over: Sequence[str]) -> None:
         """Has a queue lie in all of these clusters, evenly, and nowhere else. Errors and answer are as with `begin`."""
         sizes = [
-            ClusterSize(target.key, len(target.homes), target.lanes)
+            ClusterSize(target.key, len(target.homes), target.lanes, self._among(target, tenant, name))
             for target in await self._targets(tenant, name, over)
         ]
         await self._store.ask(SpreadQueue(tenant, name, tuple(sizes)), may_repeat=True)
         log.info("a queue is spread over clusters", tenant=tenant, queue=name, over=list(over))
+
+    def _among(self, target: BackendCluster, tenant: str, name: str) -> tuple[int, ...]:
+        """The shards of a cluster that are copied as the queue is now; where there is none, those for most queues."""
+        queue = self._store.here(tenant, name)
+        needs_one = queue.definition.single_lane or needs_single_lane(queue.config)
+        asked = (Replication(mode=queue.replication.mode), Replication())
+        found = (target.copying.site(one, needs_one=needs_one) for one in asked)
+        return next((site.among for site in found if site is not None), ())
 
     async def _targets(self, tenant: str, name: str, clusters: Sequence[str]) -> list[BackendCluster]:
         """The clusters of these names, which are there. Raises what `begin` does."""

@@ -35,6 +35,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     QueueStats,
+    Replication,
     Unavailable,
     Verdict,
 )
@@ -633,6 +634,11 @@ class RemoteQueue(Redriving, Ranges):
         if look is None:
             return QueueStats(consumers=self.consumers)
         return QueueStats(**{**_fields(look.stats), "consumers": self.consumers})
+
+    @property
+    def replication(self) -> Replication:
+        """How it is copied where it lies; of several places in the first."""
+        return self.home.cluster.copying.of(self.definition)
 
     @property
     def layout(self) -> list[PartitionInfo] | None:

@@ -23,6 +23,7 @@ from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
 from backend_store.core.shelves import VIEW_DEAD
+from backend_store.metadata.elsewhere import links_of
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.relocation import places_of
 from backend_store.model import (
@@ -35,7 +36,9 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
+    Replication,
     Whereabouts,
+    placed,
 )
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
@@ -325,9 +328,20 @@ class RemoteBackends:
             return 0  # it was deleted meanwhile, or its cluster has never been there
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
+        """Raises `Conflict` where the queue is there with another config, and what `Choosing.chosen` does."""
         _check_dead_letters(name, config)
-        with self._choosing.chosen(tenant, name, config) as cluster:
-            asked = CreateQueue(tenant, name, config, cluster.key, len(cluster.homes), cluster.lanes)
+        bare = msgspec.structs.replace(config, replication=Replication())
+        if (tenant, name) in self.metadata.queues:
+            if not config.replication.fits(has := self.here(tenant, name).replication):
+                shown = msgspec.json.encode(has).decode()
+                raise Conflict(f"queue {name!r} exists with another config: replication is {shown}, and cannot change")
+            config = bare
+        with self._choosing.chosen(tenant, name, config) as (cluster, site):
+            size = cluster.key, len(cluster.homes), cluster.lanes
+            single_lane = config.replication.model == "leader_follower"
+            is_beside = bool(links_of(config)) and not config.replication.asked()
+            among = () if is_beside else site.among
+            asked = CreateQueue(tenant, name, bare, *size, among=among, single_lane=single_lane)
             definition, created = _created(await self.ask(asked))
         await self._told(definition)
         await self._keyring.ready(definition)
@@ -342,6 +356,7 @@ class RemoteBackends:
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> RemoteQueue | None:
         _check_dead_letters(name, config)
         queue = self.here(tenant, name)
+        config = placed(config, queue.replication, name)
         if (away := next((home.line for home in queue.homes if home.line.is_away), None)) is not None:
             raise away.unavailable()  # before anything is done: its numbers go with the answer
         lanes = max(self._lanes_at(queue.definition, place) for place in places_of(queue.definition))

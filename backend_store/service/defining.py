@@ -29,6 +29,10 @@ class CreateQueue(OfTenant, frozen=True):
     cluster: str = ""
     shards: int = 1
     lanes: int = 0
+    among: tuple[int, ...] = ()
+    """It is to lie in one of these; (): in any."""
+    single_lane: bool = False
+    """It takes one lane alone, whatever its config says."""
 
 
 class UpdateQueue(OfTenant, frozen=True):
@@ -98,6 +102,8 @@ async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefini
         cluster=asked.cluster,
         shards=asked.shards,
         lanes=asked.lanes,
+        among=asked.among,
+        single_lane=asked.single_lane,
     )
 
 

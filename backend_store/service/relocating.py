@@ -34,6 +34,8 @@ class BeginRelocation(Asked, frozen=True):
     cluster: str
     shards: int = 1
     lanes: int = 0
+    among: tuple[int, ...] = ()
+    """It is to lie in one of these; (): in any."""
 
 
 class ClusterSize(NamedTuple):
@@ -42,6 +44,8 @@ class ClusterSize(NamedTuple):
     cluster: str
     shards: int = 1
     lanes: int = 0
+    among: tuple[int, ...] = ()
+    """It is to lie in one of these; (): in any."""
 
 
 class SpreadQueue(Asked, frozen=True):
@@ -117,7 +121,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     _check_defines(store)
     known = _known(store, asked.tenant, asked.name)
     if known.beside or known.goal or _has_slots_to_settle(known):
-        size = ClusterSize(asked.cluster, asked.shards, asked.lanes)
+        size = ClusterSize(asked.cluster, asked.shards, asked.lanes, asked.among)
         return await _spread(store, SpreadQueue(asked.tenant, asked.name, (size,)))
     if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
         return known
@@ -125,7 +129,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
         if known.former:
             return known  # it is asked again, and has arrived meanwhile
         raise Conflict(f"queue {asked.name!r} lies there already")
-    to = _chosen(metadata, known, ClusterSize(asked.cluster, asked.shards, asked.lanes))
+    to = _chosen(metadata, known, ClusterSize(asked.cluster, asked.shards, asked.lanes, asked.among))
     relocation.check_movable(known, _others(store, known), to)
     check_numbers(known, is_alone=True)
     if (asked.lanes if asked.cluster else metadata.lane is not None) and not known.single_lane:
@@ -179,6 +183,7 @@ def _chosen(metadata: Metadata, known: QueueDefinition, size: ClusterSize) -> Wh
         cluster=size.cluster,
         shards=size.shards,
         lanes=size.lanes,
+        among=size.among,
         single_lane=known.single_lane,
         turn=known.uid,
     )

@@ -43,6 +43,7 @@ from backend_store.wire.store_frames import (
     STORE_VERSION,
     Answered,
     Asks,
+    Copies,
     Greeted,
     Greeting,
     Operating,
@@ -84,6 +85,10 @@ class Served(Protocol):
     def depart(self, name: str, link: Link) -> None: ...
 
 
+def _unsaid() -> list[Copies]:
+    return []
+
+
 class StoreService:
     """One shard's store, served for as long as it is led here."""
 
@@ -96,15 +101,19 @@ class StoreService:
         lanes: int = 0,
         shard: int = 0,
         tracer: Tracer | None = None,
+        copies: Callable[[], list[Copies]] = _unsaid,
+        mode: str = "sync",
     ):
         """`shards`: how many the cluster has; the first one chooses where a new queue lies. `lane`: of independent
         hosts, where a queue lies in all of its `lanes`, the number of this one. `shard`: this one's number. `tracer`:
-        None where nobody wants spans."""
+        None where nobody wants spans. `copies`, `mode`: see `Greeted`."""
         self.store = store
         self.shard = shard
         self.tracer = tracer
         self.shards = max(shards, lanes)
         self.lanes = lanes
+        self._copies = copies
+        self._mode = mode
         store.node.metadata.elsewhere.shards = shards
         store.node.metadata.elsewhere.lanes = lanes
         store.node.metadata.lane = lane
@@ -154,7 +163,9 @@ class StoreService:
         node = self.store.node
         about = STORE_VERSION, node.engine.disk_id, node.steady_ms(), unknown
         has = self.shards, self.lanes, node.metadata.identity
-        return visitor, Greeted(*about, (ids.start, ids.stop), *has, ends_wants=True)
+        return visitor, Greeted(
+            *about, (ids.start, ids.stop), *has, ends_wants=True, copies=self._copies(), mode=self._mode
+        )
 
     def depart(self, name: str, link: Link) -> None:
         visitor = self.visitors.get(name)

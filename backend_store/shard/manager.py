@@ -53,6 +53,12 @@ class Rules:
     lanes: int = 0
     """Of independent hosts: so many of them have a lane, which is a shard that stays at home with its host for as long
     as that belongs to the cluster. 0: shards are led by whoever is elected, and go where there is room."""
+    async_shards: int = 0
+    """So many more, for queues that ask for mode async."""
+
+    @property
+    def shards_all(self) -> int:
+        return self.lanes or self.shards + self.async_shards
 
 
 class Manager:
@@ -122,7 +128,7 @@ class Manager:
 
     async def _step(self, ledger: Ledger, attendance: Attendance) -> None:
         view = self._view
-        for number in range(min(self._rules.lanes or self._rules.shards, SHARDS_MAX)):
+        for number in range(min(self._rules.shards_all, SHARDS_MAX)):
             shard = ShardNumber(number)
             if shard not in view.plans:
                 await self._guarded(shard, self._plan(shard, ledger))
@@ -155,7 +161,9 @@ class Manager:
         if chosen is None:
             return
         # Among several shards the first has all definitions: a number of a queue that was given must not be lost.
-        mode: Mode = "sync" if shard == 0 and rules.shards > 1 else rules.mode
+        mode: Mode = "sync" if shard == 0 and rules.shards_all > 1 else rules.mode
+        if shard >= rules.shards:
+            mode = "async"
         plan = Plan(shard, chosen, rules.min_in_sync, mode)
         told = Told("placed", f"shard {shard} is placed on {', '.join(chosen)}", shard=shard)
         key = plan_key(shard)

@@ -256,6 +256,15 @@ class Asks(_Frame, frozen=True, tag="ask"):
 # ------------------------------------------------------------------------------------------------- of a backend
 
 
+class Copies(NamedTuple):
+    """How a shard is copied: "sync" or "async", on how many machines, of which how many must have what is confirmed.
+    "" and zeros while it is not placed."""
+
+    mode: str = ""
+    factor: int = 0
+    min_in_sync: int = 0
+
+
 class Greeted(_Frame, frozen=True, tag="greeted"):
     """`unknown`: held leases that this backend does not know; their receipts may still ack."""
 
@@ -275,6 +284,10 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """Of an independent host's door: where it stands; "" where nobody said so."""
     ends_wants: bool = False
     """Whether it forgets what it has counted where a `Want` says so; backends of earlier versions count on."""
+    copies: list[Copies] = []
+    """Of each shard by its number, lanes among them; [] of a backend of an earlier version."""
+    mode: str = "sync"
+    """Of a queue that asks for none."""
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

@@ -23,6 +23,7 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
+    Replication,
 )
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
 from gateway.clusters_view import ClustersView
@@ -37,18 +38,21 @@ from gateway.queue_links import Find, check_links
 from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
 
+_UNKNOWN = Replication()
+"""Of a queue whose cluster is away."""
+
 
 def view(queue: Queue, clusters: ClustersView | None = None, *, is_listed: bool = False) -> QueueView:
-    found = _defined(queue.definition, clusters)
+    found = _defined(queue.definition, clusters, queue.replication)
     found.stats = QueueStatsView(**asdict(queue.stats()))
     found.partitions = _partitions(queue, is_listed=is_listed)
     return found
 
 
-def _defined(definition: QueueDefinition, clusters: ClustersView | None) -> QueueView:
+def _defined(definition: QueueDefinition, clusters: ClustersView | None, place: Replication = _UNKNOWN) -> QueueView:
     return QueueView(
         name=definition.name,
-        config=shown_config(definition.config, definition.name),
+        config=shown_config(definition.config, definition.name, place),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
         cluster=msgspec.UNSET if clusters is None else clusters.cluster_of(definition),

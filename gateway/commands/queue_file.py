@@ -197,7 +197,10 @@ async def _compare(admin: Admin, name: str, given: Config) -> tuple[Planned, str
 
 def differences(name: str, given: Config, there: Config) -> dict[str, Config]:
     """Settings that are given and not so in the queue that is there: `{setting: {"is", "wanted"}}`."""
-    whole = msgspec.to_builtins(shown_config(queue_config(given, name), name))
+    config = queue_config(given, name)
+    whole = msgspec.to_builtins(shown_config(config, name, config.replication))
+    if "replication" in given:  # what is left out of it is as the queue's place has it
+        whole["replication"] = {**(there.get("replication") or {}), **config.replication.asked()}
     return {
         setting: {"is": there.get(setting), "wanted": whole[setting]}
         for setting in SETTINGS

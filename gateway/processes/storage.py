@@ -18,6 +18,7 @@ from backend_store.model import COMPANION
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
+from backend_store.wire.store_frames import Copies
 from gateway.cannot_start import CannotStart
 from gateway.clock import wall_clock_ms
 from gateway.listeners import bind_unix
@@ -47,7 +48,7 @@ async def _serve(settings: Settings, parent: Parent) -> None:
     store = await _opened(settings)
     try:
         _check(store, settings)
-        service = StoreService(store, shards=1, tracer=spans_of(settings))
+        service = StoreService(store, shards=1, tracer=spans_of(settings), copies=lambda: [Copies("sync", 1, 1)])
         server = StoreServer({0: service})
         await server.listen_local(bind_unix(settings.directory, STORAGE_SOCKET))
     except BaseException:

@@ -226,7 +226,8 @@ async def test_a_killed_host_loses_nothing_and_gets_its_lane_back(tmp_path: Path
             config = {"visibility_timeout_ms": VISIBILITY_MS}
             await call(http, "PUT", ORDERED, {**config, "ordering": "strict", "dedupe": "id"})
             await call(http, "PUT", UNORDERED, config)
-            refused = await http.patch(f"/v1/queues/{UNORDERED}", json={"max_messages": 10}, headers={"if-match": "*"})
+            known = {"if-match": (await http.get(f"/v1/queues/{UNORDERED}")).headers["etag"]}
+            refused = await http.patch(f"/v1/queues/{UNORDERED}", json={"max_messages": 10}, headers=known)
             assert refused.status_code == 400, refused.text
             assert [one["pointer"] for one in refused.json()["errors"]] == ["/max_messages"]
             refused = await http.post("/v1/cluster/rebalance", json={"dry_run": True})

@@ -60,6 +60,7 @@ class Backend:
             "PUSHQ_NODE__TLS_CA": str(authority.certificate),
             "PUSHQ_CLUSTER__COORDINATOR": "etcd://" + etcd.partition("://")[2] if "://" in etcd else etcd,
             "PUSHQ_CLUSTER__SHARDS": str(shards),
+            "PUSHQ_CLUSTER__ASYNC_SHARDS": "0",
             **(env or {}),
         }
         self._process: Forked | None = None

@@ -17,12 +17,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from backend_store.client import LEDGER_KINDS
-from backend_store.model import AutoExpand, QueueConfig
+from backend_store.model import AutoExpand, QueueConfig, Replication
 from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
 from gateway.config import known_settings
 from gateway.queue_rules import RULES
-from gateway.queue_settings import AUTO_EXPAND, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES, SETTINGS
+from gateway.queue_settings import AUTO_EXPAND, PART_RANGES, RANGES, REPLICATION, REPLICATION_RANGES, SETTINGS
 from gateway.settings import Settings
 from gateway.usage.schema import ROWS, FileKind, columns
 from push.closes import Close, may_reconnect
@@ -48,8 +48,8 @@ def tables() -> dict[str, dict[str, Table]]:
         "queue-settings.md": {
             "All settings": _queue_settings(),
             "Growing by itself": _auto_expand(),
+            "Copies": _replication(),
             "What does not go together": _combinations(),
-            "Not in this version": _later_settings(),
         },
         "http-api.md": {"All calls": _calls()},
         "websocket.md": {"From the client": _client_frames(), "From the server": _server_frames()},
@@ -140,8 +140,6 @@ def _auto_expand() -> Table:
 
 
 def _allowed(name: str, kind: Any, ranges: Mapping[str, tuple[int, int]] = RANGES) -> str:
-    if name in ONLY:
-        return code(ONLY[name])
     if get_origin(kind) is Literal:
         return ", ".join(map(code, get_args(kind)))
     if name not in ranges:
@@ -155,11 +153,12 @@ def _combinations() -> Table:
     return table(["Together", "Why not", "Instead"], rows)
 
 
-def _later_settings() -> Table:
-    rows = [[code(name), "the setting"] for name in sorted(LATER_SETTINGS)]
-    rows += [[code(name), f"any value but {code(only)}"] for name, only in sorted(ONLY.items())]
-    rows += [[code(name), ", ".join(map(code, sorted(values)))] for name, values in sorted(LATER_VALUES.items())]
-    return table(["Setting", "Refused"], rows)
+def _replication() -> Table:
+    rows = (
+        [code(name), _allowed(name, get_args(kind)[0], REPLICATION_RANGES), words.marked(REPLICATION[name].means)]
+        for name, kind in get_type_hints(Replication).items()
+    )
+    return table(["Part", "Values", "What it says"], rows)
 
 
 def _calls() -> Table:

@@ -167,7 +167,10 @@ SETTINGS = {
     "cluster.replicas": "Copies of each shard, 1 to 7. A backend that is alone has one.",
     "cluster.min_in_sync": "On so many disks a message must be before it is confirmed, 1 to 7.",
     "cluster.replication": "`sync`: confirmed when it is on the disks of all in sync; `async`: on the "
-    "leader's. See [replication](../explanation/replication.md).",
+    "leader's. See [replication](../explanation/replication.md). Of queues that do not "
+    "[ask for one of the two](queue-settings.md#copies).",
+    "cluster.async_shards": "So many more shards, 0 to 64, for queues that ask for mode async; where "
+    "`cluster.replication` is async there are none.",
     "cluster.replace_after_s": "A backend that is away for so many seconds loses its copies to other ones; 0: never.",
     "cluster.rebalance_after_s": "So many seconds after a backend came, copies and leaderships are evened out; 0: only "
     "when `pushq cluster rebalance` asks for it.",

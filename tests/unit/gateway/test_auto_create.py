@@ -82,7 +82,10 @@ def test_entries_come_as_a_list_or_as_its_json() -> None:
         ([{"pattern": ""}], "queues.auto_create[0].pattern"),
         ([{"pattern": "a"}, {"pattern": "b", "config": {"priorites": 2}}], "[1].config.priorites: there is no setting"),
         ([{"pattern": "b", "config": {"priorities": 11}}], "[0].config.priorities: priorities is 11; it goes from 1"),
-        ([{"pattern": "b", "config": {"replication": {"factor": 2}}}], "[0].config.replication.factor: this version"),
+        (
+            [{"pattern": "b", "config": {"replication": {"factor": 0}}}],
+            "config.replication.factor: factor is 0; it",
+        ),
         ([{"pattern": "b", "config": {"ordering": "strict", "priorities": 2}}], "overtake"),
         ([{"pattern": "b", "config": {"dead_letter_queue": "b.dead"}}], "leave it out for <queue>.dead"),
         ([{"pattern": "a"}, {"pattern": "a"}], "[1].pattern: 'a' is that of queues.auto_create[0]"),

@@ -10,13 +10,14 @@ import click
 import msgspec
 import pytest
 
+from backend_store.model import ONE_NODE
 from gateway.commands.queue_file import differences, in_order, read
 from gateway.queue_config import queue_config, shown_config
 
 
 def there(name: str = "q", **given: Any) -> dict[str, Any]:
     """The config that a server shows."""
-    return dict(msgspec.to_builtins(shown_config(queue_config(given, name), name)))
+    return dict(msgspec.to_builtins(shown_config(queue_config(given, name), name, ONE_NODE)))
 
 
 def document(*entries: dict[str, Any], **more: Any) -> io.BytesIO:

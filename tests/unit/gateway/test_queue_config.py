@@ -117,14 +117,11 @@ def test_a_setting_of_a_later_version_is_refused_by_name(monkeypatch: pytest.Mon
     assert "does not have the setting 'tags' yet" in errors_of({"tags": {}})["/tags"]
 
 
-def test_a_value_of_a_later_version_is_refused_by_name() -> None:
-    detail = errors_of({"replication": {"factor": 3}})["/replication/factor"]
-    assert "this version does not have" in detail and "factor" in detail
-
-
-def test_replication_of_a_later_version_is_refused_by_its_fields() -> None:
-    errors = errors_of({"replication": {"factor": 3, "mode": "async", "model": "independent_hosts", "factr": 1}})
+def test_parts_of_replication_that_there_are_not_are_refused_by_their_places() -> None:
+    errors = errors_of({"replication": {"factor": 17, "mode": "slow", "model": "none", "factr": 1}})
     assert set(errors) == {f"/replication/{name}" for name in ("factor", "mode", "model", "factr")}
+    assert errors["/replication/factor"] == "factor is 17; it goes from 1 to 16"
+    assert "this is none of 'sync', 'async'" in errors["/replication/mode"]
     assert "did you mean 'factor'?" in errors["/replication/factr"]
 
 

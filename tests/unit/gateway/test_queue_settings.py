@@ -47,4 +47,4 @@ def test_a_default_that_hangs_on_other_settings_is_told_in_words(name: str) -> N
 
 
 def test_what_a_queue_is_cannot_change() -> None:
-    assert set(FIXED) == {"kind", "delivery", "ordering", "sequencing", "lease_mode", "fair_by"}
+    assert set(FIXED) == {"kind", "delivery", "ordering", "sequencing", "replication", "lease_mode", "fair_by"}

@@ -38,6 +38,7 @@ from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import Copies
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
@@ -57,6 +58,8 @@ class Shards:
         self.services: dict[int, StoreService] = {}
         self._server: StoreServer | None = None
         self._port = 0
+        self.copies: list[Copies] = []
+        """What is said of how its shards are copied."""
         self.operate: Operate | None = None
         """Answers an operator."""
 
@@ -67,7 +70,8 @@ class Shards:
 
     async def come(self) -> None:
         for shard, node in enumerate(self.nodes):
-            self.services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
+            shards = len(self.nodes) if shard == 0 else 1
+            self.services[shard] = StoreService(EmbeddedStore(node), shards=shards, copies=lambda: self.copies)
         self._server = StoreServer(self.services, operate=self.operate)
         self._port = await self._server.listen("127.0.0.1", self._port, None)
 
