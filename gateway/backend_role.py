@@ -22,7 +22,7 @@ from backend_store.cluster.embedded_host import open_embedded
 from backend_store.cluster.etcd.driver import open_etcd
 from backend_store.core.replication.record import NodeId
 from backend_store.hosts.door import Door, OwnersOfLanes
-from backend_store.hosts.table import table_of
+from backend_store.hosts.table import table_of, there
 from backend_store.model import Epoch, PushqError
 from backend_store.node.node import Node, end_process
 from backend_store.remote.doors import Unheard
@@ -137,18 +137,27 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
             to_others = None if files is None else own.context(files, load_client)
             door = _door(settings, host, services, leader, to_others)
             host.before_drain = door.finish
-        server = StoreServer(services, leader, partial(operate, host.recovery), is_coming=is_coming, door=door)
+        server = StoreServer(
+            services,
+            leader,
+            partial(operate, host.recovery),
+            is_coming=is_coming,
+            door=door,
+            there=lambda: there(host.view, lanes),
+        )
         await server.listen(address.host, address.port, tls)
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
     except CertificateError as error:
         raise CannotStart(f"node.tls_cert: {error}") from None
+    host.view.on_told = server.tell_backends
     host.listen(on_lead=led, on_lose=lost, on_leave=leaving)
     watching = asyncio.create_task(door.watch(), name="door") if door is not None else None
     host.more_metrics = partial(of_backend, usage)
     try:
         yield
     finally:
+        host.view.on_told = lambda: None
         if watching is not None:
             watching.cancel()
         await server.close()

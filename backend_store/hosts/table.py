@@ -6,12 +6,15 @@ the table is as new as the last word of the coordinator; what fences an owner is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
 from backend_store.core.replication.record import NodeId, PartitionRecord
 from backend_store.core.slots import first_table
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.placing import Plan
 from backend_store.shard.view import ClusterView
+from backend_store.wire.store_frames import BackendAt
 
 
 def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
@@ -32,6 +35,14 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
         )
     version = sum(row.version for row in rows.values())  # each change of a record is one
     return LaneTable(version, first_table(lanes), rows, min(view.plans[ShardNumber(n)].min_in_sync for n in rows))
+
+
+def there(view: ClusterView, lanes: int) -> Sequence[BackendAt]:
+    """The backends that are registered, by their names, as gateways are told of them. `lanes`: 0 but for independent
+    hosts."""
+    table = table_of(view, lanes) if lanes else None
+    at_home = {row.preferred for row in table.lanes.values() if row.is_home} if table is not None else set()
+    return [BackendAt(name, row.service, name in at_home) for name, row in sorted(view.nodes.items()) if row.service]
 
 
 def _home(plan: Plan, record: PartitionRecord) -> NodeId:

@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -43,6 +43,8 @@ from backend_store.wire.store_frames import (
     STORE_VERSION,
     Answered,
     Asks,
+    BackendAt,
+    Backends,
     Copies,
     Greeted,
     Greeting,
@@ -62,6 +64,8 @@ Leader = Callable[[int], str | None]
 """Shard → the address of its leader, as far as it is known here."""
 IsComing = Callable[[int], bool]
 """Shard → whether this process is about to lead it."""
+There = Callable[[], Sequence[BackendAt]]
+"""The backends of the cluster that are there, as far as it is known here."""
 Operate = Callable[[msgspec.Raw], Awaitable[msgspec.Raw]]
 """Answers a request about the backend itself. Raises `PushqError`."""
 
@@ -277,10 +281,15 @@ class StoreServer:
         *,
         is_coming: IsComing = lambda shard: False,
         door: Served | None = None,
+        there: There = tuple,
     ):
         """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
-        host.
+        host. `there`: without it gateways are told of no backends.
         """
+        self._there = there
+        self._told: Sequence[BackendAt] = []
+        self._hearing: set[Link] = set()
+        """Gateways that want to hear of backends."""
         self._is_coming = is_coming
         self._led = asyncio.Event()
         self._operate = operate
@@ -293,6 +302,16 @@ class StoreServer:
         """There is a shard more."""
         self._led.set()
         self._led = asyncio.Event()
+
+    def tell_backends(self) -> None:
+        """Which backends are there may have changed."""
+        there = self._there()
+        if there == self._told:
+            return
+        self._told = there
+        frame = pack(Backends(list(there)))
+        for link in self._hearing:
+            link.send(frame)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Returns the port. Raises `OSError`."""
@@ -326,6 +345,9 @@ class StoreServer:
             return
         if not isinstance(greeting, Greeting) or greeting.version != STORE_VERSION:
             raise InvalidRequest(f"the first frame is no greeting of version {STORE_VERSION}")
+        there = self._there() if greeting.hears_backends else ()
+        if there:
+            await connection.send(pack(Backends(list(there))))
         service = self._door if greeting.shard == DOOR else await self._served(greeting)
         if service is None or (greeting.shard == DOOR and service.is_leaving):
             error = PushqError(f"shard {greeting.shard} is not led here", code=NOT_LEADER)
@@ -346,9 +368,14 @@ class StoreServer:
                 raise InvalidRequest("a second greeting")
             visitor.heard(frame)
 
+        if greeting.hears_backends:
+            self._hearing.add(link)
+            if (now := self._there()) != there:
+                link.send(pack(Backends(list(now))))
         try:
             await connection.hear(told)
         finally:
+            self._hearing.discard(link)
             service.depart(greeting.gateway, link)
 
     async def _served(self, greeting: Greeting) -> Served | None:

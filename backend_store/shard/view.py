@@ -47,6 +47,8 @@ class ClusterView:
         self.leaders: dict[ShardNumber, ShardLeader] = {}
         self.is_rebalance_asked = False
         self._events: dict[bytes, ClusterEvent] = {}
+        self.on_told: Callable[[], None] = lambda: None
+        """Something may be different, as a whole."""
         self.on_nodes: Callable[[], None] = lambda: None
         self.on_plan: Callable[[Plan], None] = lambda plan: None
         self.on_record: Callable[[ShardNumber, PartitionRecord], None] = lambda shard, record: None
@@ -84,6 +86,7 @@ class ClusterView:
                 self._take(event)
             except msgspec.MsgspecError as error:
                 log.error("a record of the coordinator cannot be read", key=event.key.decode(), error=str(error))
+        self.on_told()
 
     def _take(self, event: Event) -> None:
         key, value = event.key, None if event.record is None else event.record.value

@@ -212,6 +212,8 @@ class Greeting(_Frame, frozen=True, tag="greeting"):
     known: Known | None = None
     """By an earlier connection. None: a gateway of an earlier version, which takes the first that it is told for
     all."""
+    hears_backends: bool = False
+    """Whether it wants to hear of `Backends`; gateways of earlier versions do not know the word."""
 
 
 class Operating(_Frame, frozen=True, tag="operating"):
@@ -290,6 +292,22 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """Of a queue that asks for none."""
 
 
+class BackendAt(msgspec.Struct, frozen=True, array_like=True):
+    """A backend that is there, and where it serves gateways, `HOST:PORT`."""
+
+    name: str
+    address: str
+    has_lane: bool = False
+    """Of an independent host: whether it has a lane of its own, and owns that."""
+
+
+class Backends(_Frame, frozen=True, tag="backends"):
+    """Those of the cluster that are there, as far as this one knows: said before a greeting is answered, and when it
+    has changed."""
+
+    there: list[BackendAt]
+
+
 class Turned(_Frame, frozen=True, tag="turned"):
     """Nobody is let in here: `leader` is where to ask, if that is known.
 
@@ -355,7 +373,7 @@ class Answered(_Frame, frozen=True, tag="answered"):
 
 
 FromGateway = Greeting | Operating | Publishes | Settles | Wants | Asks
-FromBackend = Greeted | Turned | Results | Leases | Ended | GroupNews | Tails | Defined | Answered
+FromBackend = Greeted | Backends | Turned | Results | Leases | Ended | GroupNews | Tails | Defined | Answered
 
 pack = msgspec.msgpack.Encoder().encode
 _from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)

@@ -2,11 +2,13 @@ from msgspec.structs import replace
 
 from backend_store.core.host_lanes.table import Owner
 from backend_store.core.replication.record import DiskId, Incarnation, NodeId, first_record
-from backend_store.hosts.table import table_of
+from backend_store.hosts.table import table_of, there
 from backend_store.model import Epoch
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.placing import Plan
+from backend_store.shard.registry import NodeRow
 from backend_store.shard.view import ClusterView
+from backend_store.wire.store_frames import BackendAt
 
 A, B, C = map(NodeId, "abc")
 
@@ -65,3 +67,21 @@ def test_who_has_adopted_the_lane_of_a_host_that_is_gone_is_not_at_home_there_wh
     after = table_of(known, 3)
     assert after is not None and (after.lanes[0].preferred, after.lanes[0].is_home) == (C, False)
     assert after.lane_of(B) == 1
+
+
+def test_gateways_are_told_who_is_there_and_owns_the_lane_that_is_its_own() -> None:
+    known, d = view(), NodeId("d")
+    for number, node in enumerate((d, C, B, A)):
+        known.nodes[node] = NodeRow(node, Incarnation(1), "", "", f"{node}:{number}", "", {})
+    known.nodes[NodeId("e")] = NodeRow(NodeId("e"), Incarnation(1), "", "", "", "", {})  # serves nobody
+    lane = ShardNumber(0)
+    known.records[lane] = replace(known.records[lane], leader=B)
+    assert there(known, 3) == [
+        BackendAt("a", "a:3"),
+        BackendAt("b", "b:2", True),
+        BackendAt("c", "c:1", True),
+        BackendAt("d", "d:0"),
+    ]
+    assert [one.name for one in there(known, 0) if one.has_lane] == []
+    del known.nodes[A]
+    assert [one.name for one in there(known, 3)] == ["b", "c", "d"]
