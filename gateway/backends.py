@@ -26,7 +26,7 @@ from push.looking_up import LookingUp
 async def open_backends(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[RemoteBackends, Encrypting]:
     """Connects, and makes what seals and opens. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = f"the backends {', '.join(settings.store.backends)}"
+    name = f"the backends that store.backends names, {', '.join(settings.store.backends)}"
     return await _opened(backends_of(settings, own), settings, guards, name)
 
 

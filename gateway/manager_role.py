@@ -140,8 +140,9 @@ async def _open(store: RemoteBackends, settings: Settings, ended: asyncio.Event)
         await opening
         return True
     except Unavailable as error:
+        named = ", ".join(settings.store.backends)
         raise CannotStart(
-            f"cannot start with the backends {', '.join(settings.store.backends)}: {error.detail}"
+            f"cannot start with the backends that store.backends names, {named}: {error.detail}"
         ) from None
     finally:
         for task in (opening, ending):
