@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from backend_store.core.slots import SlotTable, first_table
 from backend_store.metadata.relocation import Spot
 from backend_store.model import QueueDefinition
+from backend_store.remote.addresses import Addresses, There
 from backend_store.remote.copying import Copying
-from backend_store.remote.directory import Directory
+from backend_store.remote.directory import Directory, FixedDirectory, parsed
 from backend_store.remote.doors import Doors
 from backend_store.remote.home import FIRST, Home
 from backend_store.remote.line import Line
@@ -26,13 +29,16 @@ if TYPE_CHECKING:
     from backend_store.remote.store import RemoteBackends
 
 
+log = structlog.get_logger("pushq.remote")
+
+
 class ClusterAt(NamedTuple):
     """A cluster's name for people, and where it is found."""
 
     name: str
     directory: Directory
     addresses: Sequence[tuple[str, int]] = ()
-    """Of its backends, for the doors of independent hosts."""
+    """Of its backends, as they were named. Without any nothing is learnt of others."""
 
 
 class BackendCluster:
@@ -70,12 +76,21 @@ class BackendCluster:
         self._tls = tls
         self._zone = zone
         self._doors: Doors | None = None
+        self.addresses = Addresses(self._know) if at.addresses else None
         self.first = self.home(FIRST)
 
     def home(self, shard: int) -> Home:
         while len(self.homes) <= shard:
             self.homes.append(Home(self._store, self, len(self.homes), self._at.directory, self._gateway, self._tls))
         return self.homes[shard]
+
+    def _know(self, there: There) -> None:
+        """Which of its backends are there, by their own word."""
+        log.info("backends of a cluster are there", cluster=self.name, backends=[one.address for one in there])
+        if isinstance(self._at.directory, FixedDirectory):
+            self._at.directory.know([found for one in there if (found := parsed(one.address)) is not None])
+        if self._doors is not None:
+            self._doors.know(there)
 
     def homes_of(self, definition: QueueDefinition) -> Sequence[Home]:
         """Where a queue of this cluster lies."""
@@ -129,7 +144,14 @@ class BackendCluster:
         self.copying = Copying(frame.copies, frame.mode, frame.lanes)
         if frame.lanes and self._doors is None:
             self.lanes = frame.lanes
-            self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key, zone=self._zone)
+            self._doors = Doors(
+                self._at.addresses,
+                self._gateway,
+                self._tls,
+                cluster=self.key,
+                zone=self._zone,
+                learnt=self.addresses,
+            )
         for shard in range(len(self.homes), frame.shards):
             self.home(shard)
         if not self.is_met:

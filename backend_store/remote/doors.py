@@ -1,21 +1,31 @@
-"""The hosts' doors as a gateway knows them: a line to each address that it was told, for publishes into lanes.
+"""The hosts' doors as a gateway knows them: a line to each host that has a lane, for publishes into lanes.
 
-What has no slot goes to the open doors by turns, and so into the lanes of all hosts; while doors in the gateway's zone
-are open, to those alone. What belongs to a lane goes by the same line each time, so that one producer's messages of a
-key stay in their order. A line whose host is lost goes on to the next one with all that waits for it, and home again
-when there is a quiet moment.
+Until hosts say who they are that have one, each address that the gateway was told stands for one. What has no slot goes
+to the open doors by turns, and so into the lanes of all hosts; while doors in the gateway's zone are open, to those
+alone. What belongs to a lane goes by the same line each time, so that one producer's messages of a key stay in their
+order. A line whose host is lost goes on to the next one with all that waits for it, and home again when there is a
+quiet moment. The line of a host that has no lane any more is given to one that has got one, or ends when nothing waits
+for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 
-from backend_store.remote.directory import DoorDirectory
+import structlog
+
+from backend_store.remote.addresses import Addresses, There
+from backend_store.remote.directory import DoorDirectory, parsed
 from backend_store.remote.limits import DOOR_HOME_SECONDS, LINE_CONNECT_SECONDS_MAX
 from backend_store.remote.line import Line
 from backend_store.wire.store_frames import DOOR, Bits, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails
+
+log = structlog.get_logger("pushq.remote")
+
+At = tuple[str, int]
 
 
 class Doors:
@@ -23,54 +33,139 @@ class Doors:
 
     def __init__(
         self,
-        addresses: Sequence[tuple[str, int]],
+        addresses: Sequence[At],
         gateway: str,
         tls: ssl.SSLContext | None,
         *,
         cluster: str = "",
         zone: str = "",
+        learnt: Addresses | None = None,
     ) -> None:
-        """`cluster`: the further one whose hosts these are. `zone`: the gateway's; "" prefers none."""
+        """`cluster`: the further one whose hosts these are. `zone`: the gateway's; "" prefers none. `learnt`: by the
+        word of the hosts; None: nobody asks them."""
         assert addresses, "lanes without a host's door"
-        self._directories = [DoorDirectory([*addresses[n:], *addresses[:n]]) for n in range(len(addresses))]
+        self._named = addresses
         self._zone = zone
-        self._hosts = [Unheard() for _ in addresses]
-        self.lines = [
-            # A name for each line: to a host that took over several they are different guests.
-            Line(DOOR, directory, host, f"{gateway}-{number}", tls, whose="the backends' door", cluster=cluster)
-            for number, (directory, host) in enumerate(zip(self._directories, self._hosts, strict=True))
-        ]
+        self._open = _opener(gateway, tls, cluster, learnt)
+        self._with_lane = _with_lane(learnt.there) if learnt is not None else frozenset()
+        """Whose host has a lane; empty until some host has said so."""
+        self._doors: list[_Door] = []
+        self._in_turn: list[_Door] = []
+        """What has no slot goes to these; all of them until it is known who has a lane."""
+        self.lines: list[Line] = []
+        self._by_lane: dict[int, Line] = {}
         self._turn = 0
+        self._arrange(sorted(self._with_lane) or addresses)
+        self._ending: set[asyncio.Task[None]] = set()
         self._returning = asyncio.get_running_loop().create_task(self._return(), name="doors go home")
 
     def line_of(self, lane: int | None) -> Line:
         """`lane`: where the messages are at home; None for those that any may take."""
         if lane is not None:
-            return self.lines[lane % len(self.lines)]
+            line = self._by_lane.get(lane)
+            if line is None:
+                line = self._by_lane[lane] = self._in_turn[lane % len(self._in_turn)].line
+            return line
         self._turn += 1
-        able = self._near() or [line for line in self.lines if line.is_open] or self.lines
+        able = self._near() or [door.line for door in self._in_turn if door.line.is_open] or self.lines
         return able[self._turn % len(able)]
 
     def _near(self) -> list[Line]:
         """The open ones to hosts in this gateway's zone."""
         if not self._zone:
             return []
-        there = zip(self.lines, self._hosts, strict=True)
-        return [line for line, host in there if line.is_open and host.zone == self._zone]
+        return [door.line for door in self._in_turn if door.line.is_open and door.host.zone == self._zone]
+
+    # ------------------------------------------------------------------------------------------- hosts come and go
+
+    def know(self, there: There) -> None:
+        """Which hosts are there, and who of them has a lane."""
+        found = _with_lane(there)
+        if not found or found == self._with_lane:
+            return  # where nobody has a lane for now, everything stays as it is until somebody has
+        self._with_lane = found
+        log.info("doors of hosts with a lane", hosts=[f"{host}:{port}" for host, port in sorted(found)])
+        self._arrange([one.own for one in self._doors if one.own in found] + sorted(found - self._owns))
+        self._end_spare()
+
+    @property
+    def _owns(self) -> set[At]:
+        return {door.own for door in self._doors}
+
+    def _arrange(self, owns: Sequence[At]) -> None:
+        """A door for each of these; one that is not among them is given to another, or stays until it is quiet."""
+        spare = [door for door in self._doors if door.own not in owns]
+        moved = []
+        for own in owns:
+            if own in self._owns:
+                continue
+            if spare:
+                moved.append(door := spare.pop(0))
+                door.own = own
+            else:
+                self._doors.append(self._open(own))
+        for door in self._doors:
+            at = owns.index(door.own) if door.own in owns else 0
+            others = [*owns[at:], *owns[:at], *self._named]
+            door.directory.know(list(dict.fromkeys([door.own, *others])))
+        for door in moved:
+            door.directory.go_home()
+            door.line.leave_when_quiet()
+        self._in_turn = [door for door in self._doors if door.own in owns]
+        self.lines = [door.line for door in self._doors]
+
+    def _end_spare(self) -> None:
+        """Lines of hosts that have no lane and for which nothing waits. What comes for their lanes next goes by another
+        one: all before it is answered."""
+        for door in [one for one in self._doors if one not in self._in_turn and not one.line.is_waited_for]:
+            self._doors.remove(door)
+            self.lines = [one.line for one in self._doors]
+            self._by_lane = {lane: line for lane, line in self._by_lane.items() if line is not door.line}
+            ending = asyncio.get_running_loop().create_task(door.line.close(), name="a door ends")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def _return(self) -> None:
         """A host that was lost and has come back is gone to again."""
         while True:
             await asyncio.sleep(DOOR_HOME_SECONDS)
-            for line, directory in zip(self.lines, self._directories, strict=True):
-                if directory.is_away and line.is_open and await _is_there(directory.own):
-                    directory.go_home()
-                    line.leave_when_quiet()
+            for door in list(self._in_turn):
+                own = door.own
+                if door.directory.is_away and door.line.is_open and await _is_there(own) and door.own == own:
+                    door.directory.go_home()
+                    door.line.leave_when_quiet()
+            self._end_spare()
 
     async def close(self) -> None:
         self._returning.cancel()
         await asyncio.gather(self._returning, return_exceptions=True)
-        await asyncio.gather(*(line.close() for line in self.lines))
+        await asyncio.gather(*(line.close() for line in self.lines), *self._ending)
+
+
+class _Door:
+    """A line, the host that it leads to or led to last, and where that is looked for."""
+
+    def __init__(self, own: At, line: Callable[[DoorDirectory, Unheard], Line]) -> None:
+        self.own = own
+        """Where its own host is."""
+        self.host = Unheard()
+        self.directory = DoorDirectory([own])
+        self.line = line(self.directory, self.host)
+
+
+def _opener(gateway: str, tls: ssl.SSLContext | None, cluster: str, learnt: Addresses | None) -> Callable[[At], _Door]:
+    numbers = count()
+
+    def line(directory: DoorDirectory, host: Unheard) -> Line:
+        # A name for each line: to a host that took over several they are different guests.
+        name = f"{gateway}-{next(numbers)}"
+        return Line(DOOR, directory, host, name, tls, whose="the backends' door", cluster=cluster, addresses=learnt)
+
+    return lambda own: _Door(own, line)
+
+
+def _with_lane(there: There) -> frozenset[At]:
+    return frozenset(at for one in there if one.has_lane and (at := parsed(one.address)) is not None)
 
 
 async def _is_there(address: tuple[str, int]) -> bool:

@@ -93,7 +93,7 @@ class Home:
         """Frames that wait for a key, and those behind them."""
         self.recalling = asyncio.Semaphore(RECALL_ASKS_MAX)
         """Taken by who asks what is known here of publishes: see `recalls`."""
-        self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key)
+        self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key, addresses=cluster.addresses)
         self.adopted = Adopted(self, store)
 
     @property

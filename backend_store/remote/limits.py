@@ -106,6 +106,8 @@ TAIL_RETRY_SECONDS: Final = 1.0
 """How long after a failed page of a stream it is read on."""
 DOOR_HOME_SECONDS: Final = 5.0
 """How often a gateway whose line to a host's door went on to another host looks whether the first one is back."""
+BACKENDS_HEARD_MAX: Final = 256
+"""Backends of one cluster that a gateway takes to be there by their word; of more the last by name are left out."""
 QUEUE_NEEDS: Final = 0.01
 """Of one backend's capacity: what a queue is taken to need until its cluster has reported with it."""
 OPERATOR_ASK_SECONDS_MAX: Final = 10.0

@@ -31,6 +31,7 @@ from backend_store.model import (
     StorageFull,
     Unavailable,
 )
+from backend_store.remote.addresses import Addresses
 from backend_store.remote.directory import Address, Directory, parsed
 from backend_store.remote.limits import (
     ASK_MS_MAX,
@@ -59,6 +60,7 @@ from backend_store.wire.store_frames import (
     STORE_VERSION,
     Answered,
     Asks,
+    Backends,
     Bits,
     Defined,
     Ended,
@@ -152,13 +154,15 @@ class Line:
         *,
         whose: str = "",
         cluster: str = "",
+        addresses: Addresses | None = None,
     ):
         """`whose`: for people, in the place of the shard's number. `cluster`: the further one that it leads to; while
-        that is away, nothing waits for it."""
+        that is away, nothing waits for it. `addresses`: hears which backends there are; None: nobody wants to know."""
         self.shard = shard
         self._whose = (whose or f"the backend of shard {shard}") + (f" of cluster {cluster!r}" if cluster else "")
         self._log = log.bind(cluster=cluster) if cluster else log
         self._directory = directory
+        self._addresses = addresses
         self._owner = owner
         self._gateway = gateway
         self._tls = tls
@@ -234,6 +238,8 @@ class Line:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._addresses is not None:
+            self._addresses.silent(self)
         for call in self._calls.values():
             self._tell(call, _open() if call.is_sent or call.is_repeat else self._unavailable())
         self._calls.clear()
@@ -264,6 +270,8 @@ class Line:
                     self._problem = "failed"
                 if self.connections > connected:
                     pause = 0.02
+                if self._addresses is not None:
+                    self._addresses.silent(self)
                 self._directory.failed(self.shard, address, leader)
                 if self._onward is not None:
                     continue
@@ -295,10 +303,12 @@ class Line:
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
             held = [*_with_owed(self._owner.held(), self._owed)]
-            greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms, self._known)
+            hears = self._addresses is not None
+            greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms, self._known, hears)
             await connection.send(pack(greeting))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
-                first = from_backend(await connection.recv(decode=False))
+                while isinstance(first := from_backend(await connection.recv(decode=False)), Backends):
+                    self._hear_of(first)
             if isinstance(first, Turned):
                 self._problem = first.wrong.detail
                 return first.leader
@@ -312,6 +322,10 @@ class Line:
             finally:
                 self._lose()
         return None
+
+    def _hear_of(self, frame: Backends) -> None:
+        if self._addresses is not None:
+            self._addresses.said(self, frame.there)
 
     def _post(self, frame: bytes) -> None:
         if self._connection is not None:
@@ -337,6 +351,8 @@ class Line:
                 self._known = (frame.known if frame.is_last else None) or NOTHING_KNOWN
                 if not self._is_open and frame.is_last:
                     self._opened()
+            case Backends():
+                self._hear_of(frame)
             case Turned():
                 self._send_on(parsed(frame.leader))
             case Answered(number, value, error):

@@ -1,4 +1,5 @@
-"""Backends of a cluster come and go for good, under load: of four one is killed, one joins, one is removed."""
+"""Backends of a cluster come and go for good, under load: of four one is killed, one joins, one is removed, and at last
+none of those is left that were there at first."""
 
 from __future__ import annotations
 
@@ -151,3 +152,19 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     assert dry["started"] is False
     await anyio.to_thread.run_sync(lambda: until(watched.has_lag, "the leaders have said how far the others are"))
     await anyio.to_thread.run_sync(lambda: until(watched.has_disks, "all have said how much room they have"))
+
+    # Nobody is left of those that the gateways were told of, and they go on.
+    old = [one for one in cluster.all if one.name not in (first, "e")]
+    for new in "fg":
+        await anyio.to_thread.run_sync(cluster.join, new)
+    for one in old:
+        if one.name != second:
+            command = "cluster", "remove", one.name, "--wait", "120"
+            await anyio.to_thread.run_sync(lambda command=command: cli(*command))
+    for one in old:
+        await anyio.to_thread.run_sync(one.end, signal.SIGTERM)
+    await watched.whole(without="abcd")
+    await more(loads, MESSAGES)
+    last = watched.state()["shards"][0]["leader"]
+    await anyio.to_thread.run_sync(lambda: cluster[last].end(signal.SIGKILL))
+    await more(loads, MESSAGES)

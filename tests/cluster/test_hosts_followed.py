@@ -20,7 +20,7 @@ from tests.cluster.test_independent_hosts import HOSTS, KILLED, LANES, ORDERED, 
 from tests.support.backends import ROLE, Backend, Backends
 from tests.support.cli import Cli
 from tests.support.consumers import call
-from tests.support.patience import until
+from tests.support.patience import eventually, until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.anyio
 
 ENV = {**HOSTS, "PUSHQ_CLUSTER__REPLACE_AFTER_S": "2"}
 FOLLOWED_S_MAX = 120.0
+ONE = {"messages": [{"body": "anew"}]}
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ async def test_hosts_that_go_for_good_are_followed_and_nothing_is_lost(tmp_path:
         load = Load(gateways)
         async with AsyncExitStack() as running:
             await running.enter_async_context(load.running())
-            await _through_it_all(cluster, gateways[0], load, owners, idle)
+            await _through_it_all(cluster, gateways[0], load, owners, idle, tmp_path)
         assert not (broken := load.broken()), "\n".join(broken[:20])
     finally:
         for one in gateways:
@@ -90,7 +91,7 @@ async def test_hosts_that_go_for_good_are_followed_and_nothing_is_lost(tmp_path:
 
 
 async def _through_it_all(
-    cluster: Backends, server: PushqServer, load: Load, owners: list[Backend], idle: Backend
+    cluster: Backends, server: PushqServer, load: Load, owners: list[Backend], idle: Backend, tmp_path: Path
 ) -> None:
     watched, cli = Watched(server), Cli(server)
     await load.goes_to(*range(LANES))
@@ -117,9 +118,27 @@ async def _through_it_all(
     await anyio.to_thread.run_sync(lambda: until(lambda: not list(folder.iterdir()), f"{folder} is empty"))
     await load.more()
 
-    # It may end now. The first one comes back: it has nothing, and is there for the next.
+    # It may end now. Both heirs have doors, also the one that no gateway was told of: nobody else would bring what has
+    # no key into its lane.
     await anyio.to_thread.run_sync(leaving.end, signal.SIGTERM)
     await load.more()
+    await load.goes_to(*range(LANES))
+
+    # The same at a gateway that starts now, with one address left of those that it is told.
+    told = {"PUSHQ_STORE__BACKENDS": f"{gone.service},{leaving.service},{idle.service}"}
+    anew = await anyio.to_thread.run_sync(lambda: gateway(cluster, tmp_path / "g2", like=server, over=told))
+    try:
+        async with patient(anew) as http:
+
+            async def reaches_all() -> bool:
+                placed = [await call(http, "POST", f"{UNORDERED}/messages", ONE) for _ in range(2 * LANES)]
+                return {one["partition"] for answer in placed for one in answer["messages"]} == {*range(LANES)}
+
+            await eventually(reaches_all, "it has a door to each host", within_s=FOLLOWED_S_MAX)
+    finally:
+        anew.kill()
+
+    # The first one comes back: it has nothing, and is there for the next.
     await anyio.to_thread.run_sync(gone.start)
     folder = gone.data / "shards"
     await anyio.to_thread.run_sync(lambda: until(lambda: not list(folder.iterdir()), f"{folder} is empty"))

@@ -24,6 +24,7 @@ from backend_store.remote.line import Line
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import BackendAt
 from push.looking_up import LookingUp
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -50,7 +51,7 @@ class Host:
         self._world = world
         self.is_cut_off = False
         """Its door reaches no other host."""
-        self.server = StoreServer(self.services, world.address_of, door=self.door)
+        self.server = StoreServer(self.services, world.address_of, door=self.door, there=lambda: world.there)
         self.port = 0
 
     def _line(self, lane: int, heard: Any) -> Line:
@@ -78,11 +79,15 @@ class Lanes:
         self.hosts = {name: Host(name, self) for name in self.names}
         self.stores: list[RemoteBackends] = []
         self.is_founded = True
+        self.tells = False
+        """Whether hosts say which of them are there."""
+        self.homes = self.names[:lanes]
+        """Whose each lane is."""
         self._epoch = 1
 
     @property
     def table(self) -> LaneTable:
-        holders = tuple(self.names[: len(self.nodes)])
+        holders = tuple(self.homes)
         rows = {
             number: LaneRow(
                 holders[number],
@@ -94,6 +99,25 @@ class Lanes:
             for number, owner in enumerate(self.owners)
         }
         return LaneTable(self._epoch, first_table(len(self.nodes)), rows, 2)
+
+    @property
+    def there(self) -> list[BackendAt]:
+        if not self.tells:
+            return []
+        table = self.table
+        at_home = {row.preferred for row in table.lanes.values() if row.is_home}
+        return [BackendAt(n, f"127.0.0.1:{self.hosts[n].port}", n in at_home) for n in self.names if n in self.alive]
+
+    def tell(self) -> None:
+        """All hosts have heard which of them are there."""
+        self.tells = True
+        for host in self.hosts.values():
+            host.server.tell_backends()
+
+    async def lose(self, name: str) -> None:
+        """The host is gone, and its session with it."""
+        await self.hosts[name].server.close()
+        self.alive.pop(name)
 
     def address_of(self, lane: int) -> str | None:
         owner = self.owners[lane]

@@ -337,6 +337,7 @@ GROUPS = (
             "backend_store.remote.limits:LINE_PING_SECONDS": "",
             "backend_store.remote.limits:LINE_SILENCE_SECONDS_MAX": "",
             "backend_store.remote.limits:DOOR_HOME_SECONDS": "",
+            "backend_store.remote.limits:BACKENDS_HEARD_MAX": "",
             "backend_store.remote.limits:PULSES_FRESH_SECONDS": "",
             "backend_store.remote.limits:LINE_CALLS_MAX": "",
             "backend_store.remote.limits:LINE_PUBLISHES_MAX": "",

@@ -16,6 +16,7 @@ from backend_store.core.receipts import partition_of_token
 from backend_store.core.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
+from backend_store.remote import doors as doors_at_gateways
 from backend_store.remote.adopted import Adopted
 from backend_store.remote.laned import LanedQueue
 from tests.support.lanes import TENANT, Lanes, Taker, columns, make, places, publish, queue_at
@@ -316,6 +317,98 @@ async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: 
     while 0 not in {lane for lane, _ in places(await publish(queue, b"again"))}:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
+
+
+async def lanes_of_what_any_may_take(queue: LanedQueue, count: int = 12) -> set[int]:
+    return {lane for lane, _ in places(*[await publish(queue, b"%d" % n) for n in range(count)])}
+
+
+async def test_a_host_that_follows_a_lost_one_takes_messages_by_its_own_door_at_a_gateway_that_was_not_told_of_it(
+    lanes: Lanes,
+) -> None:
+    lanes.tell()
+    queue = await make(await lanes.store("h0", "h1", "h2"))
+    doors, heir = queue.homes[0].cluster.doors, lanes.hosts["h3"]
+    await lanes.lose("h0")
+    lanes.own(0, "h1")
+    lanes.tell()
+    assert await lanes_of_what_any_may_take(queue) == {1, 2}
+    lanes.homes[0] = "h3"
+    lanes.own(0, "h3")
+    lanes.tell()
+    await eventually(lambda: len(doors.lines) == 3 and all(line.is_open for line in doors.lines))
+    assert await lanes_of_what_any_may_take(queue) == {0, 1, 2}
+    assert heir.door.passed_on == 0
+
+
+async def test_what_has_no_key_does_not_go_to_a_host_without_a_lane_that_was_named(lanes: Lanes) -> None:
+    lanes.tell()
+    queue = await make(await lanes.store("h0", "h3"))
+    assert await lanes_of_what_any_may_take(queue) == {0, 1, 2}
+    assert lanes.hosts["h3"].door.passed_on == 0
+
+
+async def test_hosts_of_the_gateways_zone_that_it_was_not_told_of_come_first(lanes: Lanes) -> None:
+    lanes.tell()
+    queue = await make(await lanes.store("h0", "h2", zone="west"))
+    doors = queue.homes[0].cluster.doors
+    await eventually(lambda: len(doors.lines) == 3 and all(line.is_open for line in doors.lines))
+    assert await lanes_of_what_any_may_take(queue) == {1}
+
+
+async def test_while_no_host_is_at_home_in_its_lane_doors_stay_as_they_are(lanes: Lanes) -> None:
+    lanes.tell()
+    queue = await make(await lanes.store("h0", "h1"))
+    doors = queue.homes[0].cluster.doors
+    before = list(doors.lines)
+    lanes.own(0, "h1")
+    lanes.own(1, "h2")
+    lanes.own(2, "h0")
+    lanes.tell()
+    keyed = [await publish(queue, b"1", keys=[f"k{n}"]) for n in range(6)]
+    assert len(places(*keyed)) == 6
+    assert doors.lines == before
+
+
+async def test_a_key_keeps_its_line_when_hosts_come_and_what_waits_is_answered_before_a_line_ends(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.02)
+    queue = await make(await lanes.store("h3"))
+    doors = queue.homes[0].cluster.doors
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 2)
+    [line] = doors.lines
+    lanes.own(2, None)
+    waiting = [asyncio.create_task(publish(queue, b"%d" % n, keys=[key])) for n in range(3)]
+    await eventually(lambda: line.is_waited_for)
+    lanes.tell()
+    await eventually(lambda: len(doors.lines) == 2)
+    assert doors.line_of(2) is line
+    waiting += [asyncio.create_task(publish(queue, b"%d" % n, keys=[key])) for n in range(3)]
+    lanes.own(2, "h2")
+    lanes.tell()
+    found = places(*await asyncio.gather(*waiting))
+    assert [lane for lane, _ in found] == [2] * 6 and found == sorted(found)
+    await eventually(lambda: len(doors.lines) == 3 and all(one.is_open for one in doors.lines))
+
+
+async def test_the_line_of_a_host_without_a_lane_ends_when_nothing_waits_for_it(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.02)
+    queue = await make(await lanes.store())
+    lanes.own(2, None)
+    doors = queue.homes[0].cluster.doors
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 2)
+    waiting = asyncio.create_task(publish(queue, b"1", keys=[key]))
+    await eventually(lambda: doors.line_of(2).is_waited_for)
+    line = doors.line_of(2)
+    lanes.tell()
+    assert line in doors.lines
+    lanes.own(2, "h3")  # adopted, so h2 is not at home
+    assert [lane for lane, _ in places(await waiting)] == [2]
+    await eventually(lambda: len(doors.lines) == 2 and line not in doors.lines)
+    assert doors.line_of(2) in doors.lines
 
 
 async def test_at_most_once_nothing_comes_again_also_when_a_lane_changes_its_owner(lanes: Lanes) -> None:
