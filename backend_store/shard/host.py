@@ -28,7 +28,7 @@ from backend_store.node.node import Node, end_process
 from backend_store.shard.departures import Departures, clear_gone
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.interface import OnLeave, Shard, ShardLeader, ShardNumber
-from backend_store.shard.keys import ROOT, node_key, record_key, report_key
+from backend_store.shard.keys import RECORDS_FORMAT, ROOT, node_key, record_key, report_key
 from backend_store.shard.limits import (
     COMMIT_STALL_SECONDS_MAX,
     DRAIN_SECONDS_MAX,
@@ -172,6 +172,7 @@ class BackendHost:
         host, _, port = self.config.peer.rpartition(":")
         self.peer = f"{host}:{await self.lines.listen(host.strip('[]'), int(port))}"
         self.view.on_nodes = self._nodes_changed
+        self.view.on_format = self._formatted
         self.view.on_plan = self._planned
         self.view.on_record = self._on_record
         self._spawn(self._mirror.run(), "mirror")
@@ -311,6 +312,16 @@ class BackendHost:
     def _nodes_changed(self) -> None:
         me = self.config.name
         self.lines.known({name: row.peer for name, row in self.view.nodes.items() if name != me})
+
+    def _formatted(self, number: int) -> None:
+        """What records of another format say is not known here: nothing may be decided by them, nor written over."""
+        if number != RECORDS_FORMAT:
+            error = Conflict(
+                f"the cluster's records are of format {number}, this version of Pushq reads format {RECORDS_FORMAT}: "
+                f"{'upgrade this backend' if number > RECORDS_FORMAT else 'it is too new for this cluster'}"
+            )
+            log.error("the cluster is another version's", reason=error.detail)
+            self._on_fatal(error)
 
     def _planned(self, plan: Plan) -> None:
         if plan.lanes != self.config.rules.lanes:

@@ -14,6 +14,7 @@
 | `backend/rebalance` | `asked` | an operator: copies and leaderships are evened out now; the manager deletes it |
 | `backend/member/NODE` | `Member` | the manager: who belongs to the cluster, here or away |
 | `backend/event/SLOT` | `ClusterEvent` | the manager: the last of what it did, in a ring |
+| `backend/format` | number of the records' format; 1 where it is missing | nobody yet: a version that changes it |
 | `backend/report/NODE` | `Report` | the node; it goes with its session |
 """
 
@@ -35,6 +36,9 @@ EVENTS: Final = ROOT + b"event/"
 REPORTS: Final = ROOT + b"report/"
 REBALANCE: Final = ROOT + b"rebalance"
 MANAGER: Final = ROOT + b"manager"
+FORMAT: Final = ROOT + b"format"
+RECORDS_FORMAT: Final = 1
+"""Another one when records change so that the version before would misread them."""
 
 
 def incarnation_key(node: NodeId) -> bytes:

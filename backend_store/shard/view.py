@@ -14,6 +14,7 @@ from backend_store.shard.interface import ShardLeader, ShardNumber
 from backend_store.shard.keys import (
     DRAINS,
     EVENTS,
+    FORMAT,
     MEMBERS,
     NODES,
     REBALANCE,
@@ -49,6 +50,7 @@ class ClusterView:
         self._events: dict[bytes, ClusterEvent] = {}
         self.on_told: Callable[[], None] = lambda: None
         """Something may be different, as a whole."""
+        self.on_format: Callable[[int], None] = lambda format: None
         self.on_nodes: Callable[[], None] = lambda: None
         self.on_plan: Callable[[Plan], None] = lambda plan: None
         self.on_record: Callable[[ShardNumber, PartitionRecord], None] = lambda shard, record: None
@@ -105,6 +107,8 @@ class ClusterView:
             (asked.discard if value is None else asked.add)(name)
         elif key == REBALANCE:
             self.is_rebalance_asked = value is not None
+        elif key == FORMAT and value is not None:
+            self.on_format(msgspec.json.decode(value, type=int))
         elif (parsed := parse_shard_key(key)) is not None:
             self._take_shard(*parsed, value)
 

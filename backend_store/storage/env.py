@@ -43,6 +43,7 @@ from backend_store.storage.keys import META_DISK_ID, META_FORMAT, META_RUNNING
 from backend_store.storage.whole import KEYS_COUNTED_BYTES_MAX, STRUCTURE_CHECKED_BYTES_MAX, Length, look_at
 
 FORMAT_VERSION = 1
+"""Another one when rows of any table change so that the version before would misread them."""
 MAP_BYTES = 1 << 40
 """Address space, not disk: opening costs nothing. A store beyond 1 TiB needs a larger one."""
 _TABLES_MAX = 32
@@ -346,6 +347,13 @@ def _damaged(path: Path, what: str, problems: int = 1) -> StorageCorrupt:
     )
 
 
+def _other_format(path: Path, version: int) -> str:
+    of = f'folder "{path}" is of format {version}, this version of Pushq reads format {FORMAT_VERSION}'
+    if version > FORMAT_VERSION:
+        return f"{of}: a newer one wrote it; start that, or restore a backup that was made before the upgrade"
+    return f"{of}: an older one wrote it, and this one does not read it any more"
+
+
 def _open_env(path: Path, map_size: int) -> lmdb.Environment:
     env = lmdb.open(str(path), map_size=map_size, mode=0o600, max_dbs=_TABLES_MAX, max_spare_txns=_SPARE_READS_MAX)
     env.reader_check()
@@ -361,7 +369,7 @@ def _mark_running(path: Path, env: lmdb.Environment) -> tuple[Tables, str, bool]
             txn.put(META_FORMAT, bytes([FORMAT_VERSION]), db=meta)
             txn.put(META_DISK_ID, str(uuid.uuid4()).encode(), db=meta)
         elif version != bytes([FORMAT_VERSION]):
-            raise StorageCorrupt(f'folder "{path}" has format {version.hex()}, this program reads {FORMAT_VERSION:02x}')
+            raise StorageCorrupt(_other_format(path, int.from_bytes(version)))
         clean = txn.get(META_RUNNING, db=meta) is None
         txn.put(META_RUNNING, str(os.getpid()).encode(), db=meta)
         disk_id = txn.get(META_DISK_ID, b"", db=meta).decode()

@@ -15,6 +15,8 @@ import msgspec
 from gateway.dev_cluster.limits import LOOK_SECONDS, TURN_SECONDS_MAX
 
 FILE: Final = "cluster.json"
+VERSION: Final = 1
+"""A file of this version does not say so; one of a later version says `version`."""
 LOCK_FILE: Final = ".cluster.lock"
 HOME: Final = "main"
 """The home cluster, which has the definitions of all queues."""
@@ -96,7 +98,25 @@ def load(folder: Path) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
+        if (version := _version(file)) > VERSION:
+            raise StateError(
+                f"{file} is of format {version}, and this version of Pushq reads format {VERSION}: a newer one started "
+                "what it names, and can end it"
+            ) from None
         raise StateError(f"{file} cannot be read: {error}; end its processes by hand and remove the folder") from None
+
+
+class _Versioned(msgspec.Struct):
+    """What a file of any version says."""
+
+    version: int = VERSION
+
+
+def _version(file: Path) -> int:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Versioned).version
+    except (OSError, msgspec.MsgspecError):
+        return VERSION
 
 
 def save(folder: Path, state: State) -> None:

@@ -99,6 +99,12 @@ def test_a_part_that_was_started_is_the_program_itself_and_reads_nothing(tmp_pat
     assert not one.is_alive
 
 
+def test_a_state_of_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"version": 2, "parts": [], "moods": []}')
+    with pytest.raises(StateError, match="is of format 2, and this version of Pushq reads format 1: a newer one"):
+        load(tmp_path)
+
+
 def test_a_folder_without_a_cluster_has_none_and_a_broken_state_is_told(tmp_path: Path) -> None:
     assert load(tmp_path) is None
     assert running.down(tmp_path, lambda text: None) == 0

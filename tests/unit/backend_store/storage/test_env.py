@@ -163,12 +163,14 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> No
     open_engine(tmp_path / "data").close()
 
 
-def test_another_format_is_refused_by_its_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "what"), [(99, "a newer one wrote it; start that"), (0, "an older one wrote it")])
+def test_another_format_is_refused_by_its_number_and_left_alone(tmp_path: Path, version: int, what: str) -> None:
     engine = open_engine(tmp_path / "data")
-    commit(engine, (Table.META, META_FORMAT, b"\x63"))
+    commit(engine, (Table.META, META_FORMAT, bytes([version])))
     engine.close()
-    with pytest.raises(StorageCorrupt, match="format 63, this program reads 01"):
-        open_engine(tmp_path / "data")
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt, match=f"format {version}, this version of Pushq reads format 1: {what}"):
+            open_engine(tmp_path / "data")
 
 
 def test_a_folder_with_an_unfinished_restore_does_not_start_empty(tmp_path: Path) -> None:
