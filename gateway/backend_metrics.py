@@ -84,6 +84,11 @@ def _of_host(host: BackendHost) -> Iterator[Metric]:
         yield gauge
     for name, text, count in (
         ("dropped_messages", "Messages to other backends without a line, or with a full one.", host.lines.dropped),
+        (
+            "other_versions",
+            "Connections of gateways and of other backends that were refused for the version that they speak.",
+            host.lines.strangers.refused,
+        ),
         ("elections", "Elections that this one made as manager.", manager.elections),
         ("moves", "Copies of shards that this one as manager had made elsewhere.", manager.moves),
         (

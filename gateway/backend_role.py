@@ -144,6 +144,8 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
             is_coming=is_coming,
             door=door,
             there=lambda: there(host.view, lanes),
+            name=f"backend {node.name}",
+            strangers=host.lines.strangers,
         )
         await server.listen(address.host, address.port, tls)
     except OSError as error:

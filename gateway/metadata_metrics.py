@@ -82,6 +82,8 @@ def _of_callers(traffic: Traffic) -> Iterator[Metric]:
     yield _gauge("pushq_metadata_connections", "Connections of gateways and of other hosts.", traffic.connections)
     words = "Connections that were refused because the secret was missing or wrong."
     yield CounterMetricFamily("pushq_metadata_connections_refused", words, traffic.strangers)
+    words = "Connections of servers and of other hosts that were refused for the version that they speak."
+    yield CounterMetricFamily("pushq_metadata_other_versions", words, traffic.other_versions.refused)
     yield _gauge("pushq_metadata_watches", "Connections that are told of every change.", traffic.watches)
     words = "Changes told to those who watch, each as often as it was told."
     yield CounterMetricFamily("pushq_metadata_changes_told", words, traffic.changes_told)

@@ -34,6 +34,7 @@ from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavaila
 from backend_store.tracing import TRACE
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
+    PROTOCOL,
     SUBPROTOCOL,
     WIRE_VERSION,
     Answer,
@@ -47,6 +48,7 @@ from backend_store.wire.frames import (
     pack,
     raw,
 )
+from backend_store.wire.versions import OtherVersion, Strangers, check_version
 
 log = structlog.get_logger("pushq.metadata")
 
@@ -70,6 +72,7 @@ class RemoteMetadata(Asking):
         self._number = 0
         self._news: asyncio.Queue[News | None] | None = None
         self._problem = "is not connected yet"
+        self._strangers = Strangers(self._warn)
         self._keeper = self._loop.create_task(self._keep_connected(), name="metadata connection")
 
     @property
@@ -105,15 +108,24 @@ class RemoteMetadata(Asking):
             "reconnect_delays": _delays,
             "process_exception": self._failed_to_connect,
         }
+        pauses = _delays()
         async for connection in connect(self._url, **options):
             try:
                 await self._greet(connection)
+                pauses = _delays()
                 await self._read(connection)
+            except OtherVersion as error:
+                self._problem = f"is of another version: {error.detail}"
+                self._strangers.refuse(error)
             except (ConnectionClosed, TimeoutError, msgspec.MsgspecError, PushqError) as error:
                 self._problem = f"was lost: {error}" if str(error) else "does not answer"
                 log.warning("the metadata service was lost", url=self._url, error=self._problem)
             finally:
                 self._lose(connection)
+            await _sleep(next(pauses))  # the library begins anew at once, where it was connected
+
+    def _warn(self, why: OtherVersion) -> None:
+        log.warning("the metadata service is of another version", url=self._url, reason=why.detail)
 
     def _failed_to_connect(self, error: Exception) -> None:
         """Every failure is tried again: a wrong secret, too, may be put right at the other end."""
@@ -122,9 +134,12 @@ class RemoteMetadata(Asking):
     async def _greet(self, connection: ClientConnection) -> None:
         await connection.send(pack(Hello(WIRE_VERSION, ROLE)))
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            hello = from_server(await connection.recv(decode=False))
-        if not isinstance(hello, Hello) or (hello.version, hello.role) != (WIRE_VERSION, ROLE):
-            raise Unavailable(f"{self._url} is no metadata service of version {WIRE_VERSION}: it says {hello!r}")
+            data = await connection.recv(decode=False)
+        check_version(data, WIRE_VERSION, me="this server", protocol=PROTOCOL, them=f"the service at {self._url}")
+        hello = from_server(data)
+        if not isinstance(hello, Hello) or hello.role != ROLE:
+            raise Unavailable(f"{self._url} is no metadata service: it says {hello!r}")
+        self._strangers.let_in(f"the service at {self._url}")
         self._connection, self.zone = connection, hello.zone
         self._connected.set()
         log.info("connected to the metadata service", url=self._url)
@@ -232,6 +247,9 @@ class RemoteMetadata(Asking):
             if self._news is heard:
                 self._news = None
             connection.transport.abort()  # a connection has one watch: the next one comes with the next connection
+
+
+_sleep = asyncio.sleep
 
 
 def _delays() -> Generator[float]:

@@ -39,6 +39,7 @@ from backend_store.model import InvalidRequest, PushqError, Unavailable
 from backend_store.tracing import TRACE, Tracer
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
+    PROTOCOL,
     SUBPROTOCOL,
     WIRE_VERSION,
     Answer,
@@ -52,6 +53,7 @@ from backend_store.wire.frames import (
     raw,
     refused,
 )
+from backend_store.wire.versions import OtherVersion, check_version
 
 log = structlog.get_logger("pushq.metadata")
 
@@ -148,6 +150,10 @@ class _Peer:
             pass  # it comes back by itself, and asks again
         except* Unavailable as lost:
             log.info("a watch ended", reason=str(lost.exceptions[0]))
+        except* OtherVersion as strangers:
+            for why in strangers.exceptions:
+                if isinstance(why, OtherVersion):
+                    self._traffic.other_versions.refuse(why)
         except* (msgspec.MsgspecError, InvalidRequest) as wrong:
             log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
         finally:
@@ -155,10 +161,15 @@ class _Peer:
 
     async def _greet(self) -> None:
         async with asyncio.timeout(HELLO_SECONDS_MAX):
-            hello = from_client(await self._connection.recv(decode=False))
+            data = await self._connection.recv(decode=False)
         await self._connection.send(pack(Hello(WIRE_VERSION, ROLE, self._zone)))
-        if not isinstance(hello, Hello) or hello.version != WIRE_VERSION:
-            raise InvalidRequest(f"the first frame is {hello!r}, not a hello of version {WIRE_VERSION}")
+        host, *_ = self._connection.remote_address
+        them = f"the server at {host}"
+        check_version(data, WIRE_VERSION, me="this metadata service", protocol=PROTOCOL, them=them)
+        hello = from_client(data)
+        if not isinstance(hello, Hello):
+            raise InvalidRequest(f"the first frame is {hello!r}, not a hello")
+        self._traffic.other_versions.let_in(them)
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         try:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+import structlog
+
 from backend_store.histogram import Histogram
 from backend_store.metadata.operations import HandedOn, Operation, Reading
+from backend_store.wire.versions import OtherVersion, Strangers
 
 SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+log = structlog.get_logger("pushq.metadata")
+
+
+def _warn(why: OtherVersion) -> None:
+    log.warning("who speaks another version is refused", reason=why.detail)
 
 
 class Traffic:
@@ -24,6 +34,8 @@ class Traffic:
         self.connections = 0
         self.strangers = 0
         """Connections that were refused, for want of the secret."""
+        self.other_versions = Strangers(_warn)
+        """Who speaks another version, and so was refused."""
         self.watches = 0
         self.changes_told = 0
 

@@ -131,7 +131,8 @@ class Doors:
             await asyncio.sleep(DOOR_HOME_SECONDS)
             for door in list(self._in_turn):
                 own = door.own
-                if door.directory.is_away and door.line.is_open and await _is_there(own) and door.own == own:
+                is_due = door.directory.is_away and door.line.is_open and not door.line.was_refused_at(own)
+                if is_due and await _is_there(own) and door.own == own:
                     door.directory.go_home()
                     door.line.leave_when_quiet()
             self._end_spare()

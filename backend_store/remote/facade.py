@@ -45,7 +45,13 @@ class FarNode:
     """See the file's first sentence. Disk and commits are watched where they are; the storage of this machine tells of
     its own."""
 
-    def __init__(self, metadata: RemoteDefinitions, is_open: Callable[[], bool], steady_ms: Callable[[], int]):
+    def __init__(
+        self,
+        metadata: RemoteDefinitions,
+        is_open: Callable[[], bool],
+        steady_ms: Callable[[], int],
+        why_closed: Callable[[], str],
+    ):
         self.metadata = metadata
         self.writer = _Writer()
         self.committer = _Committer()
@@ -55,13 +61,14 @@ class FarNode:
         self.missing = 0
         self.steady_ms = steady_ms
         self._is_open = is_open
+        self._why_closed = why_closed
         self._why_no_publishes = ""
 
     def publishes_allowed(self) -> bool:
         return self._is_open() and not self._why_no_publishes
 
     def why_no_publishes(self) -> str:
-        return self._why_no_publishes if self._is_open() else "the backend is not there"
+        return self._why_no_publishes if self._is_open() else self._why_closed()
 
     def take(self, report: Report) -> None:
         """What the storage of this machine says of itself."""

@@ -6,6 +6,12 @@ LINE_CONNECT_SECONDS_MAX: Final = 2.0
 """How long connecting to a backend may take before it is tried anew."""
 LINE_RECONNECT_SECONDS_MAX: Final = 0.5
 """The longest pause between two tries to connect to a backend."""
+LINE_STRANGERS_IN_A_ROW: Final = 10
+"""After so many tries in a row that met backends of another version, a gateway tries less often."""
+LINE_STRANGER_SECONDS_MAX: Final = 5.0
+"""The longest pause between two tries then."""
+STRANGER_SECONDS: Final = 60.0
+"""How long a host that spoke another version is not gone home to."""
 LINE_ONWARD_MS: Final = 1_000
 """How long a gateway waits at the backend that is about to lead a shard, where the one before has sent it there."""
 LINE_PING_SECONDS: Final = 1.5

@@ -47,6 +47,9 @@ from backend_store.remote.limits import (
     LINE_PUBLISHES_MAX,
     LINE_RECONNECT_SECONDS_MAX,
     LINE_SILENCE_SECONDS_MAX,
+    LINE_STRANGER_SECONDS_MAX,
+    LINE_STRANGERS_IN_A_ROW,
+    STRANGER_SECONDS,
     SWEEP_SECONDS,
 )
 from backend_store.service.ask_room import AskRoom
@@ -56,6 +59,7 @@ from backend_store.wire.sockets import ClientWire
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     STORE_FRAME_BYTES_MAX,
+    STORE_PROTOCOL,
     STORE_SUBPROTOCOL,
     STORE_VERSION,
     Answered,
@@ -89,6 +93,7 @@ from backend_store.wire.store_frames import (
     sent_publish,
     to_bits,
 )
+from backend_store.wire.versions import OTHER_VERSION, OtherVersion, Strangers, check_version
 
 log = structlog.get_logger("pushq.line")
 
@@ -186,6 +191,9 @@ class Line:
         self._onward: tuple[str, int] | None = None
         """Who leads the shard next, by the word of who led it until now."""
         self._problem = "is not connected yet"
+        self._strangers = Strangers(self._warn)
+        self._refused: dict[Address, float] = {}
+        """Backends that speak another version, and when they said so."""
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
         self._closed_at = self._loop.time()
         self.connections = 0
@@ -208,6 +216,10 @@ class Line:
     def is_away(self) -> bool:
         """Of a further cluster: whether it has been closed for so long that nobody waits for it any more."""
         return not self._is_open and self._loop.time() - self._closed_at >= self._patience_s
+
+    def was_refused_at(self, address: Address) -> bool:
+        """Whether a backend there spoke another version lately."""
+        return self._loop.time() - self._refused.get(address, float("-inf")) < STRANGER_SECONDS
 
     @property
     def is_waited_for(self) -> bool:
@@ -255,6 +267,8 @@ class Line:
 
     async def _keep_connected(self) -> None:
         pause = 0.02
+        strangers = 0
+        """Visits in a row to backends of another version."""
         while True:
             onward = self._take_onward()
             address = onward or self._directory.address(self.shard)
@@ -263,6 +277,10 @@ class Line:
                 connected = self.connections
                 try:
                     leader = await self._visit(address, waits_ms=LINE_ONWARD_MS if onward else 0)
+                    strangers = 0
+                except OtherVersion as error:
+                    self._refuse(address, error)
+                    strangers += 1
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
@@ -276,7 +294,17 @@ class Line:
                 if self._onward is not None:
                     continue
             await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(LINE_RECONNECT_SECONDS_MAX, pause * 2)
+            are_all = strangers >= LINE_STRANGERS_IN_A_ROW
+            pause = min(LINE_STRANGER_SECONDS_MAX if are_all else LINE_RECONNECT_SECONDS_MAX, pause * 2)
+
+    def _refuse(self, address: Address, why: OtherVersion) -> None:
+        self._problem = f"is of another version: {why.detail}"
+        self._refused = {at: when for at, when in self._refused.items() if self.was_refused_at(at)}
+        self._refused[address] = self._loop.time()
+        self._strangers.refuse(OtherVersion(why.detail, who=_shown(address)))
+
+    def _warn(self, why: OtherVersion) -> None:
+        self._log.warning("a backend is of another version", shard=self.shard, address=why.who, reason=why.detail)
 
     def _take_onward(self) -> tuple[str, int] | None:
         onward, self._onward = self._onward, None
@@ -307,13 +335,16 @@ class Line:
             greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms, self._known, hears)
             await connection.send(pack(greeting))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
-                while isinstance(first := from_backend(await connection.recv(decode=False)), Backends):
+                while isinstance(first := self._first(await connection.recv(decode=False), address), Backends):
                     self._hear_of(first)
             if isinstance(first, Turned):
+                if first.wrong.code == OTHER_VERSION:
+                    raise OtherVersion(first.wrong.detail, who=_shown(address))
                 self._problem = first.wrong.detail
                 return first.leader
-            if not isinstance(first, Greeted) or first.version != STORE_VERSION:
-                raise InvalidRequest(f"{_shown(address)} is no backend of version {STORE_VERSION}")
+            if not isinstance(first, Greeted):
+                raise InvalidRequest(f"{_shown(address)} is no backend")
+            self._strangers.let_in(_shown(address))
             self._connection = connection
             self._owner.greeted(first)
             self._log.info("connected to a backend", shard=self.shard, address=_shown(address))
@@ -322,6 +353,12 @@ class Line:
             finally:
                 self._lose()
         return None
+
+    def _first(self, data: bytes, address: Address) -> FromBackend:
+        """Raises `OtherVersion`, `InvalidRequest`."""
+        them = f"the backend at {_shown(address)}"
+        check_version(data, STORE_VERSION, me=self._gateway, protocol=STORE_PROTOCOL, them=them)
+        return from_backend(data)
 
     def _hear_of(self, frame: Backends) -> None:
         if self._addresses is not None:

@@ -20,6 +20,7 @@ from backend_store.wire.store_frames import (
     Answered,
     Asks,
     Operating,
+    Turned,
     error_of,
     from_backend,
     pack,
@@ -53,6 +54,8 @@ async def _asked(address: str, tls: ssl.SSLContext | None, gateway: str, operati
         await connection.send(pack(Operating(STORE_VERSION, gateway)))
         await connection.send(pack(Asks(1, int(OPERATOR_ASK_SECONDS_MAX * 1000), raw(operation))))
         answer = from_backend(await connection.recv(decode=False))
+        if isinstance(answer, Turned):
+            raise Unavailable(f"the backend at {address} refuses: {answer.wrong.detail}")
         if not isinstance(answer, Answered):
             raise PushqError(f"the backend at {address} answers an operator with {type(answer).__name__}")
         return answer

@@ -105,7 +105,7 @@ class RemoteBackends:
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
         self.metadata = RemoteDefinitions(self.ask, lambda: [one for home in self.homes for one in home.moved.values()])
         self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
-        self.node = FarNode(self.metadata, self._is_open, self.steady_ms)
+        self.node = FarNode(self.metadata, self._is_open, self.steady_ms, lambda: self.first.line.unavailable().detail)
         self._looks = Looks(looking_up, self.background, are_shared=is_local)
         self._pulses = PulseBook(self)
         self.audit = RemoteAudit(self.ask, self.known)

@@ -39,6 +39,7 @@ from backend_store.wire.store_frames import (
     DOOR,
     NOT_LEADER,
     STORE_FRAME_BYTES_MAX,
+    STORE_PROTOCOL,
     STORE_SUBPROTOCOL,
     STORE_VERSION,
     Answered,
@@ -57,6 +58,7 @@ from backend_store.wire.store_frames import (
     pack,
     wrong,
 )
+from backend_store.wire.versions import OtherVersion, Strangers, check_version
 
 log = structlog.get_logger("pushq.backend")
 
@@ -257,6 +259,12 @@ _OPTIONS: Final[dict[str, Any]] = {
     "server_header": None,
     "create_connection": ServerWire,
 }
+
+
+def _warn(why: OtherVersion) -> None:
+    log.warning("who speaks another version is refused", reason=why.detail)
+
+
 _PEER: Final = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -282,10 +290,15 @@ class StoreServer:
         is_coming: IsComing = lambda shard: False,
         door: Served | None = None,
         there: There = tuple,
+        name: str = "this backend",
+        strangers: Strangers | None = None,
     ):
         """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
-        host. `there`: without it gateways are told of no backends.
+        host. `there`: without it gateways are told of no backends. `name`: for people. `strangers`: who is refused for
+        its version.
         """
+        self._name = name
+        self._strangers = strangers or Strangers(_warn)
         self._there = there
         self._told: Sequence[BackendAt] = []
         self._hearing: set[Link] = set()
@@ -339,12 +352,20 @@ class StoreServer:
 
     async def _visit(self, connection: ServerWire) -> None:
         async with asyncio.timeout(GREETING_SECONDS_MAX):
-            greeting = from_gateway(await connection.recv(decode=False))
-        if isinstance(greeting, Operating) and greeting.version == STORE_VERSION and self._operate is not None:
+            data = await connection.recv(decode=False)
+        try:
+            check_version(data, STORE_VERSION, me=self._name, protocol=STORE_PROTOCOL)
+        except OtherVersion as why:
+            self._strangers.refuse(why)
+            await connection.send(pack(Turned(wrong(why))))
+            return
+        greeting = from_gateway(data)
+        if isinstance(greeting, Operating) and self._operate is not None:
             await self._serve_operator(connection, self._operate)
             return
-        if not isinstance(greeting, Greeting) or greeting.version != STORE_VERSION:
-            raise InvalidRequest(f"the first frame is no greeting of version {STORE_VERSION}")
+        if not isinstance(greeting, Greeting):
+            raise InvalidRequest("the first frame is no greeting")
+        self._strangers.let_in(greeting.gateway)
         there = self._there() if greeting.hears_backends else ()
         if there:
             await connection.send(pack(Backends(list(there))))

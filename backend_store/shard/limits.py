@@ -29,6 +29,8 @@ PEER_HELLO_SECONDS_MAX: Final = 5.0
 """How long the other side of a new line may take to say who it is."""
 PEER_RETRY_SECONDS: Final = 0.25
 """The pause before a line that broke is tried again."""
+PEER_STRANGER_SECONDS: Final = 5.0
+"""The same where the other backend speaks another version."""
 LOOK_SECONDS: Final = 0.05
 """How often a backend looks after its shards."""
 SESSION_SECONDS_DEFAULT: Final = 5

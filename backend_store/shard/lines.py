@@ -25,17 +25,27 @@ from backend_store.shard.limits import (
     PEER_HELLO_SECONDS_MAX,
     PEER_OUTBOX_BYTES_MAX,
     PEER_RETRY_SECONDS,
+    PEER_STRANGER_SECONDS,
 )
 from backend_store.wire.frames import Hello, from_client, pack
 from backend_store.wire.sockets import ClientWire, ServerWire, Wire
 from backend_store.wire.tls import BothSides
+from backend_store.wire.versions import OtherVersion, Strangers, check_version
 
 log = structlog.get_logger("pushq.lines")
 
 SUBPROTOCOL: Final = Subprotocol("pushq.peer.v1")
+"""The same in all versions."""
 PEER_VERSION: Final = 1
+"""Another one when messages, or rows that a copy is made of, change so that the version before would not understand
+them: see `wire.versions`."""
+PROTOCOL: Final = "the protocol of backends"
 _ROLE: Final = "backend "
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def _warn(why: OtherVersion) -> None:
+    log.warning("who speaks another version is refused", reason=why.detail)
 
 
 class Line:
@@ -63,16 +73,21 @@ class Lines:
         on_message: Callable[[NodeId, Message], None],
         on_open: Callable[[NodeId], None] = lambda node: None,
         admits: Callable[[NodeId], bool] = lambda node: True,
+        *,
+        version: int = PEER_VERSION,
     ) -> None:
         """`on_message` is told who sent it. `on_open`: there is a new line; what was on its way by an old one is lost.
         `admits`: whether somebody of that name may have one; others have certificates of the same authority, too.
 
         Without TLS only addresses of this machine make sense: nobody is told from anybody then."""
         self._me = me
+        self._version = version
         self._tls = tls
         self._on_message = on_message
         self._on_open = on_open
         self._admits = admits
+        self.strangers = Strangers(_warn)
+        """Who was refused for its version, gateways among them."""
         self._lines: dict[NodeId, Line] = {}
         self._dialled: dict[NodeId, tuple[str, asyncio.Task[None]]] = {}
         self._server: Server | None = None
@@ -142,7 +157,7 @@ class Lines:
             except Exception:
                 # A fault of ours in one message: whoever else is spoken to by this line needs it back.
                 log.exception("a line failed", to=node, address=address)
-            await asyncio.sleep(PEER_RETRY_SECONDS)
+            await asyncio.sleep(PEER_STRANGER_SECONDS if _ROLE + node in self.strangers else PEER_RETRY_SECONDS)
 
     async def _accepted(self, connection: ServerConnection) -> None:
         assert isinstance(connection, ServerWire), "as `serve` was told"
@@ -150,15 +165,19 @@ class Lines:
 
     async def _run(self, connection: Wire, *, expects: NodeId | None) -> None:
         try:
-            await connection.send(pack(Hello(PEER_VERSION, _ROLE + self._me)))
+            await connection.send(pack(Hello(self._version, _ROLE + self._me)))
             node = await self._greeted(connection)
             if expects is not None and node != expects:
                 raise InvalidRequest(f"at the address of {expects} there is {node}")
             if not self._admits(node):
                 raise InvalidRequest(f"{node} is no backend of this cluster")
+        except OtherVersion as error:
+            self.strangers.refuse(error)
+            return
         except (InvalidRequest, TimeoutError, ConnectionClosed) as error:
             log.warning("a line was refused", peer=str(connection.remote_address), error=str(error))
             return
+        self.strangers.let_in(_ROLE + node)
         line = self._lines[node] = Line(connection)
         log.info("a line is open", to=node)
         self._on_open(node)
@@ -172,11 +191,13 @@ class Lines:
                 del self._lines[node]
 
     async def _greeted(self, connection: Wire) -> NodeId:
-        """Who is there. Raises `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
+        """Who is there. Raises `OtherVersion`, `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
         async with asyncio.timeout(PEER_HELLO_SECONDS_MAX):
-            hello = from_client(await connection.recv())
-        if not isinstance(hello, Hello) or hello.version != PEER_VERSION or not hello.role.startswith(_ROLE):
-            raise InvalidRequest("this is no backend of this version")
+            data = await connection.recv()
+        check_version(data, self._version, me=_ROLE + self._me, protocol=PROTOCOL)
+        hello = from_client(data)
+        if not isinstance(hello, Hello) or not hello.role.startswith(_ROLE):
+            raise InvalidRequest("this is no backend")
         node = NodeId(hello.role.removeprefix(_ROLE))
         tls = connection.transport.get_extra_info("ssl_object")
         if tls is not None:

@@ -14,7 +14,11 @@ import msgspec
 from backend_store.model import Conflict, InvalidRequest, NotFound, Overloaded, PushqError, QueueNotFound, Unavailable
 
 WIRE_VERSION = 1
+"""Another one when frames or operations change so that the version before would not understand them: see
+`wire.versions`."""
+PROTOCOL = "the protocol of servers and the metadata service"
 SUBPROTOCOL = "pushq.wire.v1"
+"""The same in all versions."""
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 
 

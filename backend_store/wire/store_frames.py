@@ -38,7 +38,10 @@ from backend_store.model import (
 )
 
 STORE_VERSION = 1
+"""Another one when frames change so that the version before would not understand them: see `wire.versions`."""
+STORE_PROTOCOL = "the protocol of gateways and backends"
 STORE_SUBPROTOCOL = "pushq.store.v1"
+"""The same in all versions."""
 STORE_FRAME_BYTES_MAX = 64 * 1024 * 1024
 DOOR = 0xFFFF
 """In the place of a shard: a host's door, which takes publishes into any lane. See `hosts.door`."""
