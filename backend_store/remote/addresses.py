@@ -35,6 +35,10 @@ class Addresses:
         if self._words.pop(by, None) is not None and self._words:
             self._take()
 
+    def close(self) -> None:
+        """Nobody hears of changes any more."""
+        self._on_change = lambda there: None
+
     def _take(self) -> None:
         found: dict[tuple[str, str], BackendAt] = {}
         for word in self._words.values():

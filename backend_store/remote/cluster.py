@@ -159,6 +159,8 @@ class BackendCluster:
             self._store.met()
 
     async def close(self) -> None:
+        if self.addresses is not None:
+            self.addresses.close()
         if self._doors is not None:
             await self._doors.close()
         await asyncio.gather(*(home.line.close() for home in self.homes))

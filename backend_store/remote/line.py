@@ -192,6 +192,8 @@ class Line:
         """Who leads the shard next, by the word of who led it until now."""
         self._problem = "is not connected yet"
         self._strangers = Strangers(self._warn)
+        self._met_strangers = 0
+        """Visits in a row to backends of another version."""
         self._refused: dict[Address, float] = {}
         """Backends that speak another version, and when they said so."""
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
@@ -267,8 +269,6 @@ class Line:
 
     async def _keep_connected(self) -> None:
         pause = 0.02
-        strangers = 0
-        """Visits in a row to backends of another version."""
         while True:
             onward = self._take_onward()
             address = onward or self._directory.address(self.shard)
@@ -277,10 +277,9 @@ class Line:
                 connected = self.connections
                 try:
                     leader = await self._visit(address, waits_ms=LINE_ONWARD_MS if onward else 0)
-                    strangers = 0
+                    self._met_strangers = 0
                 except OtherVersion as error:
                     self._refuse(address, error)
-                    strangers += 1
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
@@ -294,10 +293,11 @@ class Line:
                 if self._onward is not None:
                     continue
             await asyncio.sleep(random.uniform(pause / 2, pause))
-            are_all = strangers >= LINE_STRANGERS_IN_A_ROW
-            pause = min(LINE_STRANGER_SECONDS_MAX if are_all else LINE_RECONNECT_SECONDS_MAX, pause * 2)
+            is_at_leisure = self._met_strangers >= LINE_STRANGERS_IN_A_ROW
+            pause = min(LINE_STRANGER_SECONDS_MAX if is_at_leisure else LINE_RECONNECT_SECONDS_MAX, pause * 2)
 
     def _refuse(self, address: Address, why: OtherVersion) -> None:
+        self._met_strangers += 1
         self._problem = f"is of another version: {why.detail}"
         self._refused = {at: when for at, when in self._refused.items() if self.was_refused_at(at)}
         self._refused[address] = self._loop.time()

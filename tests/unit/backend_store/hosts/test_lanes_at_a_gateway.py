@@ -19,6 +19,7 @@ from backend_store.node.node import Node
 from backend_store.remote import doors as doors_at_gateways
 from backend_store.remote.adopted import Adopted
 from backend_store.remote.laned import LanedQueue
+from backend_store.remote.line import Line
 from tests.support.lanes import TENANT, Lanes, Taker, columns, make, places, publish, queue_at
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -317,6 +318,30 @@ async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: 
     while 0 not in {lane for lane, _ in places(await publish(queue, b"again"))}:
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
+
+
+async def test_a_host_that_spoke_another_version_is_not_gone_home_to_until_later(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line would be cut each time, and what waits for it with that."""
+    looks, refused = [0], [True]
+
+    def was_refused_at(line: Line, address: object) -> bool:
+        looks[0] += 1
+        return refused[0]
+
+    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.01)
+    monkeypatch.setattr(Line, "was_refused_at", was_refused_at)
+    queue = await make(await lanes.store("h0", "h1"))
+    [line, _] = queue.homes[0].cluster.doors.lines
+    await lanes.hosts["h0"].server.close()
+    await eventually(lambda: line.is_open)
+    await lanes.hosts["h0"].open()
+    connections, looks[0] = line.connections, 0
+    await eventually(lambda: looks[0] >= 5)
+    assert line.connections == connections
+    refused[0] = False
+    await eventually(lambda: line.connections == connections + 1 and line.is_open)
 
 
 async def lanes_of_what_any_may_take(queue: LanedQueue, count: int = 12) -> set[int]:

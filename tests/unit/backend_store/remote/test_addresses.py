@@ -48,6 +48,16 @@ def test_the_last_word_counts_while_nobody_is_connected() -> None:
     assert addresses.there == [B]
 
 
+def test_nobody_hears_of_what_changes_while_all_lines_are_closed() -> None:
+    heard: list[There] = []
+    addresses = Addresses(heard.append)
+    addresses.said("line 0", [A, B])
+    addresses.said("line 1", [A])
+    addresses.close()
+    addresses.silent("line 0")
+    assert heard == [[A, B]]
+
+
 def test_a_lane_that_one_of_them_knows_of_is_there() -> None:
     addresses = Addresses(lambda there: None)
     with_lane = BackendAt("a", A.address, has_lane=True)
