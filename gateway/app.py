@@ -159,7 +159,7 @@ def create_app(
     hub = Hub(
         store,
         desk,
-        clock_ms=store.steady_ms,
+        clock_ms=store.node.steady_ms,
         resume_ms=settings.resume_ms,
         connections_max=settings.limits.connections_max,
         meter=usage.meter,

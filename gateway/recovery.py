@@ -326,7 +326,8 @@ class Recovery:
         expired = _expired(chunk, bits, now_ms)
         messages = [as_given(chunk, kept, number, now_ms) for number in indexes(bits & ~expired)]
         if messages:
-            result = await _stored(queue, self._prepared(key, place, queue, messages, now_ms), now_ms)
+            until_ms = self._store.own_ms() + int(RECOVERY_SECONDS_MAX * 1000)
+            result = await _stored(queue, self._prepared(key, place, queue, messages, now_ms), until_ms)
             others = result.others or {}
             refused = [one for one in others.values() if isinstance(one, PushqError)]
             if refused:
@@ -371,7 +372,7 @@ class Recovery:
         return RecoveryDropped(messages, unreachable)
 
 
-async def _stored(queue: RemoteQueue, prepared: tuple[list[Any], Claim], now_ms: int) -> Published:
+async def _stored(queue: RemoteQueue, prepared: tuple[list[Any], Claim], until_ms: int) -> Published:
     answer: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
 
     def reply(result: Published | PushqError) -> None:
@@ -379,7 +380,7 @@ async def _stored(queue: RemoteQueue, prepared: tuple[list[Any], Claim], now_ms:
             answer.set_result(result)
 
     blocks, claim = prepared
-    queue.publish(blocks, reply, claim, until_ms=now_ms + int(RECOVERY_SECONDS_MAX * 1000))
+    queue.publish(blocks, reply, claim, until_ms=until_ms)
     result = await answer
     if isinstance(result, PushqError):
         raise result

@@ -137,7 +137,7 @@ class Hub:
         return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
 
     def until_ms(self, until: float) -> int:
-        """A time of the loop's clock, by the clock of the disk: until then a publish may wait for it."""
+        """A time of the loop's clock, by the node's steady clock: until then a publish may wait for it."""
         return self.clock_ms() + round(1000 * (until - self.loop.time()))
 
     def waits_until(self, timeout_ms: int | None, came: float | None = None) -> float:

@@ -86,7 +86,7 @@ class Target(Protocol):
         *,
         until_ms: int = 0,
     ) -> None:
-        """Stores a call's messages. After `until_ms`, of the steady clock, what has not begun never will."""
+        """Stores a call's messages. After `until_ms`, of the node's steady clock, what has not begun never will."""
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
         """Why not so many messages more, of so many bytes, can be taken now, if that can be told before."""

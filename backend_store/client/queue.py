@@ -250,7 +250,7 @@ class EmbeddedQueue:
         """Stores the blocks of one call; `reply` runs when they are durable or refused.
 
         With a `claim` repeats of the call store nothing, as long as the queue's window for ids is. What is not
-        begun by `until_ms`, of the steady clock, never is; what is not durable by then has an open outcome.
+        begun by `until_ms`, of the node's steady clock, never is; what is not durable by then has an open outcome.
         """
         if self.is_companion:
             reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))

@@ -96,7 +96,7 @@ class Adopted:
 
     def when_there(self, definition: QueueDefinition, go_on: Waiting, *, until_ms: int) -> None:
         """Has `go_on` called, in the order of the calls, once the shard serves the queue. After `until_ms`, of the
-        steady clock, it is not waited for; 0: as long as it takes."""
+        store's own clock, it is not waited for; 0: as long as it takes."""
         waiting = self._waiting.get(definition.uid)
         if waiting is None:
             waiting = self._waiting[definition.uid] = {}
@@ -107,7 +107,7 @@ class Adopted:
         self._waits += 1
         timer = None
         if until_ms:
-            left_s = max(0, until_ms - self._store.steady_ms()) / 1000
+            left_s = max(0, until_ms - self._store.own_ms()) / 1000
             timer = self._loop.call_later(left_s, self._give_up, definition, waiting, self._waits)
         waiting[self._waits] = _Waits(go_on, timer)
 

@@ -189,7 +189,7 @@ class LanedQueue(PartedQueue):
     def _went_on(
         self, error: PushqError | None, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int
     ) -> None:
-        is_over = until_ms and self._store.steady_ms() >= until_ms
+        is_over = until_ms and self._store.own_ms() >= until_ms
         if error is None and self.deleted:
             error = self.gone
         if error is None and is_over:
@@ -201,7 +201,7 @@ class LanedQueue(PartedQueue):
 
     def _bring(self, share: Share, lane: int | None, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
         line = self._cluster.doors.line_of(lane)
-        budget_ms = until_ms - self._store.steady_ms() if until_ms else SETTLE_MS_MAX
+        budget_ms = until_ms - self._store.own_ms() if until_ms else SETTLE_MS_MAX
         number = line.next_number()
         frame = Publish(
             number, budget_ms, self.tenant, self.name, self.uid, sent_blocks(share.blocks), claim, self.told

@@ -216,8 +216,8 @@ class PlacedQueue(PartedQueue):
         """What its blocks are sealed with, wherever it lies."""
         return self._seal
 
-    def steady_ms(self) -> int:
-        return self._store.steady_ms()
+    def own_ms(self) -> int:
+        return self._store.own_ms()
 
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0

@@ -312,7 +312,7 @@ class RemoteQueue(Redriving, Ranges):
             self._publish_later(blocks, reply, claim, until_ms)
             return
         line = self.home.line
-        now_ms = self._store.steady_ms()
+        now_ms = self._store.own_ms()
         budget_ms = until_ms - now_ms if until_ms else SETTLE_MS_MAX
         sent = sent_blocks(blocks)
         frame = Publish(line.next_number(), budget_ms, self.tenant, self.name, self.uid, sent, claim, self.told)
@@ -341,7 +341,7 @@ class RemoteQueue(Redriving, Ranges):
         def go_on(error: PushqError | None) -> None:
             if error is None and self.deleted:
                 error = self.gone
-            is_over = until_ms and self._store.steady_ms() >= until_ms
+            is_over = until_ms and self._store.own_ms() >= until_ms
             if error is None and (is_over or not self.home.adopted.has(self.definition)):
                 error = Unavailable(f"queue {self.name!r} is not with its shard yet", retry_after_ms=500)
             if error is not None:

@@ -40,7 +40,7 @@ from backend_store.model import (
     Whereabouts,
     placed,
 )
-from backend_store.node.node import wall_clock_ms
+from backend_store.node.node import steady_clock, wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
 from backend_store.remote.choosing import Choosing
 from backend_store.remote.cluster import BackendCluster, ClusterAt
@@ -98,6 +98,8 @@ class RemoteBackends:
         able to tell apart. `zone`: where this gateway stands."""
         self.id = f"gateway-{secrets.token_hex(6)}"
         self._loop = asyncio.get_running_loop()
+        self.own_ms = steady_clock()
+        """Deadlines and sessions go by it: another leader has another clock, and must not end or prolong them."""
         self._queues: dict[int, RemoteQueue] = {}
         self._companions: dict[tuple[int, int], RemoteQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +107,7 @@ class RemoteBackends:
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
         self.metadata = RemoteDefinitions(self.ask, lambda: [one for home in self.homes for one in home.moved.values()])
         self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
-        self.node = FarNode(self.metadata, self._is_open, self.steady_ms, lambda: self.first.line.unavailable().detail)
+        self.node = FarNode(self.metadata, self._is_open, self.own_ms, lambda: self.first.line.unavailable().detail)
         self._looks = Looks(looking_up, self.background, are_shared=is_local)
         self._pulses = PulseBook(self)
         self.audit = RemoteAudit(self.ask, self.known)

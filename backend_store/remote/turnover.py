@@ -203,7 +203,7 @@ class Turnover:
             detail = f"queue {self._queue.name!r}: {LINE_CALLS_MAX} publishes wait for its move to another cluster"
             reply(Overloaded(detail, retry_after_ms=500))
             return
-        until_ms = until_ms or self._queue.steady_ms() + SETTLE_MS_MAX
+        until_ms = until_ms or self._queue.own_ms() + SETTLE_MS_MAX
         call = _Call(self._number, blocks, reply, claim, until_ms, bits)
         self._line.append(call)
         if self._line_bits is not None:
@@ -278,7 +278,7 @@ class Turnover:
 
     def _refused(self, call: _Call, result: Published | PushqError, placed: _Placed | None) -> None:
         call.placed = (placed or call.placed).with_those_of(result, call.blocks)
-        call.until_ms = call.until_ms or self._queue.steady_ms() + SETTLE_MS_MAX
+        call.until_ms = call.until_ms or self._queue.own_ms() + SETTLE_MS_MAX
         if self._queue.deleted:
             self._answer(call, self._queue.gone)
             return
@@ -480,7 +480,7 @@ class Turnover:
 
     def _give_up(self) -> None:
         self._sweep = None
-        now_ms = self._queue.steady_ms()
+        now_ms = self._queue.own_ms()
         over = [call for call in self._line if call.until_ms <= now_ms]
         self._line = [call for call in self._line if call.until_ms > now_ms]  # none of them is sent any more
         self._line_bits = None

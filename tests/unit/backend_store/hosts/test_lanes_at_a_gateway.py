@@ -207,7 +207,7 @@ async def test_keys_of_a_lane_that_does_not_have_the_queue_yet_are_refused_at_th
     there, elsewhere = (next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == lane) for lane in (1, 2))
     refused: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
     blocks = list(queue.blocks(columns([b"1"], keys=[there]), None).blocks)
-    queue.publish(blocks, refused.set_result, until_ms=store.steady_ms() + 20)
+    queue.publish(blocks, refused.set_result, until_ms=store.own_ms() + 20)
     answer = await asyncio.wait_for(refused, PATIENCE_S)
     assert isinstance(answer, PushqError) and answer.code == "unavailable" and "nothing was accepted" in answer.detail
     assert places(await publish(queue, b"2", keys=[elsewhere]))[0][0] == 2

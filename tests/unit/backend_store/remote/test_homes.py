@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import pytest
 
+from backend_store.client import Store
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import JOBS_REMEMBERED_MAX
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
@@ -25,6 +26,8 @@ from backend_store.service.defining import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Defined, Leases, Want
+from gateway.app import create_app
+from gateway.settings import Settings
 from push.looking_up import LookingUp
 from tests.support.lanes import Taker
 from tests.support.patience import PATIENCE_S, eventually
@@ -120,7 +123,7 @@ async def test_what_is_published_before_the_shard_knows_is_refused_at_its_time_a
     await world.defined("new")
     queue = await world.known("new")
     times = [0, 20, 60_000, 20, 0]
-    calls = [publish(queue, b"%d" % n, until_ms=ms and world.store.steady_ms() + ms) for n, ms in enumerate(times)]
+    calls = [publish(queue, b"%d" % n, until_ms=ms and world.store.own_ms() + ms) for n, ms in enumerate(times)]
     await eventually(lambda: all(calls[n].done() for n in (1, 3)))
     assert all(isinstance(calls[n].result(), Unavailable) for n in (1, 3))
     assert not any(calls[n].done() for n in (0, 2, 4))
@@ -414,3 +417,49 @@ async def test_in_strict_order_only_the_rest_of_a_lease_that_is_cut_goes_back(
     assert bodies == [b"0-0", b"1-0", b"2-0", b"3-0"]
     assert queue.take(3, taker, VISIBILITY_MS) is None, "what went back waits for those before it"
     assert queue.uid == definition.uid
+
+
+# ---------------------------------------------------------------------------------------------- clocks that differ
+
+
+async def led_by_another(world: World, *, clock_ahead_ms: int) -> None:
+    """The first shard's leader is lost, and the one that follows has a clock of its own."""
+    home, steady_ms = world.store.homes[0], world.first.steady_ms
+    world.services.pop(0).close()
+    await eventually(lambda: not home.line.is_open)
+    world.first.steady_ms = lambda: steady_ms() + clock_ahead_ms
+    world.services[0] = StoreService(EmbeddedStore(world.first), shards=2)
+    await eventually(lambda: home.line.is_open)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_another_leaders_clock_changes_nobodys_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    adopted, is_able = world.store.homes[1].adopted, asyncio.Event()
+    tell = adopted.tell
+
+    async def told_later(definitions: list[QueueDefinition]) -> None:
+        await is_able.wait()
+        await tell(definitions)
+
+    monkeypatch.setattr(adopted, "tell", told_later)
+    await world.defined("new")
+    queue = await world.known("new")
+    before_ms = world.store.own_ms()
+    call = publish(queue, b"1", until_ms=before_ms + 60_000)
+    await led_by_another(world, clock_ahead_ms=hours * 3_600_000)
+    assert 0 <= world.store.own_ms() - before_ms < 60_000
+    is_able.set()
+    assert isinstance(await asyncio.wait_for(call, WAIT_S), Published)
+    assert abs(world.store.steady_ms() - world.first.steady_ms()) < 1_000, "ages are by the leader's"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_another_leaders_clock_neither_ends_sessions_nor_keeps_them(world: World, hours: int) -> None:
+    """By the leader's everybody had been silent for an hour, or was not pinged for one."""
+    hub = create_app(cast(Store, world.store), Settings()).gateway.hub
+    before_ms = hub.clock_ms()
+    await led_by_another(world, clock_ahead_ms=hours * 3_600_000)
+    assert 0 <= hub.clock_ms() - before_ms < 60_000
+    await hub.close()

@@ -591,7 +591,7 @@ async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_ag
             await store.moves.begin(TENANT, queue.name, "main")
             await eventually(lambda: definition(store, queue.name).moving_to is not None)
             await store.clusters["hosts"].homes[0].adopted.tell([definition(store, queue.name)])
-            half = call(store.steady_ms() + 300 if is_late else 0)
+            half = call(store.own_ms() + 300 if is_late else 0)
             await eventually(lambda: queue.publishes_waiting > 0)
             if is_late:
                 await asyncio.wait_for(asyncio.shield(half), PATIENCE_S)

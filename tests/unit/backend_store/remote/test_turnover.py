@@ -61,7 +61,7 @@ class Queue:
         self.former = {one.place: Part() for one in (US, EU)}
         self.definition = SimpleNamespace(former=former)
 
-    def steady_ms(self) -> int:
+    def own_ms(self) -> int:
         return self.now_ms
 
     def part_at(self, place: Whereabouts) -> Part:
