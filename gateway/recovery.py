@@ -262,7 +262,7 @@ class Recovery:
                 else:
                     due.append((place, kept))
             if wanted.dry_run:
-                self._rehearse(due, outcome)
+                self._rehearse(due, queue, outcome)
             for at in range(0, 0 if wanted.dry_run else len(due), RECOVERY_BEGUN_MAX):
                 some = due[at : at + RECOVERY_BEGUN_MAX]
                 if time.monotonic() >= until or not await self._publish_some(key, some, queue, nodes, outcome):
@@ -303,10 +303,10 @@ class Recovery:
     async def _everywhere(self, nodes: Sequence[str], operation: Begin | Forget) -> None:
         await asyncio.gather(*(self._ask(node, operation) for node in nodes))
 
-    def _rehearse(self, due: Sequence[tuple[Place, Kept]], outcome: Outcome) -> None:
+    def _rehearse(self, due: Sequence[tuple[Place, Kept]], queue: RemoteQueue, outcome: Outcome) -> None:
         for _, kept in due:
             try:
-                expired = _expired(_chunk_of(kept), _bits(kept), self._store.steady_ms())
+                expired = _expired(_chunk_of(kept), _bits(kept), queue.steady_ms())
             except CorruptEntry as error:
                 outcome.problems.append(f"damaged: {error}")
                 continue
@@ -317,7 +317,7 @@ class Recovery:
         self, key: PieceKey, place: Place, kept: Kept, queue: RemoteQueue, outcome: Outcome
     ) -> None:
         """Raises `PushqError`, `CorruptEntry`: then all of it stays."""
-        chunk, bits, now_ms = _chunk_of(kept), _bits(kept), self._store.steady_ms()
+        chunk, bits, now_ms = _chunk_of(kept), _bits(kept), queue.steady_ms()
         await queue.learnt([kept.data])
         chunk.seal = self._store.seal_of(queue)
         if bits & chunk.unreadable:

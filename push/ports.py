@@ -78,6 +78,9 @@ class Target(Protocol):
     def content_key(self) -> bytes:
         """What hashes of contents are keyed with; empty where contents are not encrypted. Raises `Unavailable`."""
 
+    def steady_ms(self) -> int:
+        """Now, by the clock of who stores its messages: delays and lives are kept by it."""
+
     def publish(
         self,
         blocks: list[Block],

@@ -75,12 +75,11 @@ def companion_config(owner: QueueConfig) -> QueueConfig:
 class Forward:
     """A deleted queue for those who still publish to it: its messages go to another one, with the reason."""
 
-    def __init__(self, name: str, target: EmbeddedQueue, clock_ms: Callable[[], int]):
+    def __init__(self, name: str, target: EmbeddedQueue):
         self.name = name
         self.uid = target.uid
         self.config = target.config
         self._target = target
-        self._clock_ms = clock_ms
 
     @property
     def content_key(self) -> bytes:
@@ -98,11 +97,14 @@ class Forward:
         """A call's messages encoded; they are encoded anew with the reason, so they need no grouping here."""
         return column_blocks(with_names(columns), trace)
 
+    def steady_ms(self) -> int:
+        return self._target.steady_ms()
+
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
         try:
-            made = self._target.sealed(forwarded(blocks, self.name, self._clock_ms()))
+            made = self._target.sealed(forwarded(blocks, self.name, self.steady_ms()))
         except PushqError as error:
             reply(error)
             return
@@ -304,7 +306,7 @@ class EmbeddedStore:
             target = self.node.metadata.forwarding(tenant, name, self.node.clock_ms())
             if target is None:
                 raise
-            return Forward(name, self.queue(tenant, target), self.node.steady_ms)
+            return Forward(name, self.queue(tenant, target))
 
     def take_kept(self) -> tuple[list[KeptSession], dict[str, Lease]]:
         """The sessions that the last clean stop kept, and their leases by token. Once only."""

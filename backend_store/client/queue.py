@@ -244,6 +244,9 @@ class EmbeddedQueue:
         seal = self._partitions.seal
         return seal.secret() if seal is not None and self.config.encrypted else b""
 
+    def steady_ms(self) -> int:
+        return self._node.steady_ms()
+
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:

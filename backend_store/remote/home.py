@@ -115,6 +115,10 @@ class Home:
         """See `Line.ask`."""
         return await self.line.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
+    def steady_ms(self) -> int:
+        """Its clock of leases, as far as it is known here."""
+        return int(self._loop.time() * 1000) + self.skew_ms
+
     def queues(self) -> Iterator[RemoteQueue]:
         """Those that lie here; of a queue with lanes its lane here."""
         return (here for queue in self._store.queues() if (here := queue.at(self)) is not None)

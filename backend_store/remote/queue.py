@@ -304,6 +304,10 @@ class RemoteQueue(Redriving, Ranges):
         seal = self._seal
         return seal.secret() if seal is not None and self.config.encrypted else b""
 
+    def steady_ms(self) -> int:
+        """The clock of the shard that its messages go to; of several places, that of the first."""
+        return self.home.steady_ms()
+
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:

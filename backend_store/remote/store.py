@@ -210,7 +210,7 @@ class RemoteBackends:
 
     def steady_ms(self) -> int:
         """The first shard's clock of leases, as far as it is known here."""
-        return int(self._loop.time() * 1000) + self.first.skew_ms
+        return self.first.steady_ms()
 
     @property
     def identity(self) -> bytes:

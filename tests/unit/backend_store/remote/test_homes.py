@@ -27,8 +27,10 @@ from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Defined, Leases, Want
 from gateway.app import create_app
+from gateway.desk import GatewayDesk
 from gateway.settings import Settings
 from push.looking_up import LookingUp
+from push.protocol import PublishMessage
 from tests.support.lanes import Taker
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -463,3 +465,21 @@ async def test_another_leaders_clock_neither_ends_sessions_nor_keeps_them(world:
     await led_by_another(world, clock_ahead_ms=hours * 3_600_000)
     assert 0 <= hub.clock_ms() - before_ms < 60_000
     await hub.close()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_delay_counts_by_the_clock_of_the_shard_that_keeps_it(world: World, hours: int) -> None:
+    """By that of the first shard it was over at once, or an hour late; and lives ended before they began."""
+    steady_ms = world.second.steady_ms
+    world.services.pop(1).close()
+    await eventually(lambda: not world.store.homes[1].line.is_open)
+    world.second.steady_ms = lambda: steady_ms() + hours * 3_600_000
+    world.services[1] = StoreService(EmbeddedStore(world.second))
+    await eventually(lambda: world.store.homes[1].line.is_open)
+    await world.defined("new")
+    queue = await world.known("new")
+    app = create_app(cast(Store, world.store), Settings())
+    desk = cast(GatewayDesk, app.gateway.hub.desk)
+    [block] = desk.prepare(queue, [PublishMessage(body=1, delay_ms=60_000)], "json").blocks
+    assert abs(block.due_ms - world.second.steady_ms() - 60_000) < 1_000
+    await app.gateway.hub.close()
