@@ -26,6 +26,7 @@ from push.farewells import Farewells
 from push.feeder import Feeder, feeder_of
 from push.intake import Intake
 from push.limits import (
+    BEAT_MS_MAX,
     DRAIN_SECONDS_DEFAULT,
     KEY_CHECK_SECONDS,
     PARKED_SESSIONS_MAX,
@@ -88,7 +89,10 @@ class Hub:
         self.meter: Meter = meter or Unmetered()
         self.spans = spans
         self.clock_ms = clock_ms
+        self._slept_ms = 0
+        """In which there was no beat: who slept cannot say who was silent."""
         self.now_ms = clock_ms()
+        """By `awake_ms`, as of the last beat."""
         self.publish_ms = PUBLISH_MS_DEFAULT
         """How long a publish waits that names no time."""
         self.resume_ms = resume_ms
@@ -135,6 +139,10 @@ class Hub:
     @property
     def connections(self) -> int:
         return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
+
+    def awake_ms(self) -> int:
+        """The steady clock, without the time in which this process slept: sessions are kept by it."""
+        return self.clock_ms() - self._slept_ms
 
     def until_ms(self, until: float) -> int:
         """A time of the loop's clock, by the node's steady clock: until then a publish may wait for it."""
@@ -219,7 +227,7 @@ class Hub:
             del self.sessions[session.id]
         principal = session.principal
         principal_id, tenant = ("", "") if principal is None else (principal.id, principal.tenant)
-        until_ms = self.clock_ms() + self.resume_ms
+        until_ms = self.awake_ms() + self.resume_ms
         parked: Parked[list[Lease]] = Parked(session.id, principal_id, until_ms, tenant=tenant)
         if (resuming := self._resuming.pop(session, None)) is not None:
             parked.held.update(resuming.held)
@@ -340,7 +348,7 @@ class Hub:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             beat += 1
-            self.now_ms = self.clock_ms()
+            self._beat()
             try:
                 self._tidy()
                 if beat % KEY_CHECK_SECONDS == 0:
@@ -348,6 +356,10 @@ class Hub:
             except Exception:
                 # Without the next beat nobody would be pinged, and no cut session's leases would ever return.
                 log.exception("housekeeping failed")
+
+    def _beat(self) -> None:
+        self._slept_ms += max(0, self.awake_ms() - self.now_ms - BEAT_MS_MAX)
+        self.now_ms = self.awake_ms()
 
     def _tidy(self) -> None:
         for parked in self.parked.expired(self.now_ms):

@@ -94,3 +94,5 @@ SPAN_LINKS_MAX = 32
 """Contexts of messages that a span of their delivery links to; an attribute says how many there are."""
 FETCH_AGAIN_SECONDS = 1.0
 """When a reader of a stream tries again whose messages could not be fetched."""
+BEAT_MS_MAX = 5_000
+"""What of the time since the last beat of housekeeping counts against sessions: the process slept, or stood still."""

@@ -122,7 +122,7 @@ class Session:
         self.id = ""
         self.opened = False
         self.closed = False
-        self.heard_ms = hub.clock_ms()
+        self.heard_ms = hub.awake_ms()
         self.hearing = Hearing()
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}

@@ -23,6 +23,8 @@ LOOK_PAUSE_SECONDS = 0.003
 SPACE_CHECK_SECONDS = 1.0
 KEPT_LOOK_SECONDS = 60.0
 """How often it is looked which leases of before a start have ended: what is kept of them for their holders goes."""
+CLOCK_LOOK_SECONDS = 1.0
+"""How often the clock is looked at where something waits for a time: how late that is after the machine slept."""
 FAILED_TICK_MS = 1_000
 """How long after a fault of ours the clock of a queue is looked at again."""
 VERIFY_AT_START_BYTES_MAX = 1 << 30

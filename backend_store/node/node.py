@@ -31,7 +31,7 @@ from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.ledger import Counted, LedgerBook
-from backend_store.node.limits import FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
+from backend_store.node.limits import CLOCK_LOOK_SECONDS, FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.rows import TIMED, replicas_in
@@ -61,12 +61,13 @@ def wall_clock_ms() -> int:
 
 
 def steady_clock() -> Callable[[], int]:
-    """Milliseconds since 1970 as the wall clock said at the start, and steady from then on.
+    """Milliseconds since 1970 as the wall clock said at the start; steady from then on, while the machine sleeps too.
 
-    Leases and due times go by it: somebody who sets the clock must not end all leases at once, or make them last.
+    Leases and due times go by it: somebody who sets the clock must not end all leases at once, or make them last; and
+    what is due at ten must not come an hour late because a lid was closed for an hour at night.
     """
-    offset = time.time_ns() - time.monotonic_ns()
-    return lambda: (offset + time.monotonic_ns()) // 1_000_000
+    offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return lambda: (offset + time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1_000_000
 
 
 def end_process(error: BaseException) -> None:
@@ -315,7 +316,9 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        self._timer = self.loop.call_later(max(0, deadline_ms - self.steady_ms()) / 1000, self._tick)
+        # A timer stands still while the machine sleeps, and the steady clock does not.
+        wait_s = min(max(0, deadline_ms - self.steady_ms()) / 1000, CLOCK_LOOK_SECONDS)
+        self._timer = self.loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = self._timer_ms = None

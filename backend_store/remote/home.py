@@ -117,7 +117,7 @@ class Home:
 
     def steady_ms(self) -> int:
         """Its clock of leases, as far as it is known here."""
-        return int(self._loop.time() * 1000) + self.skew_ms
+        return self._store.own_ms() + self.skew_ms
 
     def queues(self) -> Iterator[RemoteQueue]:
         """Those that lie here; of a queue with lanes its lane here."""
@@ -139,7 +139,7 @@ class Home:
             )
         self.backend = frame.backend
         self.ends_wants = frame.ends_wants
-        self.skew_ms = frame.time_ms - int(self._loop.time() * 1000)
+        self.skew_ms = frame.time_ms - self._store.own_ms()
         self._unknown = frame.unknown
         self.adopted.greeted(frame.metadata)
         if self.shard == FIRST:

@@ -197,7 +197,7 @@ async def receive_stream(
     """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
-    began_ms = hub.clock_ms()
+    began_ms = hub.store.steady_ms()
     start = stream_start(queue, wanted)
     reading = Reading(start.places, start.epochs)
     tails = Tails(queue.parts)

@@ -110,6 +110,7 @@ GROUPS = (
             "push.protocol:REQUESTS_IN_PROGRESS_MAX": "",
             "push.protocol:PING_MS": "How often an idle socket is pinged, at the latest.",
             "push.protocol:PONG_MS_MAX": "How much longer it may stay silent before it is closed.",
+            "push.limits:BEAT_MS_MAX": "",
             "push.limits:HANDSHAKE_SECONDS_MAX": "",
             "push.limits:FRAGMENTS_PER_FRAME_MAX": "",
             "push.limits:FRAMES_PER_TURN_MAX": "",
@@ -216,6 +217,7 @@ GROUPS = (
             "backend_store.storage.space:BALLAST_BYTES_MAX": "The ballast file, at most.",
             "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a part of the disk.",
             "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often the disk's room is looked at.",
+            "backend_store.node.limits:CLOCK_LOOK_SECONDS": "",
             "backend_store.node.limits:FAILED_TICK_MS": "",
             "backend_store.node.limits:KEPT_LOOK_SECONDS": "",
             "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; above it "

@@ -179,3 +179,39 @@ async def test_where_memory_is_short_the_slowest_in_a_hundred_are_closed_and_nob
         del hub.sessions[name]
     assert hub.close_slowest() == 0, "half a second is not slow"
     await hub.close()
+
+
+@pytest.mark.anyio
+async def test_who_slept_ends_no_session_for_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them had been silent for as long as the machine slept, and none could have been heard."""
+    monkeypatch.setattr(push_hub, "HOUSEKEEPING_SECONDS", 0.001)
+    now_ms = [1_000_000]
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: now_ms[0])
+    pinged: list[int] = []
+    session: Any = SimpleNamespace(
+        heard_ms=hub.now_ms,
+        ping_at_ms=hub.now_ms + 8_000,
+        listen=lambda now_ms, unread_ms: False,
+        wire=SimpleNamespace(is_writable=True, blocked_seconds=lambda: 0),
+        ping=lambda: pinged.append(now_ms[0]),
+        close=lambda *why: pytest.fail(str(why)),
+    )
+    hub.sessions["s"] = session
+    hub.parked.park(Parked("cut", "somebody", hub.awake_ms() + 10_000))
+
+    async def passed(ms: int) -> None:
+        now_ms[0] += ms
+        async with asyncio.timeout(5):
+            while hub.now_ms != hub.awake_ms():  # noqa: ASYNC110 - what is waited for is the hub's own beat
+                await asyncio.sleep(0.001)
+
+    await passed(3_600_000)
+    assert not pinged and len(hub.parked) == 1
+    for _ in range(3):
+        await passed(4_000)
+    await passed(1)
+    assert pinged and not len(hub.parked), "the time in which it is awake counts as ever"
+    hub.sessions.clear()
+    await hub.close()

@@ -63,7 +63,7 @@ def session(intake: Intake, full: Overloaded | None, encoding: Any = "json") -> 
         desk=desk,
         meter=Unmetered(),
         now_ms=1,
-        clock_ms=lambda: 1,
+        awake_ms=lambda: 1,
         next_ping_ms=lambda: 1,
         loop=SimpleNamespace(time=lambda: 1.0),
         waits_until=lambda timeout_ms, came=None: 1.0,

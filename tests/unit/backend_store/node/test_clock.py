@@ -7,10 +7,12 @@ import time
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.chunk import KIND_JSON, Columns, column_blocks, plain_blocks
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig, Stamp
 from backend_store.node.node import Node, steady_clock
 from backend_store.storage.memory import MemoryEngine
+from tests.support.asleep import Asleep
+from tests.support.patience import eventually
 from tests.support.queues import draft, drained, publish, queue, time_passes
 from tests.support.world import World
 
@@ -122,3 +124,29 @@ def test_what_is_sorted_by_its_arrival_waits_for_its_window_after_a_start_with_a
     assert wakeup_ms is not None and wakeup_ms - world.now_ms <= 300
     time_passes(world, 300)
     assert drained(world) == ["a", "b"]
+
+
+def test_the_time_in_which_the_machine_slept_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, steady_ms = Asleep(monkeypatch), steady_clock()
+    before = steady_ms()
+    machine.sleep_s(600)
+    assert 600_000 <= steady_ms() - before < 660_000
+
+
+@pytest.mark.anyio
+async def test_what_came_due_while_the_machine_slept_is_ready_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers stand still with the machine: it came as late as that had slept, and all after it until the next start."""
+    monkeypatch.setattr("backend_store.node.node.CLOCK_LOOK_SECONDS", 0.01)
+    machine, node = Asleep(monkeypatch), Node(MemoryEngine(), directory=None)
+    await node.start()
+    definition, _ = await node.metadata.create_queue("default", "q", QueueConfig(), 0)
+    partition = node.queues.of(definition).first
+    done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    blocks = column_blocks(Columns(KIND_JSON, [b"1"], dues=[node.steady_ms() + 300_000])).blocks
+    partition.publish(list(blocks), done.set_result)
+    await done
+    view = partition.main
+    assert view is not None and not view.has_ready
+    machine.sleep_s(600)
+    await eventually(lambda: view.has_ready)
+    await node.close()

@@ -31,6 +31,7 @@ from gateway.desk import GatewayDesk
 from gateway.settings import Settings
 from push.looking_up import LookingUp
 from push.protocol import PublishMessage
+from tests.support.asleep import Asleep
 from tests.support.lanes import Taker
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -483,3 +484,13 @@ async def test_a_delay_counts_by_the_clock_of_the_shard_that_keeps_it(world: Wor
     [block] = desk.prepare(queue, [PublishMessage(body=1, delay_ms=60_000)], "json").blocks
     assert abs(block.due_ms - world.second.steady_ms() - 60_000) < 1_000
     await app.gateway.hub.close()
+
+
+async def test_a_machine_that_sleeps_with_all_of_its_processes_delays_as_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections outlive that, and nobody hears what the time is by the storage's clock."""
+    machine = Asleep(monkeypatch)
+    assert abs(world.store.steady_ms() - world.first.steady_ms()) < 1_000
+    machine.sleep_s(600)
+    assert abs(world.store.steady_ms() - world.first.steady_ms()) < 1_000

@@ -686,7 +686,7 @@ async def _polled(setup: Setup, wanted: Any, *, wait_ms: int = 0) -> Any:
         polls={},
         delivered=0,
         waits={"poll": Waits()},
-        clock_ms=lambda: 0,
+        store=SimpleNamespace(steady_ms=lambda: 0),
         fanout=lambda queue: setup.fanout,
     )
 
