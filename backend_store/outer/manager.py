@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
+from backend_store.cluster.coordinator import boot_seconds
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
@@ -83,7 +84,8 @@ class Manager:
         self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
         """When the home cluster said last whose the duty is."""
-        self._held_until = self._heard_at
+        self._held_until = boot_seconds()
+        """By a clock that goes on while the machine sleeps: another one may have had the duty meanwhile."""
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: list[CallEnded] = []
         """Not written down yet."""
@@ -107,7 +109,7 @@ class Manager:
     @property
     def is_acting(self) -> bool:
         """Whether the duty is ours still: while the home cluster does not answer, its time ends."""
-        return self.duty is not None and asyncio.get_running_loop().time() < self._held_until
+        return self.duty is not None and boot_seconds() < self._held_until
 
     @property
     def under_way(self) -> int:
@@ -197,11 +199,11 @@ class Manager:
 
     async def _ask(self, hold_ms: int) -> Duty | None:
         documents = self._store.documents
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
+        asked_at = boot_seconds()
         async with asyncio.timeout(HEAR_SECONDS_MAX):
             duty = await documents.take_duty(DUTY, hold_ms)
-        self._heard_at, self._held_until = loop.time(), asked_at + hold_ms / 1000
+        self._heard_at = asyncio.get_running_loop().time()
+        self._held_until = asked_at + hold_ms / 1000
         before = self.duty
         self.duty = duty if duty.holder == documents.holder else None
         if self.duty is not None and before != duty:
@@ -296,11 +298,11 @@ class Manager:
         await asyncio.gather(*map(self._move, moves))
 
     async def _move(self, attempt: Attempt) -> None:
-        until = min(self._held_until, asyncio.get_running_loop().time() + HEAR_SECONDS_MAX)
+        left_s = min(self._held_until - boot_seconds(), HEAR_SECONDS_MAX)
         text, is_refused = "the time of the duty was over", False
         try:
             if self.is_acting:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout(left_s):
                     await self._have_moved(attempt)
                 self.moves_begun += 1
                 return

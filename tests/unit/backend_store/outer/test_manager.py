@@ -28,6 +28,7 @@ from backend_store.node.meter import Load
 from backend_store.outer.loads import Loads
 from backend_store.outer.manager import Manager, said_of
 from backend_store.remote.store import RemoteBackends
+from tests.support.asleep import Asleep
 from tests.support.outer_world import OuterWorld
 from tests.support.patience import eventually
 
@@ -562,3 +563,13 @@ async def test_who_does_not_hear_the_home_cluster_acts_no_longer_than_it_has_the
     monkeypatch.undo()
     await one.look()
     assert one.is_acting
+
+
+async def test_who_slept_for_as_long_as_it_had_the_duty_does_not_act(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, one = Asleep(monkeypatch), await world.manager("one")
+    await one.look()
+    assert one.is_acting
+    machine.sleep_s(3_600)
+    assert not one.is_acting, "another one may have it"
