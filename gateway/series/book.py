@@ -19,7 +19,7 @@ from gateway.series.core.columns import (
     row_of,
 )
 from gateway.series.core.quiet import catch_up
-from gateway.series.core.ring import TIERS, Series
+from gateway.series.core.ring import BACK_SLOTS_MAX, TIERS, Series
 from gateway.series.core.tally import Tally
 from gateway.series.limits import QUIET_SERIES_MAX, SAMPLE_SECONDS_MAX, SERIES_BYTES_MAX
 from gateway.series.packed import Packed, begun, follows, packed, unpacked
@@ -119,6 +119,8 @@ class Book:
             self._packed.discard(watched)
             self._open.add(watched)
         watched.is_used = True
+        if watched.series is not None and self.written_ms:
+            watched.series.go_back(self.written_ms)
         return watched.series
 
     def met(self, watched: Watched, stored: Packed | None, now_ms: int, steady_ms: int) -> bool:
@@ -162,7 +164,7 @@ class Book:
 
     def write(self, some: Iterable[Watched], now_ms: int, steady_ms: int) -> None:
         """A row for each of these queues: those that something happened to."""
-        seconds = (now_ms - self.written_ms) / 1000 if self.written_ms else 0.0
+        seconds = self._passed_seconds(now_ms)
         slot = now_ms // TIERS[0].step_ms
         for watched in some:
             pulse = watched.pulse
@@ -180,8 +182,22 @@ class Book:
             self.rows += 1
             self._tally(watched).add(watched.definition.uid, _waiting(watched), row)
 
+    def _passed_seconds(self, now_ms: int) -> float:
+        """Since the last rows; as long as a slot where the clock was set meanwhile."""
+        passed_ms = now_ms - self.written_ms
+        if not self.written_ms:
+            return 0.0
+        return (passed_ms if 0 < passed_ms <= PAUSE_SLOTS_MAX * TIERS[0].step_ms else TIERS[0].step_ms) / 1000
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether another slot has begun, or the clock was set back so far that the last rows do not count."""
+        slots = now_ms // TIERS[0].step_ms - self.written_ms // TIERS[0].step_ms
+        return slots > 0 or slots < -BACK_SLOTS_MAX
+
     def close(self, now_ms: int, steady_ms: int, node: Sequence[float]) -> None:
         """The round is over: rows of tenants and of the process."""
+        if now_ms < self.began_ms:
+            self.began_ms = now_ms
         self._close_tenants(now_ms, steady_ms)
         self.node.write(now_ms, node)
         self.written_ms = now_ms

@@ -18,7 +18,6 @@ from backend_store.model import QueueDefinition, Unavailable
 from gateway.loop_lag import LoopLag
 from gateway.memory import used_bytes
 from gateway.series.book import Book, Place, Watched, node_series, queue_series
-from gateway.series.core.ring import TIERS
 from gateway.series.file import SeriesFile
 from gateway.series.limits import (
     QUEUES_PER_TURN_MAX,
@@ -126,7 +125,7 @@ class Sampler:
     async def look(self) -> None:
         """One round over the queues that something happened to. What listens is told afterwards."""
         now_ms = self._clock_ms()
-        keeps = now_ms // TIERS[0].step_ms > self.book.written_ms // TIERS[0].step_ms
+        keeps = self.book.is_due(now_ms)
         began = time.thread_time()
         touched = self._touches.take()
         for some in _portions(self._some(touched), QUEUES_PER_TURN_MAX):

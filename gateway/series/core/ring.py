@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 NOTHING: Final = -1
 """The slot of a ring that nothing was written to."""
+BACK_SLOTS_MAX: Final = 12
+"""Of the finest tier: by so many the clock may go back, and rows are dropped until it has caught up."""
 
 
 class Tier(NamedTuple):
@@ -54,6 +56,12 @@ class Ring:
             at = slot % self.rows * self.columns
             self.values[at : at + self.columns] = empty
 
+    def cut(self, slot: int) -> None:
+        """Takes out the rows from a slot on."""
+        if slot <= self.last:
+            self._blank(max(slot, self.last - self.rows + 1), self.last + 1)
+            self.last = slot - 1
+
     def row(self, slot: int) -> array[float] | None:
         """The row of a slot; None where it is not kept, or not there yet."""
         if self.last == NOTHING or not self.last - self.rows < slot <= self.last:
@@ -85,8 +93,22 @@ class Series:
 
     def write(self, time_ms: int, row: Sequence[float], tiers: Sequence[Tier] = TIERS) -> None:
         """Adds a row; the coarser steps that end before it are made first."""
+        self.go_back(time_ms, tiers)
         self.close(time_ms, tiers)
         self.rings[0].write(time_ms // tiers[0].step_ms, row)
+
+    def go_back(self, time_ms: int, tiers: Sequence[Tier] = TIERS) -> None:
+        """Where rows stand far ahead of a time, a clock that was wrong wrote them: they would keep out all others until
+        then. They go, but how it was last is how it was a moment ago."""
+        slot, finest = time_ms // tiers[0].step_ms, self.rings[0]
+        if finest.last - slot <= BACK_SLOTS_MAX:
+            return
+        newest = finest.row(finest.last)
+        for ring, tier in zip(self.rings, tiers, strict=True):
+            ring.cut(time_ms // tier.step_ms)
+        if newest is not None:
+            finest.cut(slot - 1)
+            finest.write(slot - 1, newest)
 
     def close(self, time_ms: int, tiers: Sequence[Tier] = TIERS) -> None:
         """Makes the rows of coarser steps that are over at a time, as far as finer rows came."""

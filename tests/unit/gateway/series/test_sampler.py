@@ -21,6 +21,7 @@ from gateway.series.core.ring import Series
 from gateway.series.file import FILE, SeriesFile
 from gateway.series.sampler import Sampler
 from gateway.settings import Settings
+from tests.support.patience import eventually
 from tests.support.stores import died, drained, published
 from tests.support.world import Consumer
 from tests.unit.gateway.conftest import Clock
@@ -299,3 +300,56 @@ async def test_what_follows_from_the_file_is_not_written_anew(store: Store, cloc
     assert column(later, clock, "other", "ready", 5) == [1, 1, 1, 2, 2]
     await app.gateway.hub.close()
     await again.gateway.hub.close()
+
+
+@pytest.mark.parametrize("hours", [1, 24 * 365])
+async def test_series_go_on_when_the_clock_is_set_back(store: Store, clock: Clock, hours: int) -> None:
+    """They stood still until it had caught up, and with them every alert about rates and growth."""
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    quiet, _ = await store.create_queue("default", "quiet", QueueConfig())
+    await published(quiet, MESSAGE)
+    clock.ms += hours * 3_600_000
+    await published(queue, *[MESSAGE] * 10)
+    await look(sampler, clock, 3)
+    clock.ms -= hours * 3_600_000
+    await published(queue, *[MESSAGE] * 5)
+    await look(sampler, clock, 2)
+    assert column(sampler, clock, "orders", "ready", 2) == [15, 15]
+    assert column(sampler, clock, "orders", "published_per_s", 2) == [1, 0]
+    assert column(sampler, clock, "quiet", "ready", 2) == [1, 1]
+    assert sampler.book.covered(0, clock.ms // 5_000 - 1, clock.ms // 5_000 + 1) == [True, True]
+    assert sampler.book.began_ms <= clock.ms
+    await app.gateway.hub.close()
+
+
+async def test_a_clock_that_is_set_forward_thins_no_rate(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await look(sampler, clock)
+    clock.ms += 3_600_000
+    await published(queue, *[MESSAGE] * 10)
+    await look(sampler, clock)
+    assert column(sampler, clock, "orders", "published_per_s", 1) == [2]
+    await app.gateway.hub.close()
+
+
+async def test_series_of_a_process_with_a_clock_ahead_keep_nobody_out_after_a_restart(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    clock.ms += 3_600_000
+    app, sampler = sampler_of(store, clock, tmp_path)
+    await published(queue, *[MESSAGE] * 10)
+    await look(sampler, clock, 2)
+    await sampler.save()
+    await app.gateway.hub.close()
+    clock.ms -= 3_600_000
+    app, sampler = sampler_of(store, clock, tmp_path)
+    running = asyncio.create_task(sampler.run())
+    await eventually(lambda: sampler.looks > 0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await look(sampler, clock)
+    assert column(sampler, clock, "orders", "ready", 1) == [10]
+    await app.gateway.hub.close()
