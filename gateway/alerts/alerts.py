@@ -20,11 +20,12 @@ from backend_store.client import Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from backend_store.words import counted
 from gateway.alerts.asked import AskedRules
-from gateway.alerts.core.evaluate import Alert, observe
+from gateway.alerts.core.evaluate import Alert, moved, observe
 from gateway.alerts.core.groups import Note, notes
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.silences import Silence, muting, state_of
 from gateway.alerts.limits import (
+    CLOCK_STEP_MS_MIN,
     HISTORY_MS_MAX,
     RECEIVERS_PER_TENANT_MAX,
     RULES_MAX,
@@ -56,7 +57,16 @@ Told = Callable[[Rule, Alert, Silence | None], None]
 class Alerts:
     """See the file's first sentence."""
 
-    def __init__(self, documents: Documents, book: Book, sources: Sources, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        book: Book,
+        sources: Sources,
+        *,
+        clock_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """`steady_ms` goes on as `clock_ms` does, and nobody sets it."""
         wanted = Wanted(documents)
         self.rules: dict[str, Rule] = wanted.rules
         self.silences: dict[str, Silence] = wanted.silences
@@ -87,6 +97,8 @@ class Alerts:
         self._book = book
         self.sources = sources
         self._clock_ms = clock_ms
+        self._steady_ms = steady_ms
+        self._ahead_ms = clock_ms() - steady_ms()
         self._matches: dict[str, tuple[int, list[Watched]]] = {}
         self._asked = AskedRules(book)
         self._turn = Turn(has_limit=documents.are_far)
@@ -121,6 +133,8 @@ class Alerts:
                 self._heard = heard
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
+            if set_by_ms := self._set_by_ms():
+                self.record.open = {rule: moved(alerts, set_by_ms) for rule, alerts in self.open.items()}
             self.record.forget_resolved(now_ms)
             if self.teller.is_ours:
                 await self._look(enabled, now_ms)
@@ -149,6 +163,16 @@ class Alerts:
                 begin()
         self._keep_budgets(enabled, now_ms)
         await self._keep(await self._ask(enabled, now_ms), now_ms)
+
+    def _set_by_ms(self) -> int:
+        """By how much the clock was set since this was asked before."""
+        ahead_ms = self._clock_ms() - self._steady_ms()
+        set_by_ms = ahead_ms - self._ahead_ms
+        if abs(set_by_ms) < CLOCK_STEP_MS_MIN:
+            return 0
+        self._ahead_ms = ahead_ms
+        log.warning("the clock was set", by_s=round(set_by_ms / 1000))
+        return set_by_ms
 
     async def _ask(self, enabled: Iterable[Rule], now_ms: int) -> list[tuple[Rule, Alert]]:
         changed: list[tuple[Rule, Alert]] = []

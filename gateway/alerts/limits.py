@@ -16,6 +16,8 @@ RECEIVERS_PER_RULE_MAX: Final = 10
 """Receivers that a rule names."""
 ALERTS_PER_RULE_MAX: Final = 1_000
 """Alerts of one rule at a time; what else it finds is counted, and waits until one of them is over."""
+CLOCK_STEP_MS_MIN: Final = 2_000
+"""A clock that is set by less changes nothing for alerts; by more, and what they wait for waits as long as before."""
 ID_SPAN_MS: Final = 600_000
 """Found in two of these spans of the clock, an alert has two ids, whoever finds it."""
 HISTORY_PER_TENANT_MAX: Final = 2_000

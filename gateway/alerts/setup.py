@@ -57,7 +57,7 @@ def watching(
     name = _name(settings) if store.documents.are_shared else ""
     reports = Reports(store.documents, name)
     sources = Sources(store, sampler, meter, entrance, cluster, reports, memory_bytes_max=memory_bytes_max)
-    alerts = Alerts(store.documents, sampler.book, sources, clock_ms=clock_ms)
+    alerts = Alerts(store.documents, sampler.book, sources, clock_ms=clock_ms, steady_ms=store.node.steady_ms)
     secrets = Secrets(encryption)
     notifier = Notifier(alerts, secrets, networks=parse_networks(settings.alerts.webhook_networks))
     sampler.after.append(alerts.evaluate)

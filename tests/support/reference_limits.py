@@ -679,6 +679,7 @@ GROUPS = (
             "gateway.alerts.limits:RECEIVERS_PER_TENANT_MAX": "",
             "gateway.alerts.limits:RECEIVERS_PER_RULE_MAX": "",
             "gateway.alerts.limits:ALERTS_PER_RULE_MAX": "",
+            "gateway.alerts.limits:CLOCK_STEP_MS_MIN": "",
             "gateway.alerts.limits:ID_SPAN_MS": "",
             "gateway.alerts.limits:HISTORY_PER_TENANT_MAX": "",
             "gateway.alerts.limits:HISTORY_UNWRITTEN_ROWS_MAX": "",

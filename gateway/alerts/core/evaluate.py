@@ -82,6 +82,18 @@ def observe(
     return Observed(after, changed, omitted)
 
 
+def moved(alerts: Mapping[str, Alert], by_ms: int) -> dict[str, Alert]:
+    """The alerts after the clock was set by so much: what has lasted a minute has still lasted a minute."""
+    return {
+        subject: msgspec.structs.replace(
+            alert,
+            since_ms=alert.since_ms + by_ms if alert.state == "pending" else alert.since_ms,
+            quiet_since_ms=None if alert.quiet_since_ms is None else alert.quiet_since_ms + by_ms,
+        )
+        for subject, alert in alerts.items()
+    }
+
+
 def alert_id(rule: Rule, subject: str, now_ms: int, last_about: int) -> str:
     """One for each time that a rule fires about a subject, and the same at every gateway that finds it.
 
@@ -111,15 +123,16 @@ def _judged(rule: Rule, alert: Alert, value: float, now_ms: int, *, is_above: bo
     if alert.state == "pending":
         if not is_past:
             return None
-        if now_ms - alert.since_ms >= rule.for_ms:
-            return msgspec.structs.replace(alert, state="firing", value=value, fired_at_ms=now_ms)
-        return msgspec.structs.replace(alert, value=value)
+        since_ms = min(alert.since_ms, now_ms)  # of who wrote it down the clock may be ahead
+        if now_ms - since_ms >= rule.for_ms:
+            return msgspec.structs.replace(alert, state="firing", value=value, since_ms=since_ms, fired_at_ms=now_ms)
+        return msgspec.structs.replace(alert, value=value, since_ms=since_ms)
     is_clear = value <= rule.clear_at if is_above else value >= rule.clear_at
     if not is_clear:
         if alert.value == value and alert.quiet_since_ms is None:
             return alert
         return msgspec.structs.replace(alert, value=value, quiet_since_ms=None)
-    quiet_since_ms = alert.quiet_since_ms if alert.quiet_since_ms is not None else now_ms
+    quiet_since_ms = min(alert.quiet_since_ms, now_ms) if alert.quiet_since_ms is not None else now_ms
     if now_ms - quiet_since_ms >= rule.keep_ms:
         return _resolved(alert, value, now_ms)
     return msgspec.structs.replace(alert, value=value, quiet_since_ms=quiet_since_ms)

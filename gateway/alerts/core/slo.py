@@ -51,7 +51,8 @@ class Budget:
         of it than the one before."""
         at = minute % SLO_MINUTES
         known = self._minutes[at]
-        if minute > known or (minute == known and (total, bad) > (self._total[at], self._bad[at])):
+        is_wrong = known - minute > SLO_MINUTES  # a clock that was far ahead counted there
+        if minute > known or is_wrong or (minute == known and (total, bad) > (self._total[at], self._bad[at])):
             self._minutes[at], self._total[at], self._bad[at] = minute, total, bad
             if total:
                 self._change(minute // HOUR_MINUTES)

@@ -23,8 +23,10 @@ class Tallies:
         if minutes:
             said = self._said.setdefault(gateway, {})
             said.update(minutes)
-            newest = max(said)
-            self._said[gateway] = {minute: one for minute, one in said.items() if minute > newest - MINUTES_KEPT}
+            newest = max(minutes)  # what it said of later ones was by a clock that has been set since
+            self._said[gateway] = {
+                minute: one for minute, one in said.items() if newest - MINUTES_KEPT < minute <= newest
+            }
 
     def totals(self, minute: int, rules: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Of all gateways together, by rule."""

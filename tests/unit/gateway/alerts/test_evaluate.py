@@ -116,3 +116,13 @@ def test_a_rule_has_one_alert_for_a_subject(looks: list[dict[str, int]]) -> None
             else:
                 assert open_ids.pop(alert.subject) == alert.id
         assert {s: a.id for s, a in alerts.items()} == open_ids
+
+
+def test_what_was_found_by_a_clock_ahead_waits_no_longer_than_the_rule_says() -> None:
+    """Another gateway's, or this one's before it was set back."""
+    rule = ruled(for_ms=10, keep_ms=10)
+    back = 3_600_000
+    values: list[tuple[int, float | None]] = [(back, 101), (0, 101), (9, 101), (10, 101)]
+    assert told(rule, values) == [(back, "pending"), (10, "firing")]
+    values = [(back, 101), (back + 10, 101), (back + 11, 50), (0, 50), (10, 50)]
+    assert told(rule, values) == [(back, "pending"), (back + 10, "firing"), (10, "resolved")]

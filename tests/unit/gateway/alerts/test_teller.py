@@ -103,7 +103,8 @@ class Gateway:
         documents.take(list(world.backend.documents.rows().values()), [], is_first=True)
         world.backend.gateways.append(documents)
         sources: Any = Sources(world)
-        self.alerts = Alerts(documents, Book(), sources, clock_ms=lambda: world.backend.now_ms)  # type: ignore[arg-type]
+        clock_ms = lambda: world.backend.now_ms  # noqa: E731
+        self.alerts = Alerts(documents, Book(), sources, clock_ms=clock_ms, steady_ms=clock_ms)  # type: ignore[arg-type]
         self.seen: list[str] = []
         self.told: list[str] = []
         self.resumed: list[str] = []

@@ -48,7 +48,7 @@ def alerts(monkeypatch: pytest.MonkeyPatch) -> Alerts:
     monkeypatch.setattr(record, "WRITE_SECONDS_MAX", CHANGE_S)
     sources: Any = Sources()
     documents: Any = RemoteDocuments(never, holder="a", are_shared=False)
-    return Alerts(documents, Book(), sources, clock_ms=lambda: 1)
+    return Alerts(documents, Book(), sources, clock_ms=lambda: 1, steady_ms=lambda: 1)
 
 
 async def test_changes_that_wait_for_backends_end_in_time_and_say_what_became_of_them(alerts: Alerts) -> None:
