@@ -127,7 +127,7 @@ def create_app(
     `series_folder`: where series are kept; without one they end with the process.
     """
     keyring = Keyring(store, clock_ms) if keyring is None else keyring
-    tickets = TicketOffice(clock_ms) if tickets is None else tickets
+    tickets = TicketOffice(clock_ms, steady_ms=store.node.steady_ms) if tickets is None else tickets
     guards = Guards() if guards is None else guards
     redis = settings.redis.address()
     once = Once(RedisReplies(redis, guards, identity=store.identity) if redis else None)

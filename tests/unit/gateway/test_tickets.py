@@ -79,3 +79,20 @@ def test_the_tickets_of_a_tenant_leave_room_for_those_of_others() -> None:
 def test_no_two_tickets_are_alike() -> None:
     office = TicketOffice(Clock())
     assert len({office.issue(PRINCIPAL).text for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_ticket_is_good_for_as_long_while_the_clock_is_set(hours: int) -> None:
+    """With one that was set back all of them stayed good, and in the way of new ones, until it had caught up."""
+    clock, steady = Clock(), Clock()
+    office = TicketOffice(clock, steady_ms=steady, tickets_max=4)
+    early, late = office.issue(PRINCIPAL), office.issue(PRINCIPAL)
+    clock.ms += hours * 3_600_000
+    office.redeem(early.text)
+    steady.ms += 30_000
+    with pytest.raises(Unauthenticated):
+        office.redeem(late.text)
+    for _ in range(2):
+        office.issue(PRINCIPAL)
+    steady.ms += 30_000
+    assert office.issue(PRINCIPAL).expires_at_ms == clock.ms + 30_000
