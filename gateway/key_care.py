@@ -26,6 +26,7 @@ log = structlog.get_logger("pushq.auth")
 class KeyCare:
     def __init__(self, store: Store, keyring: Keyring, connections: Connections) -> None:
         self._metadata = store.metadata
+        self._steady_ms = store.node.steady_ms
         self._keyring = keyring
         self._connections = connections
 
@@ -59,7 +60,8 @@ class KeyCare:
 
     async def _remove_expired(self) -> None:
         """They open nothing; for a time they show in lists why somebody is refused."""
-        before_ms = self._keyring.now_ms() - EXPIRED_KEY_KEPT_MS
+        # Who sets the clock years ahead by mistake refuses keys until he sets it back, and should lose none.
+        before_ms = min(self._keyring.now_ms(), self._steady_ms()) - EXPIRED_KEY_KEPT_MS
         over = [
             key for key in self._keyring.stored() if key.expires_at_ms is not None and key.expires_at_ms < before_ms
         ]

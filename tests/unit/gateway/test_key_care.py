@@ -120,3 +120,14 @@ async def test_an_expired_key_is_removed_after_a_month_and_others_stay(store: St
     clock.ms += 1
     await care.look()
     assert set(store.metadata.keys) == {lasting.stored.id}
+
+
+async def test_a_clock_that_is_years_ahead_for_a_moment_costs_no_key(store: Store) -> None:
+    wall = Clock()
+    keyring = Keyring(store, wall)
+    made = await make(keyring, expires_at_ms=wall.ms + EXPIRED_KEY_KEPT_MS)
+    care = KeyCare(store, keyring, Connections())
+    wall.ms += 20 * EXPIRED_KEY_KEPT_MS
+    await care.look()
+    wall.ms -= 20 * EXPIRED_KEY_KEPT_MS
+    assert keyring.identify(made.token).id == made.stored.id
