@@ -118,7 +118,7 @@ class Node:
         self.sealer: Sealer | None = None
         """The gateway's. It is there before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)
-        self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.clock_ms, self._listen)
+        self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.steady_ms, self._listen)
         self.audit = AuditLog(engine, self.committer.write)
         self.documents = Documents(engine, self.committer.write)
         self.turnstile = Turnstile()

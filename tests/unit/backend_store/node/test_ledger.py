@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -247,6 +248,21 @@ async def test_totals_of_days_that_are_too_old_go(store: EmbeddedStore) -> None:
     store.ledger._clock_ms = lambda: store.node.clock_ms() + 10 * DAY_MS
     await store.ledger.taken([], kept_days=5)
     assert "q" not in await totals(store)
+
+
+async def test_a_clock_that_is_years_ahead_for_a_moment_costs_no_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = EmbeddedStore(Node(MemoryEngine(), directory=None))
+    await store.node.start()
+    queue = await made(store, "q")
+    await published(queue, draft("1"))
+    await store.ledger.cut()
+    await store.ledger.taken(store.ledger.waiting(), kept_days=400)
+    said = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: said + 1_000 * DAY_MS * 1_000_000)
+    await store.ledger.taken([], kept_days=400)
+    monkeypatch.undo()
+    assert (await totals(store))["q"]["published"] == 1
+    await store.close()
 
 
 async def test_every_kind_is_one_that_a_state_can_count(store: EmbeddedStore) -> None:
