@@ -83,7 +83,8 @@ class Outcome:
 
 def is_in_doubt(kept: Kept, *, window_ms: int, wall_ms: int) -> bool:
     """Whether the queue may have these, and not know them again."""
-    is_old = kept.begun_ms > 0 and wall_ms - kept.begun_ms > window_ms * _WINDOW_PART
+    # Where it was begun in a time to come a clock was set since, and nobody knows how long ago that is.
+    is_old = kept.begun_ms > 0 and abs(wall_ms - kept.begun_ms) > window_ms * _WINDOW_PART
     return kept.is_in_doubt or is_old
 
 

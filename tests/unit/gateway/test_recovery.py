@@ -62,3 +62,5 @@ def test_what_was_begun_long_ago_is_in_doubt() -> None:
     assert not doubt(kept()) and doubt(kept(is_in_doubt=True))
     assert not doubt(kept(begun_ms=NOW_MS - WINDOW_MS // 2))
     assert doubt(kept(begun_ms=NOW_MS - WINDOW_MS // 2 - 1))
+    assert not doubt(kept(begun_ms=NOW_MS + WINDOW_MS // 2))
+    assert doubt(kept(begun_ms=NOW_MS + WINDOW_MS // 2 + 1)), "the clock was set back: nobody knows when that was"
