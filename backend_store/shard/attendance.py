@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from backend_store.cluster.core.values import Delete, Operation, Put
 from backend_store.core.replication.record import NodeId, PartitionRecord
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import drain_key, member_key, removal_key
-from backend_store.shard.ledger import Ledger, Told, wall_ms
+from backend_store.shard.ledger import Ledger, Told
 from backend_store.shard.members import EventKind, Member
 from backend_store.shard.registry import encode
 from backend_store.shard.rounds import Patience, is_lost
@@ -38,7 +40,7 @@ class Attendance:
         await self._tell_damaged()
 
     async def _come_and_go(self) -> None:
-        view, now_ms = self._view, wall_ms()
+        view, now_ms = self._view, self._ledger.now_ms()
         for name, row in list(view.nodes.items()):
             known = view.members.get(name)
             here = Member(name, row.zone, is_here=True, since_ms=now_ms)
@@ -48,7 +50,7 @@ class Attendance:
             elif not known.is_here:
                 away_s = max(0, now_ms - known.since_ms) // 1000
                 await self._put(here, Told("returned", f"{name} is back after {away_s} s", name))
-            elif known.zone != row.zone:
+            elif known.zone != row.zone or known.since_ms > now_ms:  # of who saw it come the clock was ahead
                 await self._put(here)
         planned = {node for plan in view.plans.values() for node in plan.replicas}
         for name in sorted({*planned, *view.members} - view.nodes.keys()):
@@ -57,13 +59,15 @@ class Attendance:
                 zone = "" if known is None else known.zone
                 missed = Member(name, zone, is_here=False, since_ms=now_ms)
                 await self._put(missed, Told("left", f"{name} left: its session has ended", name))
+            elif known.since_ms > now_ms:
+                await self._put(replace(known, since_ms=now_ms))
 
     async def _put(self, member: Member, *told: Told) -> None:
         await self._ledger.write((Put(member_key(member.name), encode(member)),), *told)
 
     async def _forget(self) -> None:
         """Who is gone for good and keeps nothing is no member any more."""
-        view, now_ms = self._view, wall_ms()
+        view, now_ms = self._view, self._ledger.now_ms()
         for name, member in list(view.members.items()):
             if is_lost(member, view, self._patience, now_ms) and not view.keeps(name):
                 gone: tuple[Operation, ...] = (

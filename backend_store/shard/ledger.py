@@ -18,6 +18,7 @@ from backend_store.cluster.core.values import Compare, Operation, Put, Transacti
 from backend_store.cluster.fencing import Right
 from backend_store.cluster.mirror import Mirror
 from backend_store.core.replication.record import Change, NodeId
+from backend_store.node.node import steady_clock
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import event_key
 from backend_store.shard.limits import EVENT_TEXT_CHARS_MAX, SEEN_SECONDS_MAX
@@ -47,6 +48,9 @@ class Ledger:
         self._mirror = mirror
         self._me = me
         self._right = right
+        self.now_ms = steady_clock()
+        """What happens after some time goes by it: a clock that is set must not have copies made of all that a backend
+        keeps which is started anew."""
         self._number = max((event.number for event in view.events), default=0)
 
     @property

@@ -30,7 +30,7 @@ from backend_store.shard import successions
 from backend_store.shard.attendance import Attendance
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import MANAGER, REBALANCE, plan_key, record_key
-from backend_store.shard.ledger import Ledger, Told, wall_ms
+from backend_store.shard.ledger import Ledger, Told
 from backend_store.shard.limits import MANAGER_PAUSE_SECONDS, ROUND_SECONDS, SHARDS_MAX, STEP_SECONDS
 from backend_store.shard.members import EventKind
 from backend_store.shard.placing import Plan, place, place_lane
@@ -241,7 +241,7 @@ class Manager:
         self._round_at = now + ROUND_SECONDS
         if self._rules.lanes:
             await self._succeed(ledger)
-        moves = [] if self._rules.lanes else due(view, self._rules.patience, wall_ms(), is_asked=is_asked)
+        moves = [] if self._rules.lanes else due(view, self._rules.patience, ledger.now_ms(), is_asked=is_asked)
         by_shard: dict[int, list[Move]] = {}
         for move in moves:
             by_shard.setdefault(move.shard, []).append(move)
@@ -257,7 +257,7 @@ class Manager:
     async def _succeed(self, ledger: Ledger) -> None:
         """Lanes stay with their hosts. One that goes is followed by another one in all of its lanes, or in none."""
         view = self._view
-        found = successions.due(view, self._rules.patience, wall_ms())
+        found = successions.due(view, self._rules.patience, ledger.now_ms())
         if found is None:
             return
         kind: EventKind = "copy-moved" if found.host in view.nodes else "copy-replaced"
