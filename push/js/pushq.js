@@ -455,13 +455,13 @@ export class Client extends EventTarget {
 
   async #run() {
     while (!this.#isOver()) {
-      const began = Date.now();
+      const began = steadyMs();
       const error = await this.#connection();
       if (this.#isOver()) return;
       if (error.advice === "stop") return this.#finish("failed", error);
       if (this.#link) {
         this.#unconnected = null;
-        this.#failures = Date.now() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
+        this.#failures = steadyMs() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
         this.#link = null;
         this.#consumers.forEach((consumer) => consumer.detach());
       } else {
@@ -538,8 +538,9 @@ export class Client extends EventTarget {
       const given = await this.#askToken(this.#options.token);
       this.#token = (typeof given === "object" ? given?.token : given) ?? null;
       this.#expiry = given ? tokenExpiry(given) : Infinity;
-      const leftMs = this.#expiry - Date.now();
-      this.#refreshAt = this.#expiry - Math.min(this.limits.refreshAheadMs, leftMs / 2);
+      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
+      const usedMs = leftMs <= 0 ? this.limits.refreshRetryMs : leftMs - Math.min(this.limits.refreshAheadMs, leftMs / 2);
+      this.#refreshAt = steadyMs() + usedMs;
     }
     return this.#token;
   }
@@ -587,7 +588,7 @@ export class Client extends EventTarget {
   /** The one timer. A hidden tab is throttled to one a minute: all of this is then late, and nothing is wrong. */
   #tick = () => {
     if (this.#isOver()) return;
-    const now = Date.now();
+    const now = steadyMs();
     this.#link?.check(now);
     this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
@@ -608,7 +609,7 @@ export class Client extends EventTarget {
     try {
       await this.#link?.refresh(await this.#currentToken(true));
     } catch (error) {
-      this.#refreshAt = Math.min(this.#refreshAt, Date.now() + this.limits.refreshRetryMs);
+      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.limits.refreshRetryMs);
       this.#emit("problem", {error});
     }
   }
@@ -958,7 +959,7 @@ class Consumer {
     const isRead = cursor !== undefined && this.wire.group === undefined;
     if (isFull && isRead) return this.#leave(); // they come again
     if (isRead) this.cursor = cursor;
-    const now = Date.now();
+    const now = steadyMs();
     for (const fields of messages) {
       if (fields.ordering?.timestamp) this.#client.saw(fields.ordering.timestamp);
       const delivery = this.#read(fields, now);
@@ -1050,7 +1051,7 @@ class Consumer {
   async #follow(line) {
     const waiting = this.#lines.get(line);
     while (waiting.length) {
-      waiting.forEach((delivery) => (delivery.begunAt = Date.now())); // as long as the line moves, all of it is in work
+      waiting.forEach((delivery) => (delivery.begunAt = steadyMs())); // as long as the line moves, all of it is in work
       const delivery = waiting.shift();
       if (delivery.isLost) this.#held.delete(delivery.receipt);
       else await this.#run(delivery);
@@ -1201,7 +1202,7 @@ class Consumer {
     if (!link) throw disconnected("there is no connection now");
     const {results} = await link.settle("extend", this, [delivery.receipt], {visibility_timeout_ms: ms});
     if (results[0]?.ok) {
-      delivery.extendAt = Date.now() + Math.max(ms / 2, ms - this.visibilityMs / 2);
+      delivery.extendAt = steadyMs() + Math.max(ms / 2, ms - this.visibilityMs / 2);
       return;
     }
     this.lose([delivery]);
@@ -1374,7 +1375,7 @@ class Publisher {
       const bare = JSON.stringify({...given, ...encodeBody(body, given)});
       refuseUnfit(bare, body);
       this.#admit(bare);
-      const until = Date.now() + (timeoutMs ?? patienceMs);
+      const until = steadyMs() + (timeoutMs ?? patienceMs);
       const state = {number: null, isSent: false, isInFlight: false, isUncertain: false, isAdapted: false, refusal: null};
       const isAlone = idempotencyKey !== undefined; // a key is a whole frame's
       const own = {given, bare, idempotencyKey, trace, isAlone, text: null, timeoutMs, until, resolve, reject};
@@ -1425,7 +1426,7 @@ class Publisher {
   pump() {
     const link = this.#link();
     while (link && this.#frames < link.publishFrames && this.#inFlight < this.#limits.publishWindowMessages) {
-      const batch = this.#take(Date.now());
+      const batch = this.#take(steadyMs());
       if (!batch) return;
       this.#send(link, batch);
     }
@@ -1453,8 +1454,8 @@ class Publisher {
     this.#alarmAt = at;
     this.#alarm = setTimeout(() => {
       this.#alarmAt = Infinity;
-      this.check(Date.now());
-    }, Math.max(1, at - Date.now()));
+      this.check(steadyMs());
+    }, Math.max(1, at - steadyMs()));
     this.#alarm.unref?.();
   }
 
@@ -1508,7 +1509,7 @@ class Publisher {
     items.forEach((item) => this.#complete(queue, item));
     try {
       const {idempotencyKey, trace} = items[0];
-      const leftMs = items[0].timeoutMs && Math.max(1, Math.min(...items.map(({until}) => until)) - Date.now());
+      const leftMs = items[0].timeoutMs && Math.max(1, Math.min(...items.map(({until}) => until)) - steadyMs());
       const answer = await link.publish(queue, items.map(({text}) => text), {idempotencyKey, trace, leftMs});
       this.#numbering.learn(queue, items, answer);
       this.#answered(queue, items, answer.messages);
@@ -1578,13 +1579,13 @@ class Publisher {
     entry.items.sort((a, b) => a.place - b.place);
     if (!error) return;
     if (LEAVES_OPEN.has(error.code)) items.forEach((item) => (item.isUncertain = true));
-    const isOver = items.some(({timeoutMs, until}) => timeoutMs !== undefined && until <= Date.now());
+    const isOver = items.some(({timeoutMs, until}) => timeoutMs !== undefined && until <= steadyMs());
     if (error.code !== "disconnected") items.forEach((item) => (item.refusal = error));
     items.forEach((item) => this.#watch(item));
     if (error.code === "disconnected") return;
     this.#problem(error);
-    entry.pausedUntil = Date.now() + Math.max(error.retryAfterMs, this.#limits.backoffBaseMs);
-    if (isOver) this.check(Date.now());
+    entry.pausedUntil = steadyMs() + Math.max(error.retryAfterMs, this.#limits.backoffBaseMs);
+    if (isOver) this.check(steadyMs());
   }
 
   #reject(item, error) {
@@ -1780,7 +1781,7 @@ class Requests {
       return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests wait for their replies`));
     }
     const correlationId = `${this.#prefix}-${++this.#count}`;
-    const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: Date.now() + timeoutMs};
+    const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: steadyMs() + timeoutMs};
     const reply = new Promise((resolve, reject) => Object.assign(waiter, {resolve, reject}));
     this.#waiting.set(correlationId, waiter);
     const giveUp = () => waiter.reject(new RequestTimeout(queue, timeoutMs, waiter.isStored));
@@ -1806,7 +1807,7 @@ class Requests {
   async #send(correlationId, waiter, [queue, body, options]) {
     await this.#inbox(waiter.inbox);
     const isWanted = () => this.#waiting.get(correlationId) === waiter;
-    const leftMs = () => Math.min(TIMER_MS_MAX, Math.max(1, waiter.until - Date.now()));
+    const leftMs = () => Math.min(TIMER_MS_MAX, Math.max(1, waiter.until - steadyMs()));
     if (!isWanted()) return;
     try {
       await this.#publish(isWanted, leftMs, [queue, body, options]);
@@ -1902,7 +1903,7 @@ function unreadable(name, error) {
 /** One WebSocket carrying every verb as a frame of `pushq.v1.json`. */
 class SocketLink {
   #world; #socket; #open; #end; #isOver = false;
-  #requests = new Map(); #nextId = 1; #heardAt = Date.now(); #pingMs; #problem = null;
+  #requests = new Map(); #nextId = 1; #heardAt = steadyMs(); #pingMs; #problem = null;
   publishFrames = 16;
   isPaced = false;
   /** @type {string | null} */ session = null;
@@ -2015,7 +2016,7 @@ class SocketLink {
 
   #receive(text) {
     if (this.#isOver) return;
-    this.#heardAt = Date.now();
+    this.#heardAt = steadyMs();
     this.#world.trace("in", text);
     try {
       const frames = JSON.parse(text);
@@ -2241,7 +2242,7 @@ class FetchLink {
     for (;;) {
       flow.silentAt = Infinity; // our own slowness is not the server's silence
       await consumer.untilRoom();
-      flow.silentAt = Date.now() + 2 * limits.commentMs + limits.silenceGraceMs;
+      flow.silentAt = steadyMs() + 2 * limits.commentMs + limits.silenceGraceMs;
       const {value, done} = await reader.read().catch((error) => Promise.reject(disconnected(error.message)));
       if (done) throw disconnected("the stream ended");
       this.#events(flow, parser.push(decoder.decode(value, {stream: true})));
@@ -2504,6 +2505,15 @@ function edits(one, other) {
 }
 
 const path = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
+let setBackMs = 0, latestMs = 0;
+
+/** The time that waits and leases go by: a computer's clock that is set back must not make them last until it has caught up. */
+const steadyMs = () => {
+  const ms = Date.now() + setBackMs;
+  setBackMs += Math.max(0, latestMs - ms);
+  return (latestMs = Math.max(latestMs, ms));
+};
+
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Waits for `promise`, at most `ms`. */

@@ -298,3 +298,17 @@ test("a body that JSON would store as something else is refused before anything 
   assert.deepEqual(messages.slice(0, 5).map(({body}) => body), good.slice(0, 5));
   assert.deepEqual(messages.slice(5).map(({body_base64}) => body_base64), ["AQI=", "AQI=", "Ag==", "AQI="]);
 });
+
+test("a computer's clock that is set back holds up neither a pause nor a deadline", async (t) => {
+  const {pushq, sockets} = quickClient(t, {limits: {publishTimeoutMs: 200}});
+  const promise = pushq.publish("q", 1);
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("publish"));
+  refuse(socket, frame, {code: "overloaded", status: 503, retry_after_ms: 30});
+  await aMoment(5);
+  const now = Date.now;
+  t.mock.method(Date, "now", () => now() - 3_600_000);
+  await eventually(() => socket.frames("publish")[1]);
+  await assert.rejects(promise, {code: "timeout", message: /may be stored/});
+});

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 import {connect} from "../../push/js/pushq.js";
-import {entering, event, eventually, quickClient} from "./fakes.mjs";
+import {aMoment, entering, event, eventually, quickClient} from "./fakes.mjs";
 
 test("the first frame is connect with the token, over the JSON subprotocol, at /v1/ws", async (t) => {
   const {sockets} = quickClient(t, {token: async () => "secret"});
@@ -50,6 +50,15 @@ test("of a short token half the life is used, and a token that could not be had 
   assert.equal((await eventually(() => socket.last("refresh"))).token, "t3");
   const usedMs = Date.now() - began;
   assert.ok(usedMs >= 190, `${usedMs} ms`);
+});
+
+test("by a clock that is ahead a token is over when it comes, and is not asked for with each look", async (t) => {
+  let asked = 0;
+  const token = () => ({token: `t${(asked += 1)}`, expires_at: new Date(Date.now() - 60_000).toISOString()});
+  const {sockets} = quickClient(t, {token, limits: {refreshRetryMs: 60_000}});
+  (await eventually(() => sockets[0])).accept();
+  await aMoment(200); // ten looks at the clock
+  assert.equal(asked, 1);
 });
 
 test("a close code of the 45xx kind stops for good, with the server's reason", async (t) => {

@@ -139,6 +139,18 @@ test("extend asks for a lease of its own, which ours then does not shorten", asy
   finish();
 });
 
+test("leases are extended in time though the computer's clock is set back", async (t) => {
+  let finish;
+  const handler = () => new Promise((resolve) => (finish = resolve));
+  const {socket} = await subscribed(t, {credit: 1, visibilityTimeoutMs: 100}, handler);
+  deliver(socket, leased(1));
+  await eventually(() => finish);
+  const now = Date.now;
+  t.mock.method(Date, "now", () => now() - 3_600_000);
+  settle(socket, await eventually(() => socket.last("extend")));
+  finish();
+});
+
 test("an extension that came too late rejects, and the lease is told as lost", async (t) => {
   const errors = [];
   const handler = async (message) => {
