@@ -286,7 +286,7 @@ class Moves:
         if not all(former.is_settled for former in definition.former) or left != [NOTHING] * len(left):
             return MOVE_LOOK_SECONDS
         over_ms = min(_over_ms(definition, former) for former in definition.former)
-        return min(MOVE_REMEMBER_SECONDS, max(MOVE_LOOK_SECONDS, (over_ms - wall_clock_ms()) / 1000))
+        return min(MOVE_REMEMBER_SECONDS, max(MOVE_LOOK_SECONDS, (over_ms - self._store.steady_ms()) / 1000))
 
     async def _step(self, definition: QueueDefinition) -> None:
         steps = [partial(self._look_after, definition, former) for former in definition.former]
@@ -343,7 +343,7 @@ class Moves:
         if not left.unsettled and not former.is_settled:
             await self._store.ask(NoteSettled(*of, former.place))
             return
-        is_over = wall_clock_ms() > _over_ms(definition, former)
+        is_over = self._store.steady_ms() > _over_ms(definition, former)
         if former.is_settled and not (left.unsettled or left.beside) and is_over:
             await self._store.ask(ForgetPlace(*of, former.place))
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
@@ -375,5 +375,5 @@ def _owner(definition: QueueDefinition, slots: int) -> Whereabouts:
 
 
 def _over_ms(definition: QueueDefinition, former: FormerPlace) -> int:
-    """When a place may be forgotten that has nothing left but ids."""
+    """When a place may be forgotten that has nothing left but ids: by the clock of the shard with the definitions."""
     return former.left_at_ms + definition.config.dedupe_window_ms + MOVE_FORGET_MS

@@ -134,7 +134,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     check_numbers(known, is_alone=True)
     if (asked.lanes if asked.cluster else metadata.lane is not None) and not known.single_lane:
         check_has_lanes(asked.name, known.config)
-    return await _relocate(store, known, relocation.begin(to, store.node.clock_ms()))
+    return await _relocate(store, known, relocation.begin(to, store.node.steady_ms()))
 
 
 async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
@@ -149,7 +149,7 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
     if known.moving_to is not None:
         raise Conflict(f"queue {asked.name!r} moves to {known.moving_to} already; wait for it, or give that up")
     if next_give(wanted) is None:
-        return known if not known.goal else await _relocate(store, known, spread(goal, store.node.clock_ms()))
+        return known if not known.goal else await _relocate(store, known, spread(goal, store.node.steady_ms()))
     relocation.check_able(known, _others(store, known))
     open_now = {one.place for one in open_places(known)}
     check_numbers(known, sum(place not in open_now for place in goal), is_alone=len(open_now) == len(goal) == 1)
@@ -157,7 +157,7 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
         relocation.check_free(known, place)
         if (size.lanes if size.cluster else metadata.lane is not None) and not known.single_lane:
             check_has_lanes(asked.name, known.config)
-    return await _relocate(store, known, spread(goal, store.node.clock_ms()))
+    return await _relocate(store, known, spread(goal, store.node.steady_ms()))
 
 
 def _has_slots_to_settle(known: QueueDefinition) -> bool:
@@ -191,7 +191,7 @@ def _chosen(metadata: Metadata, known: QueueDefinition, size: ClusterSize) -> Wh
 
 async def _go_on(store: EmbeddedStore, asked: GoOnSpreading) -> QueueDefinition:
     known = _known(store, asked.tenant, asked.name)
-    return await _relocate(store, known, go_on(store.node.clock_ms()), version=asked.version)
+    return await _relocate(store, known, go_on(store.node.steady_ms()), version=asked.version)
 
 
 async def _give_up(store: EmbeddedStore, asked: GiveUpRelocation) -> QueueDefinition:
@@ -203,7 +203,7 @@ async def _arrive(store: EmbeddedStore, asked: Arrive) -> QueueDefinition:
     known = _known(store, asked.tenant, asked.name)
     if known.moving_to is not None and store.node.metadata.is_here(known, known.moving_to):
         await _clear(store, known)
-    return await _relocate(store, known, relocation.arrive(asked.end, store.node.clock_ms()), version=asked.version)
+    return await _relocate(store, known, relocation.arrive(asked.end, store.node.steady_ms()), version=asked.version)
 
 
 async def _settled(store: EmbeddedStore, asked: NoteSettled) -> QueueDefinition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -263,6 +264,26 @@ async def drained(queue: PlacedQueue, *bodies: bytes) -> None:
     taker = Taker(queue, len(bodies))  # type: ignore[arg-type]
     await eventually(lambda: sorted(taker.bodies) == sorted(bodies))
     assert all(await settle(queue, taker.receipts))
+
+
+async def test_a_gateway_whose_clock_is_ahead_forgets_no_place_whose_ids_may_come_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await make(store, "q", dedupe="id")
+    assert isinstance(queue, PlacedQueue)
+    placed_at(await publish(queue, b"1", ids=[b"one"]))
+    taker = Taker(queue, 1)  # type: ignore[arg-type]
+    await eventually(lambda: taker.bodies == [b"1"])
+    assert await settle(queue, taker.receipts) == [True]
+    await moved(store, "q", "eu")
+    said = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: said + 365 * 86_400_000_000_000)
+    await eventually(lambda: all(former.is_settled for former in definition(store, "q").former), "nothing is left")
+    await store.moves._step(definition(store, "q"))
+    assert definition(store, "q").former
+    again = await publish(queue, b"1", ids=[b"one"])
+    assert isinstance(again, Published) and isinstance((again.others or {}).get(0), Original), again
 
 
 async def test_a_companion_in_use_does_not_become_a_queue_of_its_own(world: World, forgetful: None) -> None:
