@@ -163,15 +163,19 @@ class Vault:
         now_ms = self._clock_ms()
         for definition in list(self.rows.queues.values()):
             current = self.of(definition).current
-            if definition.config.encrypted and current and now_ms - current.created_at_ms >= self._age_ms_max:
+            if definition.config.encrypted and current and self._is_old(current, now_ms):
                 self._wanted[definition.uid] = self.of(definition)
         wanted = list(self._wanted.values())
-        worn = [seal for seal in wanted if not _is_fresh(seal, now_ms - self._age_ms_max)]
+        worn = [seal for seal in wanted if not _is_fresh(seal, 0) or self._is_old(seal.current, now_ms)]
         await self.new_keys(worn)
         async with self._making:
             await self._reserve(seal for seal in wanted if seal not in worn)
         for seal in wanted:
             self._wanted.pop(seal.definition.uid, None)
+
+    def _is_old(self, cipher: BlockCipher | None, now_ms: int) -> bool:
+        """One made in a time to come is from a clock that was wrong: it would be used until then, and as long again."""
+        return cipher is not None and not -DAY_MS <= now_ms - cipher.created_at_ms < self._age_ms_max
 
     async def new_keys(self, seals: Iterable[QueueSeal], *, unless_since_ms: int | None = None) -> int:
         """Gives each queue a new key, which seals from then on. Returns how many were made.

@@ -354,6 +354,18 @@ async def test_a_key_that_is_old_or_has_sealed_enough_is_replaced_and_stays_for_
         await sealed.store.close()
 
 
+async def test_a_key_that_was_made_by_a_clock_years_ahead_is_replaced() -> None:
+    async with running(await opened_sealed()) as sealed:
+        queue = await made(sealed.store, "q")
+        seal = sealed.vault.of(queue.definition)
+        assert seal.current is not None
+        seal.current.created_at_ms += 365 * DAY_MS
+        sealed.vault._want(seal)
+        await eventually(lambda: len(seal.ciphers) == 2)
+        assert abs(seal.current.created_at_ms - sealed.vault._clock_ms()) < DAY_MS
+        await sealed.store.close()
+
+
 async def test_a_start_counts_as_many_blocks_as_a_key_may_have_sealed_before() -> None:
     sealed = await opened_sealed()
     await made(sealed.store, "q")
