@@ -280,7 +280,7 @@ class EmbeddedStore:
         """Removes the queue; what it holds, and for a while what is still published to it, goes to another one."""
         queue = self.here(tenant, name)
         self.node.metadata.find(tenant, target)
-        await self.node.queues.move(tenant, name, target, self.node.clock_ms() + MOVED_MS)
+        await self.node.queues.move(tenant, name, target, self.node.steady_ms() + MOVED_MS)
         queue.deleted = True
         self._forget(queue)
         return queue
@@ -303,7 +303,7 @@ class EmbeddedStore:
         try:
             return self.queue(tenant, name)
         except QueueNotFound:
-            target = self.node.metadata.forwarding(tenant, name, self.node.clock_ms())
+            target = self.node.metadata.forwarding(tenant, name, self.node.steady_ms())
             if target is None:
                 raise
             return Forward(name, self.queue(tenant, target))

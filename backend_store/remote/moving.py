@@ -203,7 +203,7 @@ class Moves:
         awaited = (
             one for one in store.metadata.moved.values() if (one.definition.tenant, one.target) == (tenant, name)
         )
-        if (source := next(awaited, None)) is not None and source.until_ms > wall_clock_ms():
+        if (source := next(awaited, None)) is not None and source.until_ms > self._store.steady_ms():
             raise Conflict(
                 f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a "
                 "week after that, and would not find it in another cluster"

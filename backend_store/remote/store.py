@@ -426,7 +426,7 @@ class RemoteBackends:
             self._keyring.expect(queue)
             return queue
         except QueueNotFound:
-            now_ms = wall_clock_ms()
+            now_ms = self.steady_ms()
             found = (home.moved.last(tenant, name, now_ms) for home in self.homes)
             moved = [one.definition for one in found if one is not None]
             if not moved:

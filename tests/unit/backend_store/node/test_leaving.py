@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,8 @@ from backend_store.client.peek import PeekFilter
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
 from backend_store.core.shelves import SCHEDULED
 from backend_store.model import Published, PushqError, QueueConfig, QueueFull
+from backend_store.node.node import Node
+from backend_store.storage.memory import MemoryEngine
 from tests.support.patience import eventually
 from tests.support.queues import column, draft
 from tests.support.stores import asked, died, drained, made, opened, published, receipts, reopened
@@ -185,3 +188,17 @@ async def test_a_publish_that_is_sent_on_is_answered_by_the_blocks_that_were_sto
     assert len(answer.counts) == len(answer.bases) > len(blocks) and sum(answer.counts) == 1000
     assert answer.others is not None and sorted(answer.others) == [*range(500, 1000)]
     assert {type(other) for other in answer.others.values()} == {QueueFull}
+
+
+async def test_what_is_sent_to_a_deleted_queue_goes_on_while_the_clock_is_days_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = EmbeddedStore(Node(MemoryEngine(), directory=None))
+    await store.node.start()
+    for name in ("old", "new"):
+        await made(store, name)
+    await store.move_queue("default", "old", "new")
+    said = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: said + 8 * 86_400_000_000_000)
+    assert store.target_of("default", "old").uid == store.queue("default", "new").uid
+    await store.close()
