@@ -32,6 +32,8 @@ class KeptSession(msgspec.Struct, frozen=True):
 class Kept(msgspec.Struct, frozen=True):
     leases: list[KeptLease]
     sessions: list[KeptSession]
+    at_ms: int = 0
+    """When it was written, by the clock of the deadlines; 0 from a version that did not say so."""
 
 
 class Detached:

@@ -205,7 +205,10 @@ class Node:
         row = self.engine.get(Table.META, KEPT)
         kept = msgspec.msgpack.decode(row, type=Kept) if row is not None else Kept([], [])
         holder = Detached()
+        back_ms = max(0, kept.at_ms - self.steady_ms())  # the clock is an earlier one: what was left is still left
         for lease in [*self._stored_leases(), *kept.leases]:
+            if back_ms:
+                lease = msgspec.structs.replace(lease, deadline_ms=lease.deadline_ms - back_ms)
             partition = self.queues.partitions.get(lease.uid)
             view = partition.find_view(lease.view) if partition is not None else None
             restored = view.restore(lease, holder) if view is not None else None
@@ -262,7 +265,7 @@ class Node:
             if lease.counts and not lease.number  # those with a number have a row of their own
         ]
         batch = Batch()
-        batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions)))
+        batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions, self.steady_ms())))
         return batch
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:

@@ -14,7 +14,8 @@ from backend_store.storage.memory import MemoryEngine
 from tests.support.asleep import Asleep
 from tests.support.patience import eventually
 from tests.support.queues import draft, drained, publish, queue, time_passes
-from tests.support.world import World
+from tests.support.stores import made, opened, published
+from tests.support.world import Consumer, World
 
 HOURS_MS = 5 * 3_600_000
 
@@ -150,3 +151,27 @@ async def test_what_came_due_while_the_machine_slept_is_ready_soon_after(monkeyp
     machine.sleep_s(600)
     await eventually(lambda: view.has_ready)
     await node.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("ordering", ["best_effort", "strict"])
+async def test_a_lease_lasts_as_long_as_it_had_left_after_a_clean_start_with_an_earlier_clock(
+    monkeypatch: pytest.MonkeyPatch, ordering: str
+) -> None:
+    """Of a machine without a battery it lasted for fifty years."""
+    engine = MemoryEngine()
+    store = await opened(engine)
+    queue = await made(store, "q", ordering=ordering)
+    await published(queue, draft("1"))
+    assert queue.take(1, Consumer(), 30_000) is not None
+    await store.close()
+    left = MemoryEngine()
+    left.disk_id, left._rows, left._keys = engine.disk_id, engine._rows, engine._keys
+    said = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: said() - HOURS_MS * 1_000_000)
+    again = await opened(left)
+    view = again.node.queues.of(again.queue("default", "q").definition).first.main
+    assert view is not None
+    [lease] = view.core.leases.values()
+    assert 0 < lease.deadline_ms - again.steady_ms() <= 30_000
+    await again.close()
