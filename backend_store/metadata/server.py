@@ -148,12 +148,12 @@ class _Peer:
                 await self._read(tasks)
         except* (ConnectionClosed, TimeoutError):
             pass  # it comes back by itself, and asks again
-        except* Unavailable as lost:
-            log.info("a watch ended", reason=str(lost.exceptions[0]))
         except* OtherVersion as strangers:
             for why in strangers.exceptions:
                 if isinstance(why, OtherVersion):
                     self._traffic.other_versions.refuse(why)
+        except* Unavailable as lost:
+            log.info("a watch ended", reason=str(lost.exceptions[0]))
         except* (msgspec.MsgspecError, InvalidRequest) as wrong:
             log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
         finally:

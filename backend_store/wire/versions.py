@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from backend_store.model import PushqError
+from backend_store.model import Unavailable
 from backend_store.wire.limits import STRANGERS_MAX
 
 OTHER_VERSION: Final = "other-version"
 """The code of a refusal: see `OtherVersion`."""
 
 
-class OtherVersion(PushqError):
+class OtherVersion(Unavailable):
     """The other side speaks another version. It may be upgraded and come again."""
 
     code = OTHER_VERSION
