@@ -12,7 +12,7 @@ from collections.abc import Set
 
 import structlog
 
-from backend_store.client import Store, Touches
+from backend_store.client import Store, Toucher, Touches
 from gateway.limits import STORED_LOOK_SECONDS, STORED_QUEUES_PER_TURN
 
 log = structlog.get_logger("pushq.tenants")
@@ -25,9 +25,10 @@ class StoredQuotas:
         self.looked_at = 0
         """Queues that were looked at, all in all."""
         self._store = store
-        self._touches: Touches | None = None
+        self._toucher: Toucher | None = None
         self._queues: dict[int, tuple[str, str, int]] = {}
         """By uid, of tenants with a quota: tenant, name, and what it held when it was looked at."""
+        self._uids: dict[tuple[str, str], int] = {}
         self._held: dict[str, int] = {}
         """By tenant: what its queues held together."""
 
@@ -56,14 +57,17 @@ class StoredQuotas:
 
     async def _look_at(self, tenants: Set[str]) -> dict[str, int]:
         """Bytes of each tenant's queues. Of a million queues a few are looked at in a turn of the loop."""
-        self._touches = self._touches or Touches(self._store)
-        touched = self._touches.take()
-        if touched is None or tenants != self._held.keys():
-            self._held, self._queues = dict.fromkeys(tenants, 0), {}
+        self._toucher = self._toucher or Toucher(self._store)
+        touches = self._toucher.take()
+        if touches is None or not self._toucher.is_prompt or tenants != self._held.keys():
+            self._held, self._queues, self._uids = dict.fromkeys(tenants, 0), {}, {}
             for tenant in tenants:
-                self._queues |= {one.uid: (tenant, one.name, 0) for one in self._store.metadata.of_tenant(tenant)}
-            touched = set(self._queues)
-        for number, uid in enumerate(touched & self._queues.keys()):
+                for one in self._store.metadata.of_tenant(tenant):
+                    self._meet(one.uid, tenant, one.name)
+            uids = set(self._queues)
+        else:
+            uids = self._redefined(touches) & self._queues.keys()
+        for number, uid in enumerate(uids):
             tenant, name, before = self._queues[uid]
             now = self._store.held_bytes(tenant, name)
             self._queues[uid] = tenant, name, now
@@ -72,3 +76,23 @@ class StoredQuotas:
             if number % STORED_QUEUES_PER_TURN == STORED_QUEUES_PER_TURN - 1:
                 await asyncio.sleep(0)
         return self._held
+
+    def _redefined(self, touches: Touches) -> set[int]:
+        """Forgets queues that were deleted. Returns what is to be looked at."""
+        uids = set(touches.uids)
+        for (tenant, name), definition in touches.defined.items():
+            if tenant not in self._held:
+                continue
+            known = self._uids.get((tenant, name))
+            if known is not None and (definition is None or definition.uid != known):
+                del self._uids[tenant, name]
+                self._held[tenant] -= self._queues.pop(known)[2]
+            if definition is not None:
+                uids.add(definition.uid)
+                if definition.uid not in self._queues:
+                    self._meet(definition.uid, tenant, name)
+        return uids
+
+    def _meet(self, uid: int, tenant: str, name: str) -> None:
+        self._queues[uid] = tenant, name, 0
+        self._uids[tenant, name] = uid

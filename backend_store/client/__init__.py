@@ -29,7 +29,7 @@ from backend_store.client.messages import (
     trace_context,
 )
 from backend_store.client.peek import check_cursor
-from backend_store.client.pulses import Pulse, Pulses, Touches, definitions, pulses_of
+from backend_store.client.pulses import Pulse, Pulses, Toucher, Touches, definitions, pulses_of
 from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
@@ -137,6 +137,7 @@ __all__ = [
     "Start",
     "StorageCorrupt",
     "Store",
+    "Toucher",
     "Touches",
     "StoredRotation",
     "StreamPart",

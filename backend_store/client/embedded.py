@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -135,6 +135,8 @@ class EmbeddedStore:
         self.load: Callable[[], Load] = Load
         """How full this process is, where somebody measures that."""
         self.duties = Duties(node.documents, lambda: node.steady_ms())
+        self.extras: dict[str, Any] = {}
+        """Room for what a service keeps for the whole store."""
 
     @property
     def steady_ms(self) -> Callable[[], int]:

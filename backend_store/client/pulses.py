@@ -6,7 +6,7 @@ consumers change beside it, and they are plain numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from backend_store.client.embedded import EmbeddedStore
@@ -15,7 +15,7 @@ from backend_store.core.policy import Reason
 from backend_store.core.records import PartitionState
 from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.core.work import WorkView
-from backend_store.metadata.changes import Moment
+from backend_store.metadata.recent import Recent
 from backend_store.model import QueueDefinition, QueueNotFound
 from backend_store.node.partition import Partition
 
@@ -101,7 +101,7 @@ class Pulses:
             stats.in_flight,
             stats.delayed,
             stats.dead,
-            queue._partitions.steady_ms() - stats.oldest_age_ms if stats.oldest_age_ms else 0,
+            min((partition.steady_of(oldest) for partition, oldest in self._oldest()), default=0),
             stats.consumers,
             stats.published_total,
             stats.acked_total,
@@ -109,12 +109,28 @@ class Pulses:
             sum(ended.get(reason, 0) for reason in _DEAD_LETTERS),
         )
 
+    def _oldest(self) -> Iterator[tuple[Partition, int]]:
+        """When the oldest message of each partition that has one came, by the clock of its log."""
+        for partition in self.queue._partitions.all:
+            if partition.state.live and (oldest := partition.oldest(VIEW_MAIN)) is not None:
+                yield partition, oldest
+
+
+class MetadataElsewhere(Protocol):
+    @property
+    def queues(self) -> Mapping[tuple[str, str], QueueDefinition]: ...
+    @property
+    def queues_changed(self) -> Recent[tuple[str, str]]: ...
+
 
 class PulsesElsewhere(Protocol):
     """A store whose queues are in another process."""
 
+    @property
+    def metadata(self) -> MetadataElsewhere: ...
     def all_definitions(self) -> list[QueueDefinition]: ...
     def pulses_of(self, definition: QueueDefinition) -> Any: ...
+    def listen_pulses(self) -> Callable[[], set[int]]: ...
 
 
 def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]:
@@ -124,30 +140,48 @@ def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]
     return list(store.node.metadata.queues.values())
 
 
-class Touches:
-    """Tells which queues something happened to; of queues in another process it cannot say."""
+class Touches(NamedTuple):
+    """The queues that something happened to for a while."""
+
+    uids: set[int]
+    defined: dict[tuple[str, str], QueueDefinition | None]
+    """By tenant and name, those that were made, changed or deleted; None where there is none of that name now."""
+
+
+class Toucher:
+    """Tells which queues something happened to. Of queues in another process it knows what their pulses tell."""
 
     def __init__(self, store: EmbeddedStore | PulsesElsewhere):
-        self._node = store.node if isinstance(store, EmbeddedStore) else None
-        self._take: Callable[[], set[Partition]] | None = None
-        self._defined: Moment | None = None
+        self.is_prompt = isinstance(store, EmbeddedStore)
+        """Else it hears of what happens a moment later."""
+        self._store = store
+        self._take: Callable[[], set[int]] | None = None
+        self._defined = 0
 
-    def take(self) -> set[int] | None:
-        """Uids of those since the last time. None: all of them are to be looked at, for it is the first time, or queues
-        were defined, changed or deleted, or it is not known.
+    def take(self) -> Touches | None:
+        """Those since the last time. None: all of them are to be looked at, for it is the first time, or so many were
+        defined that it is not known which.
         """
-        if self._node is None:
-            return None
+        rows, changed = self._rows()
+        names = changed.since(self._defined) if self._take is not None else None
+        self._defined = changed.version
         if self._take is None:
             # Not before somebody looks: what nobody takes would only gather.
-            self._take = self._node.touched.listen()
-        touched, changes = self._take(), self._node.metadata.changes
-        before, self._defined = self._defined, changes.now
-        news = changes.since(before)
-        is_known = before is not None and not news.is_reset and news.now == self._defined
-        if not is_known or any(change.subject == "queue" for change in news.changes):
-            return None
-        return {partition.title.uid for partition in touched}
+            self._take = self._listen()
+        uids = self._take()
+        return Touches(uids, {name: rows.get(name) for name in names}) if names is not None else None
+
+    def _rows(self) -> tuple[Mapping[tuple[str, str], QueueDefinition], Recent[tuple[str, str]]]:
+        if isinstance(self._store, EmbeddedStore):
+            rows = self._store.node.metadata.queues
+            return rows, rows.recent
+        return self._store.metadata.queues, self._store.metadata.queues_changed
+
+    def _listen(self) -> Callable[[], set[int]]:
+        if not isinstance(self._store, EmbeddedStore):
+            return self._store.listen_pulses()
+        touched = self._store.node.touched.listen()
+        return lambda: {partition.title.uid for partition in touched()}
 
 
 def pulses_of(store: EmbeddedStore | PulsesElsewhere, definition: QueueDefinition) -> Pulses | None:

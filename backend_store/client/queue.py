@@ -126,6 +126,10 @@ class EmbeddedQueue:
     @consumers.setter
     def consumers(self, count: int) -> None:
         self._consumers = count
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed that no commit tells of: who watches looks at it."""
         self._node.touched.add(self._partitions.first)
 
     def _changed(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 
-from backend_store.metadata.recent import Rows
+from backend_store.metadata.recent import Recent, Rows
 from backend_store.model import QueueDefinition
 
 QueueName = tuple[str, str]
@@ -44,6 +44,8 @@ class QueueRows(Rows[QueueName, QueueDefinition]):
         self._uids = [uid for uid, _ in numbered]
         self._names = [name for _, name in numbered]
         """In the order of the numbers."""
+        self.uids: Recent[int] = Recent()
+        """Numbers of queues that came, changed or went lately, each with a version of its own."""
 
     def __setitem__(self, name: QueueName, definition: QueueDefinition) -> None:
         before = self.get(name)
@@ -55,6 +57,7 @@ class QueueRows(Rows[QueueName, QueueDefinition]):
             at = bisect_left(self._uids, definition.uid)
             self._uids.insert(at, definition.uid)
             self._names.insert(at, name)
+        self.uids.note((definition.uid,))
         super().__setitem__(name, definition)
 
     def __delitem__(self, name: QueueName) -> None:
@@ -70,6 +73,7 @@ class QueueRows(Rows[QueueName, QueueDefinition]):
         at = bisect_left(self._uids, uid)
         assert self._uids[at] == uid, "each queue is listed"
         del self._uids[at], self._names[at]
+        self.uids.note((uid,))
 
     def of(self, uid: int) -> QueueDefinition | None:
         at = bisect_left(self._uids, uid)

@@ -19,6 +19,8 @@ class Recent(Generic[Name]):
     def __init__(self) -> None:
         self.version = 0
         """Grows with each change."""
+        self.more = 0
+        """So many are remembered beyond `ROW_CHANGES_KEPT_MAX`."""
         self._changed: OrderedDict[Name, int] = OrderedDict()
         """The last change is at the end."""
         self._from = 0
@@ -27,12 +29,16 @@ class Recent(Generic[Name]):
     def note(self, names: Iterable[Name]) -> None:
         """These have changed, in one version."""
         # Before they come in: whoever hears of each change hears of this one, however much it is.
-        while len(self._changed) > ROW_CHANGES_KEPT_MAX:
+        while len(self._changed) > ROW_CHANGES_KEPT_MAX + self.more:
             _, self._from = self._changed.popitem(last=False)
         self.version += 1
         for name in names:
             self._changed[name] = self.version
             self._changed.move_to_end(name)
+
+    def version_of(self, name: Name) -> int:
+        """Of a name that has changed lately."""
+        return self._changed[name]
 
     def since(self, version: int) -> list[Name] | None:
         """What has changed after that version, the last at the end; None where so much has that this is not known any
@@ -42,6 +48,14 @@ class Recent(Generic[Name]):
         found = [name for name, _ in takewhile(lambda one: one[1] > version, reversed(self._changed.items()))]
         found.reverse()
         return found
+
+    def page(self, version: int, count: int) -> tuple[list[Name], int] | None:
+        """As `since`, so many at most, where each change had a version of its own; and the version as of which that is
+        all."""
+        found = self.since(version)
+        if found is None or len(found) <= count:
+            return None if found is None else (found, self.version)
+        return found[:count], self._changed[found[count - 1]]
 
 
 class Rows(dict[Name, Row]):

@@ -28,6 +28,7 @@ from backend_store.node.partition import Partition, Surroundings
 from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state, stage_state, state_key
 from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
+from backend_store.node.touched import Touched
 from backend_store.node.transfer import Timers, Transfer
 from backend_store.storage.engine import Batch, Table
 
@@ -45,6 +46,7 @@ class Host(Surroundings, Timers, Protocol):
     """Where the numbers of leases begin, since this start."""
     epoch: Epoch
     """In which logs go on at least."""
+    touched: Touched[Partition]
 
     def arm(self, partition: Partition, deadline_ms: int) -> None:
         """Has the partition's `tick` called at that time."""
@@ -239,6 +241,7 @@ class Queues:
                 queue.add(partition)
         align(queue)
         queue.heed(after)
+        self._node.touched.add(queue.first)
         self._watch_slots(queue).wake()
 
     async def retired(self, queue: Partitions, partition: Partition) -> None:
@@ -250,6 +253,7 @@ class Queues:
         if partition.is_gone:
             return  # its queue was deleted meanwhile: that is somebody else's business
         queue.remove(partition.index)
+        self._node.touched.add(queue.first)
         self._forget(partition)
         partition.has_retired = True
         partition.close()  # its next life has the same rows: nothing of this one may write any more

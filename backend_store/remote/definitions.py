@@ -15,6 +15,7 @@ from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.queue_rows import NamesByTenant
+from backend_store.metadata.recent import Recent
 from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.spread import Spread
@@ -86,6 +87,8 @@ class RemoteDefinitions:
         self._ask = ask
         self._moved = moved
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
+        self.queues_changed: Recent[tuple[str, str]] = Recent()
+        """Names of those that came, changed or went lately."""
         self._by_tenant = NamesByTenant()
         self.keys: dict[str, ApiKey] = {}
         self.keys_used: dict[str, int] = {}
@@ -113,6 +116,7 @@ class RemoteDefinitions:
         news.keys_gone += untold(keys, (key.id for key in news.keys), is_last)
         news.tenants_gone += untold(tenants, (tenant.name for tenant in news.tenants), is_last)
         news.data_keys_gone += untold(data_keys, (key.id for key in news.data_keys), is_last)
+        self.queues_changed.note((*((one.tenant, one.name) for one in news.queues), *news.queues_gone))
         for queue in news.queues:
             name = queue.tenant, queue.name
             before = self.queues.get(name)

@@ -1,9 +1,12 @@
-"""Pulses of queues that are elsewhere: a page of them at a time is asked for, and what came last is what there is."""
+"""Pulses of queues that are elsewhere: what happened since the last time is asked for, and what came last is what there
+is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,16 +14,18 @@ import msgspec
 
 from backend_store.client.pulses import Pulse
 from backend_store.model import ClusterAway, PushqError, QueueDefinition, QueueNotFound
+from backend_store.node.touched import Touched
 from backend_store.remote.limits import PULSES_FRESH_SECONDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.service.limits import PULSES_PER_ASK_MAX
-from backend_store.service.operations import TakePulses
+from backend_store.service.pulses import AsOf, PulseNews, PulseRow, TakePulses
 
 if TYPE_CHECKING:
     from backend_store.remote.home import Home
     from backend_store.remote.store import RemoteBackends
 
-_pulses = msgspec.msgpack.Decoder(list[tuple[int, Pulse]]).decode
+_news = msgspec.msgpack.Decoder(list[PulseRow] | PulseNews).decode
+_rows = msgspec.msgpack.Decoder(list[PulseRow]).decode
 
 
 class RemotePulses:
@@ -49,16 +54,33 @@ class RemotePulses:
         return self._last
 
 
+class _Told:
+    """What one shard told of its queues."""
+
+    def __init__(self) -> None:
+        self.since = AsOf()
+        """As of when."""
+        self.pulses: dict[int, Pulse] = {}
+        """By the shard's own clock."""
+        self.ahead_ms = 0
+        """Of that clock, before the one of `steady_ms`."""
+
+
 class PulseBook:
-    """The last pulses of all queues, by uid. Asking for one has all of them asked for, where they are old."""
+    """The last pulses of all queues, by uid. Asking for one has those asked for that something happened to, where they
+    are old."""
 
     def __init__(self, store: RemoteBackends):
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pulses: dict[int, Pulse] = {}
-        self._of_home: dict[Home, dict[int, Pulse]] = {}
+        self._told: dict[Home, _Told] = {}
+        self._changed: set[int] = set()
+        """Uids of which something was told that is not added up yet."""
         self._at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
+        self._touched: Touched[int] = Touched(tuple)
+        """Uids."""
 
     def of(self, definition: QueueDefinition) -> RemotePulses | None:
         """None for a queue that is gone, and until its first pulse is here."""
@@ -67,54 +89,110 @@ class PulseBook:
             return None
         try:
             return RemotePulses(self, self._store.here(definition.tenant, definition.name), told)
-        except (QueueNotFound, ClusterAway):
+        except QueueNotFound:
+            return None
+        except ClusterAway:
+            self.touch(definition.uid)  # it is looked at again
             return None
 
     def last(self, uid: int) -> Pulse | None:
+        self._refresh()
+        return self._pulses.get(uid)
+
+    def listen(self) -> Callable[[], set[int]]:
+        """What gives the uids of queues whose pulse may be another one since it was called before."""
+        heard = self._touched.listen()
+
+        def take() -> set[int]:
+            self._refresh()
+            return heard()
+
+        return take
+
+    def touch(self, uid: int) -> None:
+        """Something changed that its pulse does not tell of, or not yet."""
+        self._touched.add(uid)
+
+    def _refresh(self) -> None:
         is_old = self._loop.time() >= self._at + PULSES_FRESH_SECONDS
         if is_old and (self._asking is None or self._asking.done()):
             self._asking = self._store.background(self._ask())
-        return self._pulses.get(uid)
 
     async def _ask(self) -> None:
+        homes = self._store.homes
+        for home in self._told.keys() - set(homes):
+            self._changed.update(self._told.pop(home).pulses)
         try:
-            pages = await asyncio.gather(*map(self._ask_of, self._store.homes))
+            await asyncio.gather(*map(self._ask_of, homes))
         finally:
             self._at = self._loop.time()
-        before = self._pulses
-        found: dict[int, Pulse] = {}
-        async for some in _portions(row for page in pages for row in page.items()):
-            found.update((uid, _both(found[uid], pulse) if uid in found else pulse) for uid, pulse in some)  # two lanes
-        kept: dict[int, Pulse] = {}
-        async for some in _portions(found.items()):
-            kept.update((uid, known if (known := before.get(uid)) == one else one) for uid, one in some)
-        self._pulses = kept
+        # With others' turns between: those of very many queues must hold nobody up.
+        while some := list(islice(self._changed, PULSES_PER_ASK_MAX)):
+            for uid in some:
+                self._add_up(uid)
+            self._changed.difference_update(some)
+            await asyncio.sleep(0)
 
-    async def _ask_of(self, home: Home) -> dict[int, Pulse]:
-        """Of one shard, by the clock of `steady_ms`; while nobody leads that, what was known last stays."""
-        if not home.is_ours:
-            return {}  # another home cluster's queues have numbers that ours have, too
-        found: dict[int, Pulse] = {}
-        after = 0
-        try:
+    async def _ask_of(self, home: Home) -> None:
+        """Takes over what one shard tells; while nobody leads that, what was known last stays."""
+        told = self._told.setdefault(home, _Told())
+        if not home.is_ours:  # another home cluster's queues have numbers that ours have, too
+            self._changed.update(told.pulses)
+            self._told[home] = _Told()
+            return
+        ahead_ms = home.skew_ms - self._store.first.skew_ms
+        if ahead_ms != told.ahead_ms:
+            self._changed.update(told.pulses)
+            told.ahead_ms = ahead_ms
+        with suppress(PushqError):
             while True:
-                page = _pulses(await home.ask(TakePulses(after), may_repeat=True))
-                ahead_ms = home.skew_ms - self._store.first.skew_ms
-                found.update((uid, _earlier(pulse, ahead_ms)) for uid, pulse in page)
-                if len(page) < PULSES_PER_ASK_MAX:
-                    self._of_home[home] = found
-                    return found
-                after = page[-1][0]
-        except PushqError:
-            return self._of_home.get(home, {})
+                news = _news(await home.ask(TakePulses(since=told.since), may_repeat=True))
+                if not isinstance(news, PulseNews):
+                    await self._take_all(home, told, news)
+                    return
+                if news.is_reset:
+                    await self._take_all(home, told, await _page(home, 0))
+                    told.since = news.now
+                    return
+                self._take(told, news)
+                if news.is_last:
+                    return
+
+    def _take(self, told: _Told, news: PulseNews) -> None:
+        told.since = news.now
+        told.pulses.update(news.pulses)
+        self._changed.update(uid for uid, _ in news.pulses)
+        for uid in news.gone:
+            told.pulses.pop(uid, None)
+            self._changed.add(uid)
+
+    async def _take_all(self, home: Home, told: _Told, page: list[PulseRow]) -> None:
+        """`page`: the first one."""
+        found = dict(page)
+        while len(page) >= PULSES_PER_ASK_MAX:
+            page = await _page(home, page[-1][0])
+            found.update(page)
+        self._changed.update(told.pulses, found)
+        told.pulses = found
+
+    def _add_up(self, uid: int) -> None:
+        """Of a queue that has lanes, or lies in several places, what all of them say."""
+        found: Pulse | None = None
+        for told in self._told.values():
+            if (pulse := told.pulses.get(uid)) is not None:
+                here = _earlier(pulse, told.ahead_ms)
+                found = here if found is None else _both(found, here)
+        if found is None:
+            if self._pulses.pop(uid, None) is not None:
+                self._touched.add(uid)
+        else:
+            if found != self._pulses.get(uid):
+                self._pulses[uid] = found
+            self._touched.add(uid)  # what is beside its pulse may be different
 
 
-async def _portions(rows: Iterable[tuple[int, Pulse]]) -> AsyncIterator[list[tuple[int, Pulse]]]:
-    """As many as one page has, with others' turns between: those of very many queues must hold nobody up."""
-    rest = iter(rows)
-    while some := list(islice(rest, PULSES_PER_ASK_MAX)):
-        yield some
-        await asyncio.sleep(0)
+async def _page(home: Home, after: int) -> list[PulseRow]:
+    return _rows(await home.ask(TakePulses(after), may_repeat=True))
 
 
 def _earlier(pulse: Pulse, ahead_ms: int) -> Pulse:

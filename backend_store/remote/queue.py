@@ -110,7 +110,7 @@ class RemoteQueue(Redriving, Ranges):
         self.is_companion = is_companion
         self.place_there = Place(definition.tenant, definition.name, definition.uid)
         self.stock = Stock()
-        self.consumers = 0
+        self._consumers = 0
         self.deleted = False
         self.companions: list[RemoteQueue] = []
         self.purges: dict[str, Purge] = {}
@@ -170,6 +170,16 @@ class RemoteQueue(Redriving, Ranges):
     @property
     def config(self) -> QueueConfig:
         return self.definition.config
+
+    @property
+    def consumers(self) -> int:
+        """How many here want its messages."""
+        return self._consumers
+
+    @consumers.setter
+    def consumers(self, count: int) -> None:
+        self._consumers = count
+        self._store.touch(self.uid)
 
     @property
     def gone(self) -> PushqError:

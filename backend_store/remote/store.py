@@ -291,6 +291,14 @@ class RemoteBackends:
         """The same as numbers alone: of 100,000 queues nobody wants a queue for each."""
         return self._pulses.last(definition.uid)
 
+    def listen_pulses(self) -> Callable[[], set[int]]:
+        """What gives the uids of queues that something happened to since it was called before."""
+        return self._pulses.listen()
+
+    def touch(self, uid: int) -> None:
+        """Something happened to a queue that its numbers do not tell of, or not yet."""
+        self._pulses.touch(uid)
+
     def queues(self) -> list[RemoteQueue]:
         """Companions and groups among them."""
         groups = [group for queue in self._queues.values() for group in queue.groups.values()]

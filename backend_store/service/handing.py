@@ -137,6 +137,7 @@ class Counter:
         if not grant.in_ring:
             grant.in_ring = True
             self._ring.append(grant)
+            self.queue.touch()
         self.dispatch()
         if grant.in_ring and grant.wants() > 0 and not (grant.pending or self.queue.is_looking):
             grant.visitor.idle(grant)
@@ -145,6 +146,7 @@ class Counter:
         if grant.in_ring:
             grant.in_ring = False
             self._ring.remove(grant)
+            self.queue.touch()
             self._count()
 
     def _count(self) -> None:
@@ -170,6 +172,7 @@ class Counter:
             if wanted <= 0:
                 ring.popleft()
                 grant.in_ring = False
+                queue.touch()
                 continue
             lease = queue.take(min(wanted, share, grant.most), grant, grant.visibility_ms)
             if lease is None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.client.pulses import Pulse, Pulses
 from backend_store.client.queue import SettledAndPublished
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
@@ -19,6 +18,7 @@ from backend_store.service import (
     defining,
     groups,
     peeks,
+    pulses,
     ranges,
     recalling,
     redrives,
@@ -28,7 +28,6 @@ from backend_store.service import (
     tickets,
 )
 from backend_store.service.asked import Asked, AtPlace, queue_at
-from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
 
 
@@ -114,12 +113,6 @@ class TakeDuty(Asked, frozen=True):
     hold_ms: int
 
 
-class TakePulses(Asked, frozen=True):
-    """Of queues with uids above `after`, in their order, `PULSES_PER_ASK_MAX` at most."""
-
-    after: int
-
-
 class Totals(Asked, frozen=True):
     """What the ledger counted."""
 
@@ -167,7 +160,7 @@ Operation = (
     | SettleAndPublish
     | WriteDocuments
     | TakeDuty
-    | TakePulses
+    | pulses.TakePulses
     | Totals
     | redrives.CountLetters
     | redrives.StartRedrive
@@ -285,19 +278,6 @@ async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
     return duty
 
 
-async def _take_pulses(store: EmbeddedStore, asked: TakePulses) -> list[tuple[int, Pulse]]:
-    found = []
-    for definition in store.node.metadata.queues.after(asked.after, PULSES_PER_ASK_MAX):
-        queue = store.here(definition.tenant, definition.name)
-        pulses = queue.extras.get("pulses")
-        if pulses is None:
-            pulses = queue.extras["pulses"] = Pulses(queue)
-        counters = [one.extras.get("counter") for one in (queue, *queue.groups.values())]
-        waiting = sum(counter.gateways_waiting for counter in counters if counter is not None)
-        found.append((definition.uid, pulses.take()._replace(consumers=waiting)))
-    return found
-
-
 class Partly(msgspec.Struct, frozen=True):
     """What is answered to `Totals` in the place of a list where some rows do not read."""
 
@@ -327,12 +307,12 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     SettleAndPublish: _settle_and_publish,
     WriteDocuments: _write_documents,
     TakeDuty: _take_duty,
-    TakePulses: _take_pulses,
     Totals: _totals,
     **defining.HANDLERS,
     **relocating.HANDLERS,
     **recalling.HANDLERS,
     **peeks.HANDLERS,
+    **pulses.HANDLERS,
     **redrives.HANDLERS,
     **groups.HANDLERS,
     **ranges.HANDLERS,

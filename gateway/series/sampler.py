@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from backend_store.client import Store, Touches, definitions, pulses_of
+from backend_store.client import Store, Toucher, Touches, definitions, pulses_of
 from backend_store.model import QueueDefinition, Unavailable
 from gateway.loop_lag import LoopLag
 from gateway.memory import used_bytes
@@ -61,7 +61,10 @@ class Sampler:
         self._commits = (0, 0.0)
         self._delivered = 0
         self._at = 0.0
-        self._touches = Touches(store)
+        self._toucher = Toucher(store)
+        self._unmet: dict[int, QueueDefinition] = {}
+        """By uid: those whose numbers are not here yet."""
+        self._unmet_uids: dict[tuple[str, str], int] = {}
         self._due: set[Watched] = set()
         """Those that something was seen to happen to since rows were last written."""
         self._restored: dict[int, Packed] = {}
@@ -127,14 +130,14 @@ class Sampler:
         now_ms = self._clock_ms()
         keeps = self.book.is_due(now_ms)
         began = time.thread_time()
-        touched = self._touches.take()
-        for some in _portions(self._some(touched), QUEUES_PER_TURN_MAX):
+        touches = self._toucher.take()
+        for some in _portions(self._some(touches), QUEUES_PER_TURN_MAX):
             for one in some:
                 self._see(one, now_ms)
             self.seconds += time.thread_time() - began
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
             began = time.thread_time()
-        if touched is None:
+        if touches is None:
             self._forget_deleted()
         if keeps:
             await self._write(now_ms)
@@ -146,10 +149,35 @@ class Sampler:
         for tell in self.after:
             await tell(now_ms)
 
-    def _some(self, touched: set[int] | None) -> Sequence[QueueDefinition]:
-        if touched is None:
+    def _some(self, touches: Touches | None) -> Sequence[QueueDefinition]:
+        """Those to be looked at, without what was deleted."""
+        if touches is None:
+            for watched in self.book.watched.values():
+                watched.is_seen = False
+            self._unmet, self._unmet_uids = {}, {}
             return definitions(self._store)
-        return [watched.definition for uid in touched if (watched := self.book.watched.get(uid)) is not None]
+        for name, definition in touches.defined.items():
+            self._redefined(name, definition)
+        found: dict[int, QueueDefinition] = {}
+        for uid in touches.uids:
+            known = self.book.watched.get(uid)
+            definition = known.definition if known is not None else self._unmet.get(uid)
+            if definition is not None:
+                found[uid] = definition
+        found.update((one.uid, one) for one in touches.defined.values() if one is not None)
+        return list(found.values())
+
+    def _redefined(self, name: tuple[str, str], definition: QueueDefinition | None) -> None:
+        """A queue was made, changed or deleted."""
+        uid = self.book.names.get(name)
+        if uid is not None and (definition is None or definition.uid != uid):
+            self._forget(uid)
+        if (unmet := self._unmet_uids.pop(name, None)) is not None:
+            del self._unmet[unmet]
+
+    def _forget(self, uid: int) -> None:
+        self._due.discard(self.book.watched[uid])
+        self.book.forget(uid)
 
     async def _write(self, now_ms: int) -> None:
         due, self._due = list(self._due), set()
@@ -172,7 +200,11 @@ class Sampler:
             return
         pulses = pulses_of(self._store, definition)
         if pulses is None:
+            self._unmet[definition.uid] = definition
+            self._unmet_uids[definition.tenant, definition.name] = definition.uid
             return
+        if self._unmet.pop(definition.uid, None) is not None:
+            del self._unmet_uids[definition.tenant, definition.name]
         pulse = pulses.take()
         watched = Watched(definition, pulses, pulse, pulse)
         if self.book.met(watched, self._restored.pop(definition.uid, None), now_ms, self._store.steady_ms()):
@@ -181,9 +213,7 @@ class Sampler:
     def _forget_deleted(self) -> None:
         for uid, watched in list(self.book.watched.items()):
             if not watched.is_seen:
-                self.book.forget(uid)
-                self._due.discard(watched)
-            watched.is_seen = False
+                self._forget(uid)
         if self._restored:
             there = {definition.uid for definition in definitions(self._store)}
             self._restored = {uid: small for uid, small in self._restored.items() if uid in there}

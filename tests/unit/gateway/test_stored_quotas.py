@@ -95,3 +95,26 @@ async def test_the_desk_takes_no_publish_of_a_full_tenant_and_all_else(store: St
     assert desk.publish_with_ack(principals["default"], "q").name == "q"
     assert desk.publish_to(principals["default"], "q").name == "q"
     assert desk.queue(principals["acme"], "q", "consume").name == "q"
+
+
+async def test_a_queue_that_is_made_or_deleted_has_no_others_added_up_again(store: Store) -> None:
+    """Of 100,000 queues of one tenant each was, with every one that was made."""
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=3_000))
+    stored = StoredQuotas(store)
+    queues = [(await store.create_queue("acme", f"q{number}", QueueConfig()))[0] for number in range(30)]
+    await published(queues[0], *[MESSAGE] * 4)
+    await stored.look()
+    assert set(stored.full) == {"acme"}
+    looked_at = stored.looked_at
+    await store.create_queue("acme", "new", QueueConfig())
+    await store.create_queue("default", "other", QueueConfig())
+    await store.delete_queue("acme", "q0")
+    await stored.look()
+    assert stored.looked_at - looked_at <= 2 and stored.full == {}
+    await published(store.queue("acme", "new"), *[MESSAGE] * 4)
+    await stored.look()
+    assert set(stored.full) == {"acme"}
+    await store.delete_queue("acme", "new")
+    await store.create_queue("acme", "new", QueueConfig())
+    await stored.look()
+    assert stored.full == {}

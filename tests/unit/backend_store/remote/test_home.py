@@ -27,6 +27,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions
 from backend_store.service.groups import Opened
+from backend_store.service.pulses import AsOf, PulseNews, TakePulses
 from backend_store.wire.store_frames import (
     Defined,
     Ended,
@@ -216,12 +217,15 @@ async def test_pulses_of_many_queues_are_taken_over_bit_by_bit(
     """A gateway with series once stood still for a moment every other second."""
     monkeypatch.setattr(pulses, "PULSES_PER_ASK_MAX", 10)
     book, pulse = PulseBook(store), Pulse(1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    answers = [dict.fromkeys(range(100), pulse), {uid: pulse._replace(ready=uid) for uid in range(100)}]
+    answers = [dict.fromkeys(range(1, 101), pulse), {uid: pulse._replace(ready=uid) for uid in range(1, 101)}]
 
-    async def answered(home: Home) -> dict[int, Pulse]:
-        return dict(answers[0])
+    async def answered(home: Home, operation: TakePulses, **_: Any) -> msgspec.Raw:
+        if operation.since is not None:
+            return raw(PulseNews(AsOf("era", 1), is_reset=True))
+        return raw([(uid, pulse) for uid, pulse in answers[0].items() if uid > operation.after][:10])
 
-    monkeypatch.setattr(book, "_ask_of", answered)
+    monkeypatch.setattr(Home, "ask", answered)
+    monkeypatch.setattr(store.first.adopted, "is_ours", True)
     turns, is_over = 0, False
 
     async def count() -> None:
@@ -238,7 +242,7 @@ async def test_pulses_of_many_queues_are_taken_over_bit_by_bit(
     await book._ask()
     is_over = True
     await counting
-    assert [one.ready for one in book._pulses.values()] == list(range(100))
+    assert [one.ready for one in book._pulses.values()] == list(range(1, 101))
     assert book._pulses[1] is before[1], "what is the same stays the same"
 
 

@@ -13,7 +13,8 @@ from backend_store.metadata.local import LocalMetadata
 from backend_store.metadata.recent import Rows
 from backend_store.model import Conflict, QueueConfig
 from backend_store.service.defining import DropQueues, GoneQueues
-from backend_store.service.operations import PULSES_PER_ASK_MAX, TakePulses, perform
+from backend_store.service.operations import perform
+from backend_store.service.pulses import PULSES_PER_ASK_MAX, TakePulses
 from backend_store.service.relocating import _others
 from tests.support.stores import made, opened
 
@@ -43,7 +44,7 @@ def _refused(rows: Any) -> Any:
 
 async def test_a_page_of_pulses(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 100,000 queues that was 200 looks at all of them, every other second, for each gateway with series."""
-    monkeypatch.setattr("backend_store.service.operations.PULSES_PER_ASK_MAX", 8)
+    monkeypatch.setattr("backend_store.service.pulses.PULSES_PER_ASK_MAX", 8)
     assert PULSES_PER_ASK_MAX > 8
     found: list[int] = []
     while page := await perform(store, TakePulses(found[-1] if found else 0)):

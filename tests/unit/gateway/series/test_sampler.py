@@ -353,3 +353,26 @@ async def test_series_of_a_process_with_a_clock_ahead_keep_nobody_out_after_a_re
     await look(sampler, clock)
     assert column(sampler, clock, "orders", "ready", 1) == [10]
     await app.gateway.hub.close()
+
+
+async def test_a_queue_that_is_made_changed_or_deleted_has_no_others_looked_at(store: Store, clock: Clock) -> None:
+    """With a queue made every other second all 100,000 were."""
+    app, sampler = sampler_of(store, clock)
+    for number in range(30):
+        await store.create_queue("default", f"q{number}", QueueConfig())
+    await look(sampler, clock)
+    looked_at = sampler.looked_at
+    await store.create_queue("default", "new", QueueConfig())
+    await published(store.queue("default", "new"), MESSAGE)
+    await store.delete_queue("default", "q3")
+    await store.delete_queue("default", "q4")
+    await store.create_queue("default", "q4", QueueConfig())
+    await store.update_queue("default", "q5", QueueConfig(max_attempts=7), version=1)
+    await look(sampler, clock)
+    assert sampler.looked_at - looked_at <= 4
+    found = {definition.name for definition in (one.definition for one in sampler.book.watched.values())}
+    assert found == {"new", *(f"q{number}" for number in range(30) if number != 3)}
+    assert sampler.book.watched.keys() == {one.uid for one in store.node.metadata.queues.values()}
+    assert sampler.book.names.keys() == store.node.metadata.queues.keys()
+    assert column(sampler, clock, "new", "ready", 1) == [1]
+    await app.gateway.hub.close()
