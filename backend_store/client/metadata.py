@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from backend_store.metadata.changes import Change, Moment, News
@@ -27,6 +27,15 @@ __all__ = [
 ]
 
 
+class Moved(Protocol):
+    """By uid: queues whose messages are on their way to another one."""
+
+    def items(self) -> Iterable[tuple[int, MovedQueue]]: ...
+    def values(self) -> Iterable[MovedQueue]: ...
+    def going_to(self, tenant: str, name: str) -> Iterable[MovedQueue]:
+        """To a queue, at the cost of what the tenant has."""
+
+
 class Definitions(Protocol):
     """Queues, keys and tenants, as dictionaries to look them up in. In another process' metadata a look-up may have to
     ask first, which `push.looking_up` explains.
@@ -43,9 +52,7 @@ class Definitions(Protocol):
     @property
     def tenants(self) -> Mapping[str, Tenant]: ...
     @property
-    def moved(self) -> Mapping[int, MovedQueue]:
-        """By uid: queues whose messages are on their way to another one."""
-
+    def moved(self) -> Moved: ...
     def of_tenant(self, tenant: str) -> Sequence[QueueDefinition]:
         """Its queues, at the cost of those."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -33,7 +32,8 @@ class MovedQueues(Mapping[int, MovedQueue]):
     def __init__(self, moved: Iterable[MovedQueue] = ()) -> None:
         self._by_uid: Rows[int, MovedQueue] = Rows()
         self._last: dict[tuple[str, str], int] = {}
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, dict[int, None]] = {}
+        """By tenant."""
         for one in moved:
             self.put(one)
 
@@ -56,12 +56,11 @@ class MovedQueues(Mapping[int, MovedQueue]):
 
     def of_tenant(self, tenant: str) -> int:
         """How many there are, of whatever name."""
-        return self._of[tenant]
+        return len(self._of.get(tenant, ()))
 
     def put(self, moved: MovedQueue) -> None:
         uid = moved.definition.uid
-        if uid not in self._by_uid:
-            self._of[moved.name[0]] += 1
+        self._of.setdefault(moved.name[0], {})[uid] = None
         self._by_uid[uid] = moved
         self._last[moved.name] = max(uid, self._last.get(moved.name, uid))
 
@@ -71,12 +70,39 @@ class MovedQueues(Mapping[int, MovedQueue]):
         if self._last.get(moved.name) == uid:
             del self._last[moved.name]
         tenant, _ = moved.name
-        self._of[tenant] -= 1
+        del self._of[tenant][uid]
         if not self._of[tenant]:
             del self._of[tenant]
+
+    def going_to(self, tenant: str, name: str) -> list[MovedQueue]:
+        """Those whose messages go to a queue, at the cost of what the tenant has."""
+        return [one for uid in self._of.get(tenant, ()) if (one := self._by_uid[uid]).target == name]
 
     def last(self, tenant: str, name: str, now_ms: int) -> MovedQueue | None:
         """Where messages are still sent on."""
         uid = self._last.get((tenant, name))
         found = self._by_uid[uid] if uid is not None else None
         return found if found is not None and found.until_ms > now_ms else None
+
+
+class MovedAnywhere(Mapping[int, MovedQueue]):
+    """Those of several shards, as they are whenever it is asked."""
+
+    def __init__(self, shards: Callable[[], Iterable[MovedQueues]]) -> None:
+        self._shards = shards
+
+    def __getitem__(self, uid: int) -> MovedQueue:
+        for one in self._shards():
+            if uid in one:
+                return one[uid]
+        raise KeyError(uid)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter({uid: None for one in self._shards() for uid in one})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def going_to(self, tenant: str, name: str) -> list[MovedQueue]:
+        """See `MovedQueues.going_to`."""
+        return [moved for one in self._shards() for moved in one.going_to(tenant, name)]

@@ -13,7 +13,7 @@ import msgspec
 
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.embedded import Tenant
-from backend_store.metadata.moved import MovedQueue
+from backend_store.metadata.moved import MovedAnywhere
 from backend_store.metadata.queue_rows import NamesByTenant
 from backend_store.metadata.recent import Recent
 from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
@@ -82,10 +82,10 @@ class DataKeyRows:
 class RemoteDefinitions:
     """See the file's first sentence."""
 
-    def __init__(self, ask: Ask, moved: Callable[[], Iterable[MovedQueue]]):
+    def __init__(self, ask: Ask, moved: MovedAnywhere):
         """`moved`: the queues whose messages go to others, of all shards."""
         self._ask = ask
-        self._moved = moved
+        self.moved = moved
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
         self.queues_changed: Recent[tuple[str, str]] = Recent()
         """Names of those that came, changed or went lately."""
@@ -98,10 +98,6 @@ class RemoteDefinitions:
         self.adopted_from = ""
         self._untold: list[dict[Any, None]] = [{}, {}, {}, {}]
         """While everything is told anew: of queues, keys, tenants and data keys those of which nothing was said yet."""
-
-    @property
-    def moved(self) -> dict[int, MovedQueue]:
-        return {one.definition.uid: one for one in self._moved()}
 
     def take(self, news: News, *, is_first: bool, is_last: bool = True) -> list[QueueDefinition]:
         """Takes over what changed. `is_first`: with it everything is told anew; what that lacks when it is complete,
@@ -133,8 +129,6 @@ class RemoteDefinitions:
                 gone.append(before)
         self.keys.update({key.id: key for key in news.keys})
         self.tenants.update({tenant.name: tenant for tenant in news.tenants})
-        for key_id in news.keys_gone:
-            self.keys.pop(key_id, None)
         for tenant in news.tenants_gone:
             self.tenants.pop(tenant, None)
         for data_key in news.data_keys:
@@ -142,6 +136,9 @@ class RemoteDefinitions:
         for gone_id in news.data_keys_gone:
             self.data_keys.remove(gone_id)
         self.keys_used.update(news.keys_used)
+        for key_id in news.keys_gone:
+            self.keys.pop(key_id, None)
+            self.keys_used.pop(key_id, None)
         self.data_keys.rotation = news.rotation
         return gone
 

@@ -200,10 +200,8 @@ class Moves:
         store = self._store
         if (tenant, name) not in store.metadata.queues:
             raise QueueNotFound(f"tenant {tenant!r} has no queue {name!r}")
-        awaited = (
-            one for one in store.metadata.moved.values() if (one.definition.tenant, one.target) == (tenant, name)
-        )
-        if (source := next(awaited, None)) is not None and source.until_ms > self._store.steady_ms():
+        awaited = store.metadata.moved.going_to(tenant, name)
+        if (source := next(iter(awaited), None)) is not None and source.until_ms > self._store.steady_ms():
             raise Conflict(
                 f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a "
                 "week after that, and would not find it in another cluster"

@@ -25,6 +25,7 @@ from backend_store.core.sealing import Seal, Sealer
 from backend_store.core.shelves import VIEW_DEAD
 from backend_store.metadata.elsewhere import links_of
 from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.moved import MovedAnywhere
 from backend_store.metadata.relocation import places_of
 from backend_store.model import (
     COMPANION,
@@ -105,7 +106,7 @@ class RemoteBackends:
         self._tasks: set[asyncio.Task[None]] = set()
         self.known = Known(looking_up, self.background)
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
-        self.metadata = RemoteDefinitions(self.ask, lambda: [one for home in self.homes for one in home.moved.values()])
+        self.metadata = RemoteDefinitions(self.ask, MovedAnywhere(lambda: [home.moved for home in self.homes]))
         self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
         self.node = FarNode(self.metadata, self._is_open, self.own_ms, lambda: self.first.line.unavailable().detail)
         self._looks = Looks(looking_up, self.background, are_shared=is_local)

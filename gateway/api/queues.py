@@ -230,8 +230,8 @@ def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
                     raise Conflict(
                         f"queue {definition.name!r} names {name!r} as its {setting}; change or delete that first"
                     )
-    for moved in gateway.store.metadata.moved.values():
-        if moved.definition.tenant == tenant and moved.target == name and not moved.is_empty:
+    for moved in gateway.store.metadata.moved.going_to(tenant, name):
+        if not moved.is_empty:
             left = moved.definition.name
             raise Conflict(f"messages of the deleted queue {left!r} are on their way to {name!r}")
 

@@ -16,7 +16,8 @@ from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
 from backend_store.metadata.data_keys import DataKey
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import only_partition
-from backend_store.model import PushqError, QueueConfig, QueueDefinition, QueueNotFound, Unavailable
+from backend_store.metadata.recent import Rows
+from backend_store.model import ApiKey, PushqError, QueueConfig, QueueDefinition, QueueNotFound, Unavailable
 from backend_store.remote import pulses, streams
 from backend_store.remote.home import Home
 from backend_store.remote.leases import Stock, Unassigned
@@ -127,6 +128,15 @@ class Untouched(dict[Any, Any]):
     items = keys = values = __iter__
 
 
+class UntouchedRows(Rows[Any, Any]):
+    """As above."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all rows were looked at")
+
+    items = keys = values = __iter__
+
+
 async def test_a_change_of_one_definition_costs_no_look_at_the_others(store: RemoteBackends) -> None:
     """With many queues a gateway once stood still for a moment with each queue that anybody made."""
     used = [store.here("t", f"q{uid}") for uid in range(1, QUEUES + 1)]
@@ -209,6 +219,33 @@ async def test_a_queues_data_keys_are_found_without_a_look_at_all(store: RemoteB
     store.defined(Definitions(data_keys=[given_anew], data_keys_gone=[1, 9]), is_first=False)
     assert (rows.ids_of(1), rows.ids_of(2), rows.ids_of(3)) == ([3], [], [2])
     rows.by_id = by_id
+
+
+async def test_deleted_queues_that_go_to_one_are_found_without_a_look_at_those_of_other_tenants(
+    store: RemoteBackends,
+) -> None:
+    """A gateway made a dictionary of all of them for each queue that somebody wanted to delete."""
+    home, moved = store.first, store.metadata.moved
+    for uid in range(100, 100 + QUEUES):
+        home.moved.put(MovedQueue(QueueDefinition(uid, "others", f"gone{uid}", QueueConfig(), 0, 1), "q1", 1 << 60))
+    ours = MovedQueue(QueueDefinition(1, "t", "gone", QueueConfig(), 0, 1), "q1", 1 << 60)
+    home.moved.put(ours)
+    home.moved._by_uid = UntouchedRows(home.moved._by_uid)
+    assert list(store.metadata.moved.going_to("t", "q1")) == [ours] and moved is store.metadata.moved
+    assert not list(moved.going_to("t", "q2")) and not list(moved.going_to("nobody", "q1"))
+    assert moved[1] is ours and 99 not in moved
+    home.moved.forget(1)
+    assert not list(moved.going_to("t", "q1")) and home.moved.of_tenant("t") == 0
+
+
+async def test_when_a_key_was_used_is_forgotten_with_the_key(store: RemoteBackends) -> None:
+    keys = [ApiKey(name, name, "t", (), b"", 0) for name in ("one", "other", "third")]
+    store.defined(Definitions(keys=keys, keys_used={"one": 1, "other": 2, "third": 3}), is_first=False)
+    store.defined(Definitions(keys_gone=["other"]), is_first=False)
+    assert store.metadata.keys_used == {"one": 1, "third": 3}
+    store.defined(Definitions(keys_used={"one": 4}), is_first=True, is_last=False)
+    store.defined(Definitions(keys=keys[:1]), is_first=False, is_last=True)
+    assert store.metadata.keys_used == {"one": 4}
 
 
 async def test_pulses_of_many_queues_are_taken_over_bit_by_bit(
