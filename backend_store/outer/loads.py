@@ -7,10 +7,10 @@ Each of several clusters that share a queue has as much of that as it has of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from backend_store.client.pulses import Pulse
+from backend_store.client.pulses import Pulse, Toucher, Touches
 from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.limits import RELIEF_MS
 from backend_store.core.outer.merging import Shared
@@ -32,64 +32,118 @@ class Measured(NamedTuple):
 class Loads:
     def __init__(self, store: RemoteBackends) -> None:
         self._store = store
-        self._before: dict[int, int] = {}
-        """Uid → what its queue had done, when it was looked at last."""
+        self._toucher = Toucher(store)
+        self._counted: set[str] = set()
+        """The clusters whose queues are known here."""
+        self._queues: dict[int, QueueDefinition] = {}
+        """By uid, those that lie there."""
+        self._uids: dict[tuple[str, str], int] = {}
+        self._done: dict[int, int] = {}
+        """What each had done when it was looked at last, where its numbers were there."""
+        self._held: dict[int, int] = {}
+        """What each holds that holds something."""
+        self._did: dict[int, int] = {}
+        """What each did between the last two looks that did something."""
+        self._new: set[int] = set()
+        """Those that were looked at for the first time."""
         self._looked_ms = 0
         self._looked_for: list[QueueDefinition] = []
         """Shared queues, and what was found of them."""
         self._found: list[Shared] = []
 
     def of(self, clusters: Mapping[str, Cluster], now_ms: int) -> Measured:
-        """Looks at no queue while no cluster is hot and none is shared; for those that are shared alone once a minute,
-        for of 100,000 queues a look takes a fifth of a second."""
+        """Looks at no queue while no cluster is hot and none is shared, and for those that are shared alone once a
+        minute; at all of them where others count than at the last look, and else at those that something happened to:
+        of 100,000 queues a look takes a fifth of a second."""
         shared = self._store.moves.shared()
         hot = {name for name, cluster in clusters.items() if cluster.is_hot}
         if not hot and shared == self._looked_for and abs(now_ms - self._looked_ms) < RELIEF_MS:
             return Measured([], self._found)
-        before, self._looked_ms, self._looked_for = self._before, now_ms, shared
+        self._looked_ms, self._looked_for = now_ms, shared
         lie_in = {one.uid: [share.cluster for share in self._shares(one)] for one in shared}
         counted = hot.union(*lie_in.values()) & clusters.keys()
-        found, needs = self._needs({name: clusters[name] for name in counted}) if counted else ({}, {})
+        self._look(counted)
+        needs = self._needs({name: clusters[name] for name in counted})
         self._found = [
             Shared(
                 one.tenant,
                 one.name,
                 {name: needs.get(name, {}).get(one.uid, 0.0) for name in lie_in[one.uid]},
-                is_measured=one.uid in found and one.uid in before,
+                is_measured=bool(counted) and one.uid in self._done and one.uid not in self._new,
                 places_left=places_left(one),
             )
             for one in shared
         ]
         loads = [
-            Load(found[uid].tenant, found[uid].name, name, needed, found[uid].config.partitions)
+            Load(queue.tenant, queue.name, name, needed, queue.config.partitions)
             for name in hot
             for uid, needed in needs[name].items()
-            if needed and not found[uid].is_on_its_way
+            if needed and not (queue := self._queues[uid]).is_on_its_way
         ]
         return Measured(loads, self._found)
 
-    def _needs(self, clusters: Mapping[str, Cluster]) -> tuple[dict[int, QueueDefinition], dict[str, dict[int, float]]]:
-        """The queues there that are known, and by cluster what each needs, in nodes' worth of capacity; both by uid."""
-        weights: dict[str, dict[int, float]] = {name: {} for name in clusters}
-        found: dict[int, QueueDefinition] = {}
-        done: dict[int, int] = {}
-        for definition in self._store.all_definitions():
-            shares = [one for one in self._shares(definition) if one.cluster in clusters]
-            if not shares or (pulse := self._store.last_pulse(definition)) is None:
-                continue
-            uid = definition.uid
-            found[uid] = definition
-            done[uid] = pulse.published_total + pulse.acked_total
-            for name, share in shares:
-                is_full = clusters[name].report.fullest == "disk"
-                weight = _held(pulse) if is_full else max(0, done[uid] - self._before.get(uid, done[uid]))
-                weights[name][uid] = weight * share
-        self._before = done
-        needs = {}
-        for name, of_queue in weights.items():
+    def _look(self, counted: set[str]) -> None:
+        """Takes over what happened to the queues that lie in these clusters."""
+        self._did, self._new = {}, set()
+        if not counted:
+            return
+        touches, before = self._toucher.take(), self._done
+        if touches is None or counted != self._counted:
+            self._counted, self._queues, self._uids, self._done, self._held = counted, {}, {}, {}, {}
+            for definition in self._store.all_definitions():
+                self._define(definition)
+            uids: Collection[int] = self._queues
+        else:
+            uids = {*touches.uids, *self._redefine(touches)} & self._queues.keys()
+        for uid in uids:
+            self._count(self._queues[uid], before.get(uid))
+
+    def _redefine(self, touches: Touches) -> list[int]:
+        """Forgets queues that are not there any more. Returns those that are."""
+        gone = {uid for name in touches.defined if (uid := self._uids.pop(name, None)) is not None}
+        for uid in gone:
+            del self._queues[uid]
+        there = [one for one in touches.defined.values() if one is not None]
+        for definition in there:
+            self._define(definition)
+        for uid in gone - self._queues.keys():
+            self._done.pop(uid, None)
+            self._held.pop(uid, None)
+        return [one.uid for one in there]
+
+    def _define(self, definition: QueueDefinition) -> None:
+        if any(share.cluster in self._counted for share in self._shares(definition)):
+            self._queues[definition.uid] = definition
+            self._uids[definition.tenant, definition.name] = definition.uid
+
+    def _count(self, definition: QueueDefinition, before: int | None) -> None:
+        """`before`: what it had done at the last look, where that is known."""
+        uid = definition.uid
+        self._held.pop(uid, None)
+        if (pulse := self._store.last_pulse(definition)) is None:
+            self._done.pop(uid, None)
+            return
+        done = self._done[uid] = pulse.published_total + pulse.acked_total
+        if held := _held(pulse):
+            self._held[uid] = held
+        if before is None:
+            self._new.add(uid)
+        elif done > before:
+            self._did[uid] = done - before
+
+    def _needs(self, clusters: Mapping[str, Cluster]) -> dict[str, dict[int, float]]:
+        """By cluster and uid what each queue needs that needs something, in nodes' worth of capacity."""
+        needs: dict[str, dict[int, float]] = {name: {} for name in clusters}
+        for uid in self._held.keys() | self._did.keys():
+            for name, share in self._shares(self._queues[uid]):
+                if name in clusters:
+                    is_full = clusters[name].report.fullest == "disk"
+                    if weight := (self._held if is_full else self._did).get(uid, 0) * share:
+                        needs[name][uid] = weight
+        for name, of_queue in needs.items():
             each = _used(clusters[name]) / (sum(of_queue.values()) or 1.0)
             needs[name] = {uid: weight * each for uid, weight in of_queue.items()}
-        return found, needs
+        return needs
 
     def _shares(self, definition: QueueDefinition) -> list[QueueShare]:
         if definition.beside:

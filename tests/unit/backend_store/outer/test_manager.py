@@ -23,7 +23,16 @@ from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove, Plan
 from backend_store.core.slots import SLOTS, packed
 from backend_store.metadata.documents import Document, Duty
 from backend_store.metadata.sharing import NUMBER_BITS, OPEN_BITS
-from backend_store.model import Conflict, OpenPlace, Published, PushqError, QueueConfig, QueueNotFound, Unavailable
+from backend_store.model import (
+    Conflict,
+    OpenPlace,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    Unavailable,
+)
 from backend_store.node.meter import Load
 from backend_store.outer.loads import Loads
 from backend_store.outer.manager import Manager, said_of
@@ -304,6 +313,62 @@ async def test_where_no_cluster_is_hot_and_no_queue_shared_none_is_looked_at(
     monkeypatch.setattr(store, "all_definitions", None)
     cool = {name: Cluster(Report(name, 0, 1, 0.5)) for name in ("main", "us")}
     assert Loads(store).of(cool, 0) == Loads(store).of(cool, RELIEF_MS) == ([], [])
+
+
+async def test_of_hot_clusters_only_queues_that_something_happened_to_are_looked_at(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them were, as often as the manager looks."""
+    await world.manager("one", Rules())
+    store = world.stores[0]
+    monkeypatch.setattr("backend_store.remote.pulses.PULSES_FRESH_SECONDS", 0)
+    names = [f"q{number}" for number in range(12)]
+
+    async def known(*names: str) -> None:
+        for name in names:
+            await world.backends[0].create_queue(TENANT, name, QueueConfig())
+        await eventually(
+            lambda: (
+                None not in _published(store) and {(TENANT, name) for name in names} <= store.metadata.queues.keys()
+            ),
+            "it is counted",
+        )
+
+    await known(*names)
+    looks: list[str] = []
+    last_pulse = RemoteBackends.last_pulse
+
+    def counted(store: RemoteBackends, definition: QueueDefinition) -> Any:
+        looks.append(definition.name)
+        return last_pulse(store, definition)
+
+    loads = Loads(store)
+
+    def look(fullest: str = "cpu") -> dict[str, float]:
+        """Queue by queue what is needed."""
+        looks.clear()
+        monkeypatch.setattr(RemoteBackends, "last_pulse", counted)
+        hot = {"main": Cluster(Report("main", 0, 1, 0.9, fullest=fullest), is_hot=True)}
+        found = {load.queue: load.needs for load in loads.of(hot, 0).loads}
+        monkeypatch.setattr(RemoteBackends, "last_pulse", last_pulse)
+        return found
+
+    assert look() == {} and len(looks) == 12
+    assert look() == {} and not looks
+    for name in ("q3", "q3", "q3", "q4"):
+        await _publish(store, name)
+    await eventually(lambda: sum(count or 0 for count in _published(store)) == 4, "it is counted")
+    assert look() == pytest.approx({"q3": 0.9 * 3 / 4, "q4": 0.9 / 4}) and set(looks) == {"q3", "q4"}
+    assert look() == {} and not looks, "nothing happened since"
+    assert look("disk") == pytest.approx({"q3": 0.9 * 3 / 4, "q4": 0.9 / 4}) and not looks
+    await store.delete_queue(TENANT, "q3")
+    await known("new")
+    await _publish(store, "new")
+    await eventually(lambda: sum(count or 0 for count in _published(store)) == 2, "it is counted")
+    assert look("disk") == pytest.approx({"q4": 0.45, "new": 0.45}) and set(looks) <= {"new"}
+    await _publish(store, "new")
+    await eventually(lambda: sum(count or 0 for count in _published(store)) == 3, "it is counted")
+    assert look() == pytest.approx({"new": 0.9}), "of what was there before a look it is known what it did since"
 
 
 async def _merge_planned(world: OuterWorld, manager: Manager, name: str) -> None:
