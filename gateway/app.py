@@ -35,6 +35,7 @@ from gateway.loop_lag import LoopLag
 from gateway.memory import limit_bytes
 from gateway.once import Once
 from gateway.overload import Overload
+from gateway.queue_numbers import QueueNumbers
 from gateway.recovery import Recovery
 from gateway.scraping import OPEN
 from gateway.series.sampler import Sampler
@@ -199,6 +200,7 @@ def create_app(
         sampler,
         watches,
         Begun(keyring),
+        QueueNumbers(store),
         encryption,
         cluster,
         LiveUsage(Path(settings.usage.live_dir)) if settings.usage.live_dir else None,

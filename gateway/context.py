@@ -15,6 +15,7 @@ from gateway.desk import GatewayDesk
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
 from gateway.once import Once
+from gateway.queue_numbers import QueueNumbers
 from gateway.recovery import Recovery
 from gateway.refused_acts import RefusedActs
 from gateway.series.sampler import Sampler
@@ -43,6 +44,7 @@ class Gateway:
     sampler: Sampler
     watching: Watching
     begun: Begun
+    numbers: QueueNumbers
     encryption: Encrypting | None = None
     """None where nothing is encrypted: in tests of other things."""
     cluster: ClusterWatch | None = None

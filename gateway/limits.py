@@ -148,11 +148,12 @@ RANGE_BYTES_MAX: Final = 4 * 1024 * 1024
 RECEIVE_MESSAGES_DEFAULT: Final = 10
 
 QUEUES_LABELLED_MAX: Final = 200
-"""Queues with metric series of their own; the others are added up under `other`."""
+"""Queues with metric series of their own, the first ones of each tenant; the others are added up under `other`."""
 KEYS_LABELLED_MAX: Final = 200
 """API keys whose end is a metric series: those that end first."""
 GROUPS_LABELLED_MAX: Final = 500
-"""Consumer groups with a metric series of their own; the others are added up under `other`."""
+"""Consumer groups with a metric series of their own, those of the first streams of each tenant; the others are added up
+under `other`."""
 
 DATA_KEY_BLOCKS_MAX: Final = 1 << 31
 """Blocks that one data key seals: a repeated random nonce stays less likely than one in 10^10."""

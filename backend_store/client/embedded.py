@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,11 +213,24 @@ class EmbeddedStore:
         """(tenant, name) of every queue, and of the companions that hold something; of all tenants, those here."""
         metadata = self.node.metadata
         for definition in metadata.queues.values() if tenant is None else metadata.of_tenant(tenant):
-            yield definition.tenant, definition.name
-            held = [partition.state.views for partition in self.node.queues.of(definition).all]
-            for suffix, view in COMPANION_VIEWS.items():
-                if any(view in views and views[view].live for views in held):
-                    yield definition.tenant, definition.name + suffix
+            for name in self._names_of(definition):
+                yield definition.tenant, name
+
+    def names_of(self, tenant: str, name: str) -> list[str]:
+        """A queue, and those of its companions that hold something. Raises `QueueNotFound`."""
+        return self._names_of(self.node.metadata.find(tenant, name))
+
+    def _names_of(self, definition: QueueDefinition) -> list[str]:
+        held = [partition.state.views for partition in self.node.queues.of(definition).all]
+        companions = [
+            definition.name + suffix
+            for suffix, view in COMPANION_VIEWS.items()
+            if any(view in views and views[view].live for views in held)
+        ]
+        return [definition.name, *companions]
+
+    async def look_ahead(self, names: Iterable[tuple[str, str]]) -> None:
+        """Of queues in another process the numbers are asked for together; here they are at hand."""
 
     def held_bytes(self, tenant: str, name: str) -> int:
         """What a queue holds on the disk, with its companions and what is on its way to another queue."""

@@ -131,6 +131,7 @@ class PulsesElsewhere(Protocol):
     def all_definitions(self) -> list[QueueDefinition]: ...
     def pulses_of(self, definition: QueueDefinition) -> Any: ...
     def listen_pulses(self) -> Callable[[], set[int]]: ...
+    async def refresh_pulses(self) -> None: ...
 
 
 def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]:
@@ -157,6 +158,11 @@ class Toucher:
         self._store = store
         self._take: Callable[[], set[int]] | None = None
         self._defined = 0
+
+    async def refresh(self) -> None:
+        """Returns when what happens until now is known, or nobody tells it soon."""
+        if not isinstance(self._store, EmbeddedStore):
+            await self._store.refresh_pulses()
 
     def take(self) -> Touches | None:
         """Those since the last time. None: all of them are to be looked at, for it is the first time, or so many were

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -98,12 +99,28 @@ class Looks:
         asked = ASKED.get() if self._are_shared else None
         return max(self._loop.time() - LOOK_FRESH_MS / 1000, 0.0 if asked is None else asked.at)
 
+    async def together(self, queues: Iterable[RemoteQueue]) -> None:
+        """Looks at many with one request to each home. What comes of none is asked for alone by who wants it, and says
+        why."""
+        of_homes: dict[tuple[Home, ...], list[Place]] = {}
+        for queue in queues:
+            with suppress(PushqError):
+                homes = tuple(queue.homes)
+                if not any(home.line.is_away for home in homes):
+                    of_homes.setdefault(homes, []).append(queue.place_there)
+        for homes, places in of_homes.items():
+            with suppress(PushqError):
+                await self._look_at(LookAt(places), homes)
+
     async def _looked(self, key: Any, operation: LookAt, homes: Sequence[Home]) -> None:
-        asked_at = self._loop.time()
         try:
-            found = await _looks_at(operation, homes)
+            await self._look_at(operation, homes)
         finally:
             del self._flights[key]
+
+    async def _look_at(self, operation: LookAt, homes: Sequence[Home]) -> None:
+        asked_at = self._loop.time()
+        found = await _looks_at(operation, homes)
         now = self._loop.time() if not self._are_shared else asked_at
         self._known.update(dict.fromkeys(operation.places, (now, None)))
         self._known.update({look.place: (now, look) for look in found})

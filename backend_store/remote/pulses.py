@@ -15,7 +15,7 @@ import msgspec
 from backend_store.client.pulses import Pulse
 from backend_store.model import ClusterAway, PushqError, QueueDefinition, QueueNotFound
 from backend_store.node.touched import Touched
-from backend_store.remote.limits import PULSES_FRESH_SECONDS
+from backend_store.remote.limits import PULSES_FRESH_SECONDS, PULSES_WAIT_SECONDS_MAX
 from backend_store.remote.queue import RemoteQueue
 from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.service.pulses import AsOf, PulseNews, PulseRow, TakePulses
@@ -112,6 +112,16 @@ class PulseBook:
     def touch(self, uid: int) -> None:
         """Something changed that its pulse does not tell of, or not yet."""
         self._touched.add(uid)
+
+    async def refresh(self) -> None:
+        """Returns when what happened until now is here, or does not come soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PULSES_WAIT_SECONDS_MAX):
+                if self._asking is not None:
+                    await asyncio.wait([self._asking])  # it may have been answered before now
+                if self._asking is None or self._asking.done():
+                    self._asking = self._store.background(self._ask())
+                await asyncio.wait([self._asking])
 
     def _refresh(self) -> None:
         is_old = self._loop.time() >= self._at + PULSES_FRESH_SECONDS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -296,6 +296,10 @@ class RemoteBackends:
         """What gives the uids of queues that something happened to since it was called before."""
         return self._pulses.listen()
 
+    async def refresh_pulses(self) -> None:
+        """Returns when what happened until now is known, or does not come soon."""
+        await self._pulses.refresh()
+
     def touch(self, uid: int) -> None:
         """Something happened to a queue that its numbers do not tell of, or not yet."""
         self._pulses.touch(uid)
@@ -330,6 +334,18 @@ class RemoteBackends:
             for suffix in COMPANION_VIEWS if tenant is not None else ():
                 if self._looks.holds(Place(definition.tenant, definition.name + suffix, definition.uid)):
                     yield definition.tenant, definition.name + suffix
+
+    def names_of(self, tenant: str, name: str) -> list[str]:
+        """A queue as `names` of all tenants has it."""
+        return [name]
+
+    async def look_ahead(self, names: Iterable[tuple[str, str]]) -> None:
+        """Asks for the numbers of these queues together, as far as they can be had."""
+        queues: list[RemoteQueue] = []
+        for name in names:
+            with suppress(QueueNotFound, ClusterAway):
+                queues.append(self.here(*name))
+        await self._looks.together(queues)
 
     def held_bytes(self, tenant: str, name: str) -> int:
         """As it was when last looked at; that begins another look."""

@@ -17,7 +17,7 @@ OTHER = "other"
 
 
 def families(gateway: Gateway) -> Iterator[Metric]:
-    """The first queues by name have series of their own, as in the other families about queues."""
+    """The first queues of each tenant have series of their own, as in the other families about queues."""
     sampler, watching = gateway.sampler, gateway.watching
     yield _redelivered(gateway, None)
     disk = GaugeMetricFamily("pushq_disk_used_ratio", "How full the disk of the data folder is, from 0 to 1.")
@@ -58,11 +58,15 @@ def of_tenant(gateway: Gateway, tenant: str) -> Iterator[Metric]:
 
 def _redelivered(gateway: Gateway, tenant_only: str | None) -> Metric:
     book = gateway.sampler.book
-    redelivered: Counter[tuple[str, str]] = Counter()
-    names = sorted((name, uid) for name, uid in book.names.items() if tenant_only in (None, name[0]))
-    for number, (name, uid) in enumerate(names):
-        shown = name if number < QUEUES_LABELLED_MAX else (name[0], OTHER)
-        redelivered[shown] += book.watched[uid].pulse.redelivered_total
+    order, most = book.order, QUEUES_LABELLED_MAX
+    shown = order.first(most) if tenant_only is None else order.of(tenant_only, most)
+    redelivered = Counter({name: book.watched[book.names[name]].pulse.redelivered_total for name in shown})
+    own, counts = Counter[str](), Counter(tenant for tenant, _ in shown)
+    for (tenant, _), messages in redelivered.items():
+        own[tenant] += messages
+    for tenant in order.tenants if tenant_only is None else [tenant_only]:
+        if order.count(tenant) > counts[tenant]:
+            redelivered[tenant, OTHER] += book.redelivered[tenant] - own[tenant]
     text = "Messages that came back for another try, since the process began."
     family = CounterMetricFamily("pushq_messages_redelivered", text, labels=("tenant", "queue"))
     for labels, messages in redelivered.items():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from backend_store.model import ClusterAway, QueueNotFound, QueueStats
+from backend_store.model import QueueStats
 from gateway import process_metrics
 from gateway.api import (
     alert_metrics,
@@ -29,14 +28,10 @@ from gateway.context import Gateway
 from gateway.entrance import Entrance
 from gateway.exposition import Format, histogram
 from gateway.http import Answer, Call
-from gateway.limits import QUEUES_LABELLED_MAX
 from gateway.loop_lag import LoopLag
 from gateway.overload import Overload
+from gateway.queue_numbers import OTHER, of_queues
 from gateway.series.exposition import labelled
-from push.looking_up import found as looked_up
-
-OTHER: Final = "other"
-QUEUES_PER_TURN: Final = 50
 
 Answers = Counter[tuple[str, str, int]]
 
@@ -62,8 +57,8 @@ def page(
         siblings = gateway.siblings
         if siblings is None and gateway.number > 1:
             return _answer(form, own)
-        stats = await _queue_stats(gateway)
-        shared = form.part([*_queues(stats), *await queue_metrics.families(gateway), *_store(gateway)])
+        numbers = await gateway.numbers.collect()
+        shared = form.part([*_queues(numbers.stats), *queue_metrics.families(numbers), *_store(gateway)])
         if siblings is not None:
             own = labelled({1: own.decode(), **await siblings.metrics(form.content_type)}).encode()
         return _answer(form, shared, own)
@@ -80,47 +75,11 @@ async def of_tenant(gateway: Gateway, call: Call) -> Answer:
     """The same numbers of the caller's own queues, for a Prometheus of its own."""
     query = call.query("tenant")
     tenant = visible_tenant(gateway, call, query.get("tenant"))
-    stats = await _queue_stats(gateway, tenant)
-    families = [*_queues(stats), *await queue_metrics.families(gateway, tenant)]
+    numbers = await of_queues(gateway.store, tenant)
+    families = [*_queues(numbers.stats), *queue_metrics.families(numbers)]
     families += alert_metrics.of_tenant(gateway, tenant)
     form = Format(call.headers.get(b"accept", b"").decode("latin-1"))
     return _answer(form, form.part(families))
-
-
-Labels = tuple[str, str]
-
-
-async def _queue_stats(gateway: Gateway, tenant_only: str | None = None) -> dict[Labels, QueueStats]:
-    """(tenant, queue) → numbers, of all tenants or of one. The first queues by name have series of their
-    own, the others share one a tenant.
-    """
-    found: dict[Labels, QueueStats] = {}
-    for number, (tenant, name) in enumerate(sorted(gateway.store.names(tenant_only))):
-        if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
-            await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
-        try:
-            stats = await looked_up(gateway.store.here(tenant, name).stats)
-        except (QueueNotFound, ClusterAway):
-            continue  # it was deleted while others were read, or nobody can say
-        if number < QUEUES_LABELLED_MAX:
-            found[tenant, name] = stats
-        else:
-            found[tenant, OTHER] = _sum(found.get((tenant, OTHER), QueueStats()), stats)
-    return found
-
-
-def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
-    return QueueStats(
-        ready=a.ready + b.ready,
-        in_flight=a.in_flight + b.in_flight,
-        delayed=a.delayed + b.delayed,
-        dead=a.dead + b.dead,
-        oldest_age_ms=max(a.oldest_age_ms, b.oldest_age_ms),
-        consumers=a.consumers + b.consumers,
-        bytes=a.bytes + b.bytes,
-        published_total=a.published_total + b.published_total,
-        acked_total=a.acked_total + b.acked_total,
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- families
@@ -139,7 +98,7 @@ _QUEUE_GAUGES: Final = (
 )
 
 
-def _queues(stats: dict[Labels, QueueStats]) -> Iterator[Metric]:
+def _queues(stats: Mapping[tuple[str, str], QueueStats]) -> Iterator[Metric]:
     labels = ("tenant", "queue")
     for name, text, field in _QUEUE_COUNTERS:
         counter = CounterMetricFamily(name, text, labels=labels)

@@ -4,22 +4,13 @@ many partitions there are of queues that have several.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from backend_store.client import list_groups
-from backend_store.model import ClusterAway, QueueNotFound
-from gateway.context import Gateway
-from gateway.limits import GROUPS_LABELLED_MAX, QUEUES_LABELLED_MAX
-from push.looking_up import found
-
-OTHER: Final = "other"
-QUEUES_PER_TURN: Final = 50
+from gateway.queue_numbers import Collected
 
 ENDED_LABELS: Final = ("tenant", "queue", "reason")
 LAG_LABELS: Final = ("tenant", "queue", "group")
@@ -27,34 +18,8 @@ PARTITION_LABELS: Final = ("tenant", "queue", "state")
 MOVING_LABELS: Final = ("tenant", "queue")
 
 
-async def families(gateway: Gateway, tenant_only: str | None = None) -> list[Metric]:
-    """Of all tenants, or of one. The first queues and groups by name have series of their own, the others share one a
-    tenant.
-    """
-    ended: Counter[tuple[str, str, str]] = Counter()
-    lags: Counter[tuple[str, str, str]] = Counter()
-    partitions: Counter[tuple[str, str, str]] = Counter()
-    moving: Counter[tuple[str, str]] = Counter()
-    names = sorted(one for one in gateway.store.metadata.queues if tenant_only in (None, one[0]))
-    for number, (tenant, name) in enumerate(names):
-        if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
-            await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
-        shown = name if number < QUEUES_LABELLED_MAX else OTHER
-        try:
-            queue = gateway.store.here(tenant, name)
-            for reason, messages in (await found(partial(getattr, queue, "ended"))).items():
-                ended[tenant, shown, reason] += messages
-            for each in await found(partial(getattr, queue, "layout")) or ():
-                partitions[tenant, shown, each.state] += 1
-                moving[tenant, shown] += each.slots_arriving
-            for group in await found(partial(list_groups, queue)):
-                own = len(lags) < GROUPS_LABELLED_MAX
-                lags[(tenant, name, group.name) if own else (tenant, OTHER, OTHER)] += sum(
-                    part.lag for part in group.lag
-                )
-        except (QueueNotFound, ClusterAway):
-            continue  # it was deleted while others were read, or nobody can say
-    return [*_ended(ended), *_lags(lags), *_partitions(partitions), *_moving(moving)]
+def families(numbers: Collected) -> list[Metric]:
+    return [*_ended(numbers.ended), *_lags(numbers.lags), *_partitions(numbers.partitions), *_moving(numbers.moving)]
 
 
 def _ended(ended: Counter[tuple[str, str, str]]) -> Iterator[Metric]:

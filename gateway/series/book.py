@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,6 +12,7 @@ import structlog
 
 from backend_store.client import Pulse, Pulses
 from backend_store.model import QueueDefinition
+from gateway.core.dealt import Dealt
 from gateway.series.core.columns import (
     NODE_COLUMNS,
     NODE_LEVELS,
@@ -77,6 +79,10 @@ class Book:
     """By uid."""
     names: dict[tuple[str, str], int] = field(default_factory=dict)
     """Tenant and name → uid."""
+    order: Dealt = field(default_factory=Dealt)
+    """The names in order."""
+    redelivered: Counter[str] = field(default_factory=Counter)
+    """By tenant: what all its queues had redelivered."""
     tenants: dict[str, Series] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     """Of each tenant that has queues with series: their levels, added up."""
@@ -126,9 +132,14 @@ class Book:
     def met(self, watched: Watched, stored: Packed | None, now_ms: int, steady_ms: int) -> bool:
         """A queue is looked at for the first time; `stored` is what the process before knew. Whether a row is due: not
         where it follows from what is stored."""
-        self.watched[watched.definition.uid] = watched
+        uid, name = watched.definition.uid, (watched.definition.tenant, watched.definition.name)
+        before = self.watched.get(self.names.get(name, -1))
+        self._count_redelivered(name[0], before.pulse if before is not None else None, watched.pulse)
+        self.watched[uid] = watched
         self.version += 1
-        self.names[watched.definition.tenant, watched.definition.name] = watched.definition.uid
+        if name not in self.names:
+            self.order.put(name)
+        self.names[name] = uid
         if stored is not None:
             # What the process before saw may have been a moment ago.
             watched.packed, watched.changed_ms = stored, now_ms
@@ -139,6 +150,9 @@ class Book:
     def seen(self, watched: Watched, pulse: Pulse, now_ms: int) -> None:
         """A queue is as its pulse says."""
         if pulse is not watched.pulse:
+            name = (watched.definition.tenant, watched.definition.name)
+            if self.names.get(name) == watched.definition.uid:
+                self._count_redelivered(name[0], watched.pulse, pulse)
             watched.pulse = pulse
             self.changes += 1
             self.changed_ms = now_ms
@@ -154,6 +168,14 @@ class Book:
         name = (watched.definition.tenant, watched.definition.name)
         if self.names.get(name) == uid:
             del self.names[name]
+            self.order.remove(name)
+            self._count_redelivered(name[0], watched.pulse, None)
+
+    def _count_redelivered(self, tenant: str, before: Pulse | None, now: Pulse | None) -> None:
+        """Of a queue that has its name."""
+        more = (now.redelivered_total if now else 0) - (before.redelivered_total if before else 0)
+        if more:
+            self.redelivered[tenant] += more
 
     def _tally(self, watched: Watched) -> Tally:
         tenant = watched.definition.tenant

@@ -11,15 +11,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backend_store.client import KIND_JSON, Queue, Store, plain_blocks, put_group
-from backend_store.model import QueueConfig
-from gateway.api import metrics, queue_metrics
+from backend_store.core.chunk import Draft
+from backend_store.model import COMPANION, QueueConfig
+from gateway import queue_numbers
+from gateway.api import alert_metrics, metrics
 from gateway.app import create_app
 from gateway.entrance import Entrance
 from gateway.loop_lag import LoopLag
 from gateway.settings import Settings
+from tests.support.stores import died
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
+
+MESSAGE = Draft(KIND_JSON, b"1", {})
 
 
 async def scrape(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
@@ -49,7 +54,7 @@ async def test_names_are_ours_with_base_units(store: Store, clock: Clock) -> Non
 async def test_queues_above_the_cap_share_one_series(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "QUEUES_LABELLED_MAX", 2)
+    monkeypatch.setattr(queue_numbers, "QUEUES_LABELLED_MAX", 2)
     for name in ("a", "b", "c", "d"):
         await store.create_queue("default", name, QueueConfig())
     samples = await scrape(store, clock)
@@ -59,7 +64,7 @@ async def test_queues_above_the_cap_share_one_series(
 async def test_the_lag_of_groups_has_a_bounded_number_of_series(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_metrics, "GROUPS_LABELLED_MAX", 2)
+    monkeypatch.setattr(queue_numbers, "GROUPS_LABELLED_MAX", 2)
     stream, _ = await store.create_queue("default", "events", QueueConfig(kind="stream"))
     await published(stream, b"1", b"2", b"3")
     for name in ("a", "b", "c", "d"):
@@ -80,7 +85,7 @@ async def test_messages_that_ended_are_counted_by_reason(store: Store, clock: Cl
 async def test_partitions_and_slots_on_the_move_are_told_of_queues_that_have_several(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_metrics, "QUEUES_LABELLED_MAX", 2)
+    monkeypatch.setattr(queue_numbers, "QUEUES_LABELLED_MAX", 2)
     for number, name in enumerate(("a", "b", "c", "d", "e")):
         await store.create_queue("default", name, QueueConfig(partitions=number + 1))
     samples = await scrape(store, clock)
@@ -111,9 +116,42 @@ async def made_group(stream: Queue, name: str) -> None:
 
 
 async def test_a_queue_that_was_deleted_meanwhile_is_left_out(store: Store) -> None:
-    names = SimpleNamespace(names=lambda tenant: [("default", "gone")], here=store.here)
-    assert await metrics._queue_stats(cast(Any, SimpleNamespace(store=names))) == {}
+    gone = SimpleNamespace(name="gone")
+    metadata = SimpleNamespace(of_tenant=lambda tenant: [gone])
+    names = SimpleNamespace(names=lambda tenant: [("default", "gone")], here=store.here, metadata=metadata)
+    assert await queue_numbers.of_queues(cast(Any, names), "default") == queue_numbers.Collected()
 
 
 async def test_unknown_paths_are_counted_together(store: Store, clock: Clock) -> None:
     assert (await scrape(store, clock))["pushq_http_requests_total", "other"] == 2
+
+
+async def test_redeliveries_of_queues_without_a_series_of_their_own_are_added_up(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All names were sorted, and all pulses added up, with each scrape."""
+    monkeypatch.setattr(alert_metrics, "QUEUES_LABELLED_MAX", 2)
+    await store.node.metadata.put_tenant("zzz", 0)
+    app = create_app(store, Settings(), clock_ms=clock)
+    sampler = app.gateway.sampler
+
+    async def redelivered(tenant: str | None = None) -> dict[tuple[str, str], float]:
+        clock.ms += 5_000
+        await sampler.look()
+        family = alert_metrics._redelivered(app.gateway, tenant)
+        return {(s.labels["tenant"], s.labels["queue"]): s.value for s in family.samples if s.name.endswith("_total")}
+
+    config = QueueConfig(max_attempts=2, dead_letter_queue=COMPANION)
+    for tenant, name in (("default", "a"), ("default", "b"), ("default", "c"), ("zzz", "a"), ("zzz", "b")):
+        await died((await store.create_queue(tenant, name, config))[0], *[MESSAGE] * ord(name[0]))
+    first = {("default", "a"): 97, ("default", "other"): 98 + 99, ("zzz", "a"): 97, ("zzz", "other"): 98}
+    assert await redelivered() == first
+    assert await redelivered("default") == {("default", "a"): 97, ("default", "b"): 98, ("default", "other"): 99}
+    await died(store.queue("default", "c"), MESSAGE)
+    await store.delete_queue("default", "b")
+    await store.delete_queue("zzz", "b")
+    assert await redelivered() == {("default", "a"): 97, ("default", "other"): 100, ("zzz", "a"): 97}
+    await store.delete_queue("default", "a")
+    await store.create_queue("default", "a", config)
+    assert await redelivered() == {("default", "a"): 0, ("default", "other"): 100, ("zzz", "a"): 97}
+    await app.gateway.hub.close()

@@ -1,0 +1,74 @@
+"""Names in order, tenant by tenant, and which of them come first where there is room for some: each tenant's first one,
+then each one's second, so that no tenant's many names push out those of others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+Name = tuple[str, str]
+"""Tenant and queue."""
+
+
+SOME: Final = 32
+"""So many new names are put in their places one by one; more are sorted in."""
+
+
+class Dealt:
+    def __init__(self, names: Iterable[Name] = ()) -> None:
+        self._of: dict[str, list[str]] = {}
+        self._new: dict[str, list[str]] = {}
+        """By tenant, names that are not in order yet."""
+        self._tenants: list[str] = []
+        for name in names:
+            self.put(name)
+
+    def count(self, tenant: str) -> int:
+        return len(self._of.get(tenant, ())) + len(self._new.get(tenant, ()))
+
+    @property
+    def tenants(self) -> Sequence[str]:
+        """Those that have names, in order."""
+        return self._tenants
+
+    def put(self, name: Name) -> None:
+        """One that is not there."""
+        if name[0] not in self._of:
+            self._of[name[0]] = []
+            insort(self._tenants, name[0])
+        self._new.setdefault(name[0], []).append(name[1])
+
+    def remove(self, name: Name) -> None:
+        """One that is there."""
+        names = self._in_order(name[0])
+        at = bisect_left(names, name[1])
+        assert names[at] == name[1], "what was put is there"
+        del names[at]
+        if not names:
+            del self._of[name[0]], self._tenants[bisect_left(self._tenants, name[0])]
+
+    def first(self, most: int) -> list[Name]:
+        """So many at most, in order; at the cost of these, of the tenants, and of what is new."""
+        found: list[Name] = []
+        tenants, place = self._tenants, 0
+        while tenants and len(found) < most:
+            found += [(tenant, self._in_order(tenant)[place]) for tenant in tenants[: most - len(found)]]
+            place += 1
+            tenants = [tenant for tenant in tenants if self.count(tenant) > place]
+        return sorted(found)
+
+    def of(self, tenant: str, most: int) -> list[Name]:
+        """The first of one tenant."""
+        return [(tenant, name) for name in self._in_order(tenant)[:most]] if tenant in self._of else []
+
+    def _in_order(self, tenant: str) -> list[str]:
+        names, new = self._of[tenant], self._new.pop(tenant, [])
+        if len(new) > SOME:
+            names += new
+            names.sort()
+        else:
+            for name in new:
+                insort(names, name)
+        return names
