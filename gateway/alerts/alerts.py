@@ -257,15 +257,12 @@ class Alerts:
         if not KINDS[rule.kind].has_queues:
             return []
         version, found = self._matches.get(rule.id, (-1, []))
-        if version != self._book.version:
+        if version != (now := self._book.happened_to(rule.tenant).version):
             pattern = compile_pattern(rule.queue)
-            found = [
-                watched
-                for (tenant, name), uid in self._book.names.items()
-                if tenant == rule.tenant and pattern.fullmatch(name) and (watched := self._book.watched.get(uid))
-            ]
+            queues = self._book.queues_of(rule.tenant)
+            found = [watched for watched in queues if pattern.fullmatch(watched.definition.name)]
             if rule.id in self.rules:
-                self._matches[rule.id] = (self._book.version, found)
+                self._matches[rule.id] = (now, found)
         return found
 
     def _count_requests(self, enabled: Iterable[Rule], now_ms: int) -> None:

@@ -21,7 +21,8 @@ _SLACK_MS: Final = 2 * PAUSE_SLOTS_MAX * TIERS[0].step_ms
 
 
 class Asked(NamedTuple):
-    """When a rule was asked, and of what queues. `holds_ms`: how long what it found cannot change by itself."""
+    """When a rule was asked, and of which of its tenant's queues. `holds_ms`: how long what it found cannot change by
+    itself."""
 
     rule: Rule
     version: int
@@ -39,17 +40,19 @@ class AskedRules:
 
     def is_as_before(self, rule: Rule, now_ms: int) -> bool:
         """Whether a rule without an open alert would find none now, either."""
-        asked, book = self._asked.get(rule.id), self._book
-        if asked is None or (asked.rule is not rule) or (asked.version, asked.changes) != (book.version, book.changes):
+        asked, happened = self._asked.get(rule.id), self._book.happened_to(rule.tenant)
+        if asked is None or asked.rule is not rule:
+            return False
+        if (asked.version, asked.changes) != (happened.version, happened.changes):
             return False
         if rule.kind in ABOUT_WINDOWS:
             # By the time of that look all of the window was quiet already.
-            return book.changed_ms + rule.window_ms + _SLACK_MS < asked.at_ms <= now_ms
+            return happened.changed_ms + rule.window_ms + _SLACK_MS < asked.at_ms <= now_ms
         return asked.at_ms <= now_ms < asked.at_ms + asked.holds_ms
 
     def note(self, rule: Rule, values: Iterable[tuple[str, float | None]], now_ms: int) -> None:
-        book = self._book
-        self._asked[rule.id] = Asked(rule, book.version, book.changes, now_ms, _holds_ms(rule, values))
+        happened = self._book.happened_to(rule.tenant)
+        self._asked[rule.id] = Asked(rule, happened.version, happened.changes, now_ms, _holds_ms(rule, values))
 
     def forget(self, rule_id: str) -> None:
         self._asked.pop(rule_id, None)

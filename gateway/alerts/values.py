@@ -135,9 +135,9 @@ class Sources:
 
     def _are_all_met(self, rule: Rule) -> bool:
         """Whether every queue of a rule has been looked at: after a start that takes a while."""
-        unmet = self._store.node.metadata.queues.keys() - self._sampler.book.names.keys()
-        fits = compile_pattern(rule.queue).fullmatch
-        return not any(tenant == rule.tenant and fits(name) for tenant, name in unmet)
+        met, fits = self._sampler.book.names, compile_pattern(rule.queue).fullmatch
+        there = self._store.node.metadata.of_tenant(rule.tenant)
+        return not any((one.tenant, one.name) not in met and fits(one.name) for one in there)
 
     def _rates(self, kind: str, queues: list[Watched], window_ms: int, now_ms: int) -> Iterator[tuple[str, float]]:
         """Messages a minute over the window, with those in no row yet. Those of before a queue was looked at count

@@ -59,8 +59,8 @@ class Dealt:
             tenants = [tenant for tenant in tenants if self.count(tenant) > place]
         return sorted(found)
 
-    def of(self, tenant: str, most: int) -> list[Name]:
-        """The first of one tenant."""
+    def of(self, tenant: str, most: int | None = None) -> list[Name]:
+        """The first of one tenant; all of them where it is not said how many."""
         return [(tenant, name) for name in self._in_order(tenant)[:most]] if tenant in self._of else []
 
     def _in_order(self, tenant: str) -> list[str]:

@@ -72,6 +72,18 @@ SERIES_BYTES = queue_series().bytes
 
 
 @dataclass(slots=True)
+class Happened:
+    """To the queues of one tenant."""
+
+    version: int = 0
+    """Another one whenever queues came or went, and none that there was before; 0 where there are none."""
+    changes: int = 0
+    """How often a queue was found to be different."""
+    changed_ms: int = 0
+    """When that was so last."""
+
+
+@dataclass(slots=True)
 class Book:
     """Written by the sampler, read by everybody else on the same loop."""
 
@@ -86,6 +98,8 @@ class Book:
     tenants: dict[str, Series] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     """Of each tenant that has queues with series: their levels, added up."""
+    _happened: dict[str, Happened] = field(default_factory=dict)
+    _versions: int = 0
     _empty_since: dict[str, int] = field(default_factory=dict)
     """Tenant with series and without such queues → since when, in ms."""
     node: Series = field(default_factory=node_series)
@@ -93,12 +107,6 @@ class Book:
     """When rows were last written; 0 before the first."""
     began_ms: int = 0
     """When this process wrote its first rows: of what was before it knows what the file had."""
-    version: int = 0
-    """Another one whenever queues came or went."""
-    changes: int = 0
-    """How often a queue was found to be different."""
-    changed_ms: int = 0
-    """When that was so last."""
     forgotten: int = 0
     """Series that made room for others."""
     rows: int = 0
@@ -111,6 +119,21 @@ class Book:
 
     def of_queue(self, tenant: str, name: str) -> Watched | None:
         return self.watched.get(self.names.get((tenant, name), -1))
+
+    def happened_to(self, tenant: str) -> Happened:
+        return self._happened.get(tenant, _NOTHING)
+
+    def _other_queues(self, tenant: str) -> None:
+        """Queues of a tenant came or went."""
+        self._versions += 1
+        if self.order.count(tenant):
+            self._happened.setdefault(tenant, Happened()).version = self._versions
+        else:
+            self._happened.pop(tenant, None)
+
+    def queues_of(self, tenant: str) -> list[Watched]:
+        """One tenant's, by name."""
+        return [self.watched[self.names[name]] for name in self.order.of(tenant)]
 
     def series_of(self, watched: Watched) -> Series | None:
         """A queue's series up to the last look. None where nothing ever happened to it."""
@@ -136,10 +159,10 @@ class Book:
         before = self.watched.get(self.names.get(name, -1))
         self._count_redelivered(name[0], before.pulse if before is not None else None, watched.pulse)
         self.watched[uid] = watched
-        self.version += 1
         if name not in self.names:
             self.order.put(name)
         self.names[name] = uid
+        self._other_queues(name[0])
         if stored is not None:
             # What the process before saw may have been a moment ago.
             watched.packed, watched.changed_ms = stored, now_ms
@@ -154,13 +177,13 @@ class Book:
             if self.names.get(name) == watched.definition.uid:
                 self._count_redelivered(name[0], watched.pulse, pulse)
             watched.pulse = pulse
-            self.changes += 1
-            self.changed_ms = now_ms
+            happened = self.happened_to(name[0])
+            happened.changes += 1
+            happened.changed_ms = now_ms
 
     def forget(self, uid: int) -> None:
         """The queue was deleted."""
         watched = self.watched.pop(uid)
-        self.version += 1
         self._open.discard(watched)
         self._packed.discard(watched)
         if watched.has_series:
@@ -170,6 +193,7 @@ class Book:
             del self.names[name]
             self.order.remove(name)
             self._count_redelivered(name[0], watched.pulse, None)
+        self._other_queues(name[0])
 
     def _count_redelivered(self, tenant: str, before: Pulse | None, now: Pulse | None) -> None:
         """Of a queue that has its name."""
@@ -308,6 +332,9 @@ class Book:
     def covered(self, tier: int, start: int, end: int) -> list[bool]:
         """In which slots of a tier this process looked at all."""
         return [value == value for value in self.node.column(tier, 0, start, end)]
+
+
+_NOTHING: Final = Happened()
 
 
 def _waiting(watched: Watched) -> Pulse:

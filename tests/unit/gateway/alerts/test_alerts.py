@@ -15,6 +15,7 @@ from backend_store.model import Conflict, NotFound, QueueConfig, StorageFull
 from gateway.alerts import alerts as alerting
 from gateway.alerts import views
 from gateway.alerts.alerts import Alerts
+from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
@@ -72,7 +73,7 @@ async def flapped(alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch,
         clock.ms += 1
         values = [(f"q{n}", value) for n in range(subjects)]
         monkeypatch.setattr(alerts, "values", lambda rule, now_ms, values=values: values)
-        alerts._book.changes += 1
+        alerts._asked = AskedRules(alerts._book)
         await alerts.evaluate(clock.ms)
 
 
@@ -264,6 +265,46 @@ async def test_a_rule_about_queues_to_which_nothing_happens_is_not_asked_again(
         assert [alert.subject for _, alert in alerts.of_tenant("shop")] == ["q3"]
 
 
+async def test_what_happens_to_queues_of_other_tenants_has_no_rule_asked(
+    app: Application, alerts: Alerts, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rule of every tenant went through all names for each queue that was made, and through its own queues for
+    each message of anybody."""
+    for number in range(5):
+        await store.create_queue("shop", f"q{number}", QueueConfig())
+    await alerts.put_rule(msgspec.structs.replace(RULE, kind="depth", limit=1, clear_at=1), None)
+    sampler, asked, matched = app.gateway.sampler, [], list[str]()
+    monkeypatch.setattr(alerting, "compile_pattern", lambda text: matched.append(text) or compile_pattern(text))
+
+    async def look() -> None:
+        clock.ms += 5_000
+        await sampler.look()
+        asked.append(alerts.asked)
+
+    await look()
+    assert len(matched) == 1
+    other, _ = await store.create_queue("default", "other", QueueConfig())
+    await published(other, draft("1"))
+    await look()
+    await published(other, draft("2"))
+    await store.create_queue("default", "another", QueueConfig())
+    await store.delete_queue("default", "other")
+    await look()
+    assert asked == [1, 1, 1] and len(matched) == 1
+    await store.create_queue("shop", "new", QueueConfig())
+    await published(store.queue("shop", "new"), draft("1"), draft("2"), draft("3"))
+    await look()
+    assert [alert.subject for _, alert in alerts.of_tenant("shop")] == ["new"] and len(matched) == 2
+    for name in ("new", *(f"q{number}" for number in range(5))):
+        await store.delete_queue("shop", name)
+    await look()
+    assert not [alert for _, alert in alerts.of_tenant("shop") if alert.state != "resolved"]
+    await store.create_queue("shop", "q1", QueueConfig())
+    await published(store.queue("shop", "q1"), draft("1"), draft("2"))
+    await look()
+    assert [alert.subject for _, alert in alerts.of_tenant("shop") if alert.state != "resolved"] == ["q1"]
+
+
 class Untouched(deque[Alert]):
     def __iter__(self) -> Any:
         raise AssertionError("another tenant's alerts were gone through")
@@ -395,7 +436,7 @@ async def test_what_a_silence_mutes_costs_one_look_at_each_queue_however_many_ru
         await alerts.put_rule(msgspec.structs.replace(RULE, id=f"rule_{number}"), None)
     await flapped(alerts, clock, monkeypatch, subjects=50, times=1)
     monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", 1.0) for n in range(50)])
-    alerts._book.changes += 1
+    alerts._asked = AskedRules(alerts._book)
     await alerts.evaluate(clock.ms)
     looks: list[str] = []
     monkeypatch.setattr(views, "compile_pattern", lambda text: looks.append(text) or compile_pattern(text))
