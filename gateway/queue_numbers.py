@@ -54,8 +54,10 @@ class Numbers(NamedTuple):
             for name in ADDED:
                 if value := getattr(stats, name):
                     found["stats", name] += value
-        found.update({("ended", reason): count for reason, count in self.ended.items()})
-        found.update({("state", state): count for state, count in self.states.items()})
+        for reason, count in self.ended.items():
+            found["ended", reason] = count
+        for state, count in self.states.items():
+            found["state", state] = count
         if self.moving is not None:
             found[LAYOUTS], found[MOVING] = 1, self.moving
         if self.lags:
@@ -218,7 +220,7 @@ class QueueNumbers:
             for uid, name in some:
                 try:
                     self.looked_at += 1
-                    numbers = await _read(self._store, *name)
+                    numbers = await found(partial(_read, self._store, *name))
                 except QueueNotFound:
                     self._put(uid, Counter(), 0)  # it was deleted while others were read
                 except ClusterAway:
@@ -238,7 +240,8 @@ class QueueNumbers:
         known = self._tenants.get(tenant)
         if known is None:
             known = self._tenants[tenant] = _Tenant()
-        known.sums.subtract(self._rows.pop(uid, {}))
+        if uid in self._rows:
+            known.sums.subtract(self._rows.pop(uid))
         if row:
             self._rows[uid] = row
             known.sums.update(row)
@@ -287,7 +290,7 @@ async def of_queues(store: Store, tenant: str) -> Collected:
             collected.stats[tenant, shown] = stats if known is None else _sum(known, stats)
     async for shown, name in _turn_by_turn(sorted(one.name for one in store.metadata.of_tenant(tenant))):
         with suppress(QueueNotFound, ClusterAway):
-            numbers = await _read(store, tenant, name, with_stats=False)
+            numbers = await found(partial(_read, store, tenant, name, with_stats=False))
             collected.add(tenant, shown, numbers)
             for group, lag in numbers.lags.items():
                 own = len(collected.lags) < GROUPS_LABELLED_MAX
@@ -308,17 +311,19 @@ def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
     return QueueStats(oldest_age_ms=max(a.oldest_age_ms, b.oldest_age_ms), **sums)
 
 
-async def _read(store: Store, tenant: str, name: str, *, with_stats: bool = True) -> Numbers:
-    """Raises `QueueNotFound` and `ClusterAway`."""
+def _read(store: Store, tenant: str, name: str, *, with_stats: bool = True) -> Numbers:
+    """Raises `LookingUp`, `QueueNotFound` and `ClusterAway`."""
     names = store.names_of(tenant, name) if with_stats else ()
-    stats = {one: await found(store.here(tenant, one).stats) for one in names}
+    stats = {one: store.here(tenant, one).stats() for one in names}
     queue = store.here(tenant, name)
-    layout = await found(partial(getattr, queue, "layout"))
-    groups = await found(partial(list_groups, queue))
+    layout = queue.layout
     return Numbers(
         stats,
-        dict(await found(partial(getattr, queue, "ended"))),
-        Counter(each.state for each in layout or ()),
+        dict(queue.ended),
+        Counter([each.state for each in layout]) if layout else _NO_STATES,
         sum(each.slots_arriving for each in layout) if layout else None,
-        {group.name: sum(part.lag for part in group.lag) for group in groups},
+        {group.name: sum(part.lag for part in group.lag) for group in list_groups(queue)},
     )
+
+
+_NO_STATES: Final[Counter[str]] = Counter()
