@@ -52,10 +52,16 @@ def was_looked_at(looked: Series, slot: int, number: int = 0) -> bool:
     """Whether the process looked in a slot of a tier. Of what is too old for that tier a coarser one still tells."""
     for tier in range(number, len(TIERS)):
         ring, place = looked.rings[tier], slot * _RATIOS[number] // _RATIOS[tier]
-        if place > ring.last:
-            finer = _RATIOS[tier] // _RATIOS[tier - 1] if tier else 0
-            return any(was_looked_at(looked, place * finer + one, tier - 1) for one in range(finer))
         if place > ring.last - ring.rows:
-            found = ring.row(place)
-            return found is not None and not isnan(found[0])
+            return _has_row(looked, tier, place)
     return False
+
+
+def _has_row(looked: Series, tier: int, place: int) -> bool:
+    """A step that is not over has one where finer ones do."""
+    ring = looked.rings[tier]
+    if place > ring.last:
+        finer = _RATIOS[tier] // _RATIOS[tier - 1] if tier else 0
+        return any(_has_row(looked, tier - 1, place * finer + one) for one in range(finer))
+    found = ring.row(place)
+    return found is not None and not isnan(found[0])

@@ -376,3 +376,17 @@ async def test_a_queue_that_is_made_changed_or_deleted_has_no_others_looked_at(s
     assert sampler.book.names.keys() == store.node.metadata.queues.keys()
     assert column(sampler, clock, "new", "ready", 1) == [1]
     await app.gateway.hub.close()
+
+
+@pytest.mark.parametrize("gap_ms", [1_000_000, 5_000_000, KEPT_MS])
+async def test_a_process_that_slept_knows_nothing_of_that_time(store: Store, clock: Clock, gap_ms: int) -> None:
+    """The series of a queue that was quiet could not be read after that."""
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await published(queue, MESSAGE)
+    await look(sampler, clock, 3)
+    clock.ms += gap_ms
+    await look(sampler, clock)
+    found = column(sampler, clock, "orders", "ready", 100)
+    assert found[-1:] == [1.0] and all(value != value for value in found[:-1])
+    await app.gateway.hub.close()
