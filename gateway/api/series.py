@@ -56,7 +56,7 @@ async def of_tenant(gateway: Gateway, call: Call) -> Answer:
     query = call.query("range", "tenant")
     tenant = visible_tenant(gateway, call, query.get("tenant"))
     span = _span(gateway, query)
-    series = gateway.sampler.book.tenants.get(tenant)
+    series = gateway.sampler.book.series_of_tenant(tenant)
     return json_answer(SeriesView(*_head(span), _columns(gateway, series, QUEUE_COLUMNS, span)))
 
 
@@ -106,7 +106,7 @@ def _named(book: Book, tenant: str, names: str) -> Iterator[str]:
 
 
 def _all(book: Book, tenant: str) -> Iterator[str]:
-    return (name for of, name in book.names if of == tenant)
+    return (name for _, name in book.order.of(tenant))
 
 
 def _span(gateway: Gateway, query: dict[str, str]) -> Span:

@@ -96,6 +96,7 @@ class Book:
     redelivered: Counter[str] = field(default_factory=Counter)
     """By tenant: what all its queues had redelivered."""
     tenants: dict[str, Series] = field(default_factory=dict)
+    """Without rows of quiet times: those `series_of_tenant` adds."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     """Of each tenant that has queues with series: their levels, added up."""
     _happened: dict[str, Happened] = field(default_factory=dict)
@@ -138,6 +139,13 @@ class Book:
     def series_of(self, watched: Watched) -> Series | None:
         """A queue's series up to the last look. None where nothing ever happened to it."""
         series = self._opened(watched)
+        if series is not None:
+            catch_up(series, self.node, self.node.rings[0].last + 1)
+        return series
+
+    def series_of_tenant(self, tenant: str) -> Series | None:
+        """A tenant's series up to the last look. None where nothing ever happened to it."""
+        series = self.tenants.get(tenant)
         if series is not None:
             catch_up(series, self.node, self.node.rings[0].last + 1)
         return series
@@ -258,16 +266,23 @@ class Book:
     def _close_tenants(self, now_ms: int, steady_ms: int) -> None:
         """Those of a tenant without queues that have series end when they say nothing any more: it may be deleted."""
         for gone in self.tenants.keys() - self.tallies.keys():
-            if now_ms - self._empty_since.setdefault(gone, now_ms) < KEPT_MS:
-                self.tenants[gone].write(now_ms, [0.0] * len(QUEUE_COLUMNS))
-            else:
+            if gone not in self._empty_since:
+                self._empty_since[gone] = now_ms
+                self._write_tenant(gone, [0.0] * len(QUEUE_COLUMNS), now_ms)
+            elif now_ms - self._empty_since[gone] >= KEPT_MS:
                 del self.tenants[gone], self._empty_since[gone]
-        for tenant, tally in list(self.tallies.items()):
-            self.tenants.setdefault(tenant, queue_series()).write(now_ms, tally.row(steady_ms))
+        # One that nothing happened to has rows that follow from its last one, as quiet queues have.
+        for tenant, tally in [found for found in self.tallies.items() if found[1].is_changed]:
+            self._write_tenant(tenant, tally.row(steady_ms), now_ms)
             if tally:
                 self._empty_since.pop(tenant, None)
             else:
                 del self.tallies[tenant]
+
+    def _write_tenant(self, tenant: str, row: Sequence[float], now_ms: int) -> None:
+        series = self.tenants.setdefault(tenant, queue_series())
+        catch_up(series, self.node, now_ms // TIERS[0].step_ms)
+        series.write(now_ms, row)
 
     def _quietest(self, of: set[Watched], kept: int) -> list[Watched]:
         return sorted(of, key=lambda watched: watched.changed_ms)[: max(0, len(of) - kept)]

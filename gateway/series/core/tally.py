@@ -16,6 +16,8 @@ class Tally:
     """Levels are of now; rates are of the rows that were added since the last `row`."""
 
     def __init__(self) -> None:
+        self.is_changed = False
+        """Something was added or removed since the last `row`."""
         self._pulses: dict[int, Sequence[int]] = {}
         self._sums = [0] * _LEVELS
         self._rates = [0.0] * (len(QUEUE_COLUMNS) - _LEVELS)
@@ -28,6 +30,7 @@ class Tally:
 
     def add(self, uid: int, pulse: Sequence[int], row: Sequence[float] = ()) -> None:
         """A queue is as its pulse says; `row` is what its series got."""
+        self.is_changed = True
         before = self._pulses.get(uid)
         self._pulses[uid] = pulse
         for column in range(_LEVELS):
@@ -43,6 +46,7 @@ class Tally:
 
     def remove(self, uid: int) -> None:
         """The queue is gone, or nobody keeps its series any more."""
+        self.is_changed = True
         before = self._pulses.pop(uid, None)
         for column, value in enumerate(before[:_LEVELS] if before is not None else ()):
             self._sums[column] -= value
@@ -53,6 +57,7 @@ class Tally:
             heapq.heappop(self._oldest)
         levels: list[float] = list(self._sums)
         levels[OLDEST] = max(1, steady_ms - self._oldest[0][0]) if self._oldest else 0
+        self.is_changed = False
         rates, self._rates = self._rates, [0.0] * len(self._rates)
         return levels + rates
 

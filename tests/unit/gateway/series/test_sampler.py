@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -156,7 +156,10 @@ async def test_tenants_are_added_up_apart(store: Store, clock: Clock) -> None:
     await look(sampler, clock)
     book: Book = sampler.book
     slot = clock.ms // 5_000
-    assert {t: s.column(0, 0, slot, slot + 1) for t, s in book.tenants.items()} == {"default": [5.0], "acme": [50.0]}
+    assert {t: s.column(0, 0, slot, slot + 1) for t in book.tenants if (s := book.series_of_tenant(t))} == {
+        "default": [5.0],
+        "acme": [50.0],
+    }
     await app.gateway.hub.close()
 
 
@@ -173,7 +176,8 @@ async def test_series_of_a_tenant_end_a_day_after_its_last_queue(store: Store, c
         assert not sampler.book.tallies, "it has no queues"
         clock.ms += KEPT_MS - 20_000
         await look(sampler, clock)
-    series, slot = sampler.book.tenants["acme"], clock.ms // 5_000
+    series, slot = sampler.book.series_of_tenant("acme"), clock.ms // 5_000
+    assert series is not None
     assert series.column(0, 0, slot, slot + 1) == [0.0]
     assert any(value > 0 for value in series.column(2, 0, slot // 60 - 288, slot // 60)), "what it was may be looked at"
     clock.ms += 20_000
@@ -190,7 +194,8 @@ async def test_what_a_stream_keeps_is_no_backlog_of_its_tenant(store: Store, clo
         await look(sampler, clock, 3)
     await look(sampler, clock)
     assert column(sampler, clock, "news", "ready", 1) == [7.0]
-    series, slot = sampler.book.tenants["default"], clock.ms // 5_000
+    series, slot = sampler.book.series_of_tenant("default"), clock.ms // 5_000
+    assert series is not None
     for name in ("ready", "oldest_age_ms"):
         assert series.column(0, QUEUE_COLUMNS.index(name), slot - 5, slot - 4) == [0.0]
     assert series.column(0, QUEUE_COLUMNS.index("ready"), slot, slot + 1) == [2.0]
@@ -235,7 +240,8 @@ async def test_a_queue_that_nothing_happens_to_is_not_looked_at(store: Store, cl
     assert column(sampler, clock, "q7", "ready", 4) == [1, 1, 1, 2]
     assert column(sampler, clock, "q8", "ready", 103)[1:] == [1] * 102
     slot = clock.ms // 5_000
-    assert book.tenants["default"].column(0, 0, slot - 1, slot + 1) == [200, 201]
+    tenant = book.series_of_tenant("default")
+    assert tenant is not None and tenant.column(0, 0, slot - 1, slot + 1) == [200, 201]
     await app.gateway.hub.close()
 
 
@@ -375,6 +381,40 @@ async def test_a_queue_that_is_made_changed_or_deleted_has_no_others_looked_at(s
     assert sampler.book.watched.keys() == {one.uid for one in store.node.metadata.queues.values()}
     assert sampler.book.names.keys() == store.node.metadata.queues.keys()
     assert column(sampler, clock, "new", "ready", 1) == [1]
+    await app.gateway.hub.close()
+
+
+async def test_a_tenant_that_nothing_happens_to_costs_nothing(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row was written for each tenant there is, every five seconds."""
+    app, sampler = sampler_of(store, clock)
+    for number in range(20):
+        await store.metadata.put_tenant(f"t{number}", 1)
+        queue, _ = await store.create_queue(f"t{number}", "q", QueueConfig())
+        await published(queue, MESSAGE)
+    await look(sampler, clock, 2)
+    writes: list[Series] = []
+    write = Series.write
+
+    def counted(series: Series, ms: int, row: Sequence[float]) -> None:
+        writes.append(series)
+        write(series, ms, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Series, "write", counted)
+        await look(sampler, clock, 40)
+    assert writes == [sampler.book.node] * 40
+    await published(store.queue("t3", "q"), MESSAGE)
+    await look(sampler, clock, 2)
+    await store.delete_queue("t4", "q")
+    await look(sampler, clock, 4)
+    slot = clock.ms // 5_000
+    for tenant, ready in (("t3", [1.0] * 40 + [2.0] * 6), ("t5", [1.0] * 46), ("t4", [1.0] * 42 + [0.0] * 4)):
+        series = sampler.book.series_of_tenant(tenant)
+        assert series is not None and series.column(0, 0, slot - 45, slot + 1) == ready
+        rates = series.column(0, QUEUE_COLUMNS.index("published_per_s"), slot - 45, slot + 1)
+        assert rates == pytest.approx([0.0] * 40 + [0.2 if tenant == "t3" else 0.0] + [0.0] * 5)
     await app.gateway.hub.close()
 
 
