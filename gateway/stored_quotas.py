@@ -8,7 +8,8 @@ consumes makes room as soon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+import time
+from collections.abc import Sequence, Set
 
 import structlog
 
@@ -29,6 +30,8 @@ class StoredQuotas:
         self._queues: dict[int, tuple[str, str, int]] = {}
         """By uid, of tenants with a quota: tenant, name, and what it held when it was looked at."""
         self._uids: dict[tuple[str, str], int] = {}
+        self._due: dict[int, None] = {}
+        """Those that something happened to since they were looked at, in the order in which they are."""
         self._held: dict[str, int] = {}
         """By tenant: what its queues held together."""
 
@@ -58,24 +61,43 @@ class StoredQuotas:
     async def _look_at(self, tenants: Set[str]) -> dict[str, int]:
         """Bytes of each tenant's queues. Of a million queues a few are looked at in a turn of the loop."""
         self._toucher = self._toucher or Toucher(self._store)
+        await self._toucher.refresh()
         touches = self._toucher.take()
-        if touches is None or not self._toucher.is_prompt or tenants != self._held.keys():
-            self._held, self._queues, self._uids = dict.fromkeys(tenants, 0), {}, {}
-            for tenant in tenants:
-                for one in self._store.metadata.of_tenant(tenant):
-                    self._meet(one.uid, tenant, one.name)
-            uids = set(self._queues)
+        if touches is None or tenants != self._held.keys():
+            self._meet_all(tenants)
         else:
-            uids = self._redefined(touches) & self._queues.keys()
-        for number, uid in enumerate(uids):
-            tenant, name, before = self._queues[uid]
-            now = self._store.held_bytes(tenant, name)
-            self._queues[uid] = tenant, name, now
-            self._held[tenant] += now - before
-            self.looked_at += 1
-            if number % STORED_QUEUES_PER_TURN == STORED_QUEUES_PER_TURN - 1:
-                await asyncio.sleep(0)
+            self._due.update(dict.fromkeys(self._redefined(touches) & self._queues.keys()))
+        until, due = time.monotonic() + STORED_LOOK_SECONDS, list(self._due)
+        for start in range(0, len(due), STORED_QUEUES_PER_TURN):
+            await self._add_up(due[start : start + STORED_QUEUES_PER_TURN])
+            await asyncio.sleep(0)
+            if time.monotonic() > until:
+                break  # some backends answer slowly: what is known by now counts
         return self._held
+
+    async def _add_up(self, uids: Sequence[int]) -> None:
+        """What is not heard of some stays as it was, and they are looked at again behind all others."""
+        held = await self._store.held_of([self._queues[uid][:2] for uid in uids])
+        self.looked_at += len(uids)
+        for uid in uids:
+            tenant, name, before = self._queues[uid]
+            del self._due[uid]
+            if (now := held.get((tenant, name))) is None:
+                self._due[uid] = None
+            else:
+                self._queues[uid] = tenant, name, now
+                self._held[tenant] += now - before
+
+    def _meet_all(self, tenants: Set[str]) -> None:
+        """Until they are looked at, queues hold what they held before."""
+        before = self._queues
+        self._held, self._queues, self._uids, self._due = dict.fromkeys(tenants, 0), {}, {}, {}
+        for tenant in tenants:
+            for one in self._store.metadata.of_tenant(tenant):
+                _, _, held = before.get(one.uid, (tenant, one.name, 0))
+                self._meet(one.uid, tenant, one.name, held)
+                self._held[tenant] += held
+                self._due[one.uid] = None
 
     def _redefined(self, touches: Touches) -> set[int]:
         """Forgets queues that were deleted. Returns what is to be looked at."""
@@ -87,12 +109,13 @@ class StoredQuotas:
             if known is not None and (definition is None or definition.uid != known):
                 del self._uids[tenant, name]
                 self._held[tenant] -= self._queues.pop(known)[2]
+                self._due.pop(known, None)
             if definition is not None:
                 uids.add(definition.uid)
                 if definition.uid not in self._queues:
                     self._meet(definition.uid, tenant, name)
         return uids
 
-    def _meet(self, uid: int, tenant: str, name: str) -> None:
-        self._queues[uid] = tenant, name, 0
+    def _meet(self, uid: int, tenant: str, name: str, held: int = 0) -> None:
+        self._queues[uid] = tenant, name, held
         self._uids[tenant, name] = uid

@@ -241,6 +241,10 @@ class EmbeddedStore:
         beside = [state.views[view] for state in states for view in VIEWS_BESIDE if view in state.views]
         return sum(state.live_bytes for state in states) + sum(tally.live_bytes for tally in beside)
 
+    async def held_of(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """The same of several; in another process some may be missing, of which it is not heard."""
+        return {name: self.held_bytes(*name) for name in names}
+
     def queues(self) -> list[EmbeddedQueue]:
         return [*self._queues.values(), *self._companions.values()]
 

@@ -153,8 +153,6 @@ class Toucher:
     """Tells which queues something happened to. Of queues in another process it knows what their pulses tell."""
 
     def __init__(self, store: EmbeddedStore | PulsesElsewhere):
-        self.is_prompt = isinstance(store, EmbeddedStore)
-        """Else it hears of what happens a moment later."""
         self._store = store
         self._take: Callable[[], set[int]] | None = None
         self._defined = 0

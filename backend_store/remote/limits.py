@@ -56,8 +56,8 @@ OTHERS_SECONDS_MAX: Final = 2.0
 there waits for it."""
 PULSES_FRESH_SECONDS: Final = 2.0
 """How old the numbers of all queues may be, for series and alerts, before they are asked for anew."""
-PULSES_WAIT_SECONDS_MAX: Final = 1.0
-"""How long a scrape of the metrics waits for word of what happened to queues until then."""
+NEWS_WAIT_SECONDS_MAX: Final = 1.0
+"""How long a scrape of the metrics, or a look at quotas, waits to hear what happened to queues, and how they are."""
 READ_BYTES_MAX: Final = 512 * 1024
 """Bytes of chunks of a stream that are fetched at once for readers."""
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -12,7 +12,7 @@ import msgspec
 from backend_store.client.since import ASKED
 from backend_store.model import PushqError, QueueStats
 from backend_store.remote.known import Background, Flight, LookingUp
-from backend_store.remote.limits import LOOK_FRESH_MS
+from backend_store.remote.limits import LOOK_FRESH_MS, NEWS_WAIT_SECONDS_MAX
 from backend_store.remote.parted import whole_look
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.service.operations import Look as LookAt
@@ -34,8 +34,6 @@ class Looks:
         self._known: dict[Place, tuple[float, Look | None]] = {}
         self._tenants: dict[str, float] = {}
         self._pinned: dict[Place, tuple[float, Look]] = {}
-        self._held: dict[Place, int] = {}
-        """Bytes, of places that somebody wants to know of: as they were last told, however old that is."""
         self._flights: dict[Any, Flight] = {}
 
     def of(self, queue: RemoteQueue) -> Look | None:
@@ -45,18 +43,6 @@ class Looks:
             if known is not None and known[0] >= since:
                 return known[1]
         raise self._look_up(f"queue {queue.name!r}", place, LookAt([place]), queue.homes)
-
-    def held_bytes(self, queue: RemoteQueue) -> int:
-        """As it was when last looked at; that begins another look."""
-        place = queue.place_there
-        known = self._known.get(place)
-        held = self._held.setdefault(place, known[1].held if known is not None and known[1] is not None else 0)
-        if known is None or known[0] < self._loop.time() - 1:
-            self._look_up(queue.name, place, LookAt([place]), queue.homes)
-        return held
-
-    def deleted(self, place: Place) -> None:
-        self._held.pop(place, None)
 
     def check_tenant(self, tenant: str, homes: Sequence[Home]) -> None:
         """Returns where all that a tenant has was looked at just now. Raises `LookingUp`."""
@@ -99,18 +85,24 @@ class Looks:
         asked = ASKED.get() if self._are_shared else None
         return max(self._loop.time() - LOOK_FRESH_MS / 1000, 0.0 if asked is None else asked.at)
 
-    async def together(self, queues: Iterable[RemoteQueue]) -> None:
-        """Looks at many with one request to each home. What comes of none is asked for alone by who wants it, and says
-        why."""
+    async def together(self, queues: Iterable[RemoteQueue]) -> dict[Place, Look]:
+        """Looks at many with one request to each home. Those are left out of which nothing is heard soon: who wants
+        them all the same asks for them alone, and hears why."""
         of_homes: dict[tuple[Home, ...], list[Place]] = {}
         for queue in queues:
             with suppress(PushqError):
                 homes = tuple(queue.homes)
                 if not any(home.line.is_away for home in homes):
                     of_homes.setdefault(homes, []).append(queue.place_there)
-        for homes, places in of_homes.items():
-            with suppress(PushqError):
-                await self._look_at(LookAt(places), homes)
+        found = await asyncio.gather(*(self._seen(LookAt(places), homes) for homes, places in of_homes.items()))
+        return {look.place: look for looks in found for look in looks}
+
+    async def _seen(self, operation: LookAt, homes: Sequence[Home]) -> list[Look]:
+        try:
+            async with asyncio.timeout(NEWS_WAIT_SECONDS_MAX):
+                return await self._look_at(operation, homes)
+        except (PushqError, TimeoutError):
+            return []
 
     async def _looked(self, key: Any, operation: LookAt, homes: Sequence[Home]) -> None:
         try:
@@ -118,18 +110,15 @@ class Looks:
         finally:
             del self._flights[key]
 
-    async def _look_at(self, operation: LookAt, homes: Sequence[Home]) -> None:
+    async def _look_at(self, operation: LookAt, homes: Sequence[Home]) -> list[Look]:
         asked_at = self._loop.time()
         found = await _looks_at(operation, homes)
         now = self._loop.time() if not self._are_shared else asked_at
         self._known.update(dict.fromkeys(operation.places, (now, None)))
         self._known.update({look.place: (now, look) for look in found})
-        for place in operation.places:
-            if place in self._held:
-                look = self._known[place][1]
-                self._held[place] = look.held if look is not None else 0
         if operation.tenant is not None:
             self._tenants[operation.tenant] = now
+        return found
 
 
 async def _looks_at(operation: LookAt, homes: Sequence[Home]) -> list[Look]:

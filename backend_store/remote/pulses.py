@@ -15,7 +15,7 @@ import msgspec
 from backend_store.client.pulses import Pulse
 from backend_store.model import ClusterAway, PushqError, QueueDefinition, QueueNotFound
 from backend_store.node.touched import Touched
-from backend_store.remote.limits import PULSES_FRESH_SECONDS, PULSES_WAIT_SECONDS_MAX
+from backend_store.remote.limits import NEWS_WAIT_SECONDS_MAX, PULSES_FRESH_SECONDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.service.pulses import AsOf, PulseNews, PulseRow, TakePulses
@@ -79,6 +79,8 @@ class PulseBook:
         """Uids of which something was told that is not added up yet."""
         self._at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
+        self._asks_for_all = False
+        """Some backend cannot say what changed."""
         self._touched: Touched[int] = Touched(tuple)
         """Uids."""
 
@@ -115,8 +117,11 @@ class PulseBook:
 
     async def refresh(self) -> None:
         """Returns when what happened until now is here, or does not come soon."""
+        if self._asks_for_all:
+            self._refresh()  # as often as that may cost so much
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(PULSES_WAIT_SECONDS_MAX):
+            async with asyncio.timeout(NEWS_WAIT_SECONDS_MAX):
                 if self._asking is not None:
                     await asyncio.wait([self._asking])  # it may have been answered before now
                 if self._asking is None or self._asking.done():
@@ -132,6 +137,7 @@ class PulseBook:
         homes = self._store.homes
         for home in self._told.keys() - set(homes):
             self._changed.update(self._told.pop(home).pulses)
+        self._asks_for_all = False
         try:
             await asyncio.gather(*map(self._ask_of, homes))
         finally:
@@ -158,6 +164,7 @@ class PulseBook:
             while True:
                 news = _news(await home.ask(TakePulses(since=told.since), may_repeat=True))
                 if not isinstance(news, PulseNews):
+                    self._asks_for_all = True
                     await self._take_all(home, told, news)
                     return
                 if news.is_reset:

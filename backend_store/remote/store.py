@@ -341,18 +341,18 @@ class RemoteBackends:
 
     async def look_ahead(self, names: Iterable[tuple[str, str]]) -> None:
         """Asks for the numbers of these queues together, as far as they can be had."""
-        queues: list[RemoteQueue] = []
+        await self._looks.together(self._found(names))
+
+    def _found(self, names: Iterable[tuple[str, str]]) -> Iterator[RemoteQueue]:
+        """Those that there are, and whose clusters are there."""
         for name in names:
             with suppress(QueueNotFound, ClusterAway):
-                queues.append(self.here(*name))
-        await self._looks.together(queues)
+                yield self.here(*name)
 
-    def held_bytes(self, tenant: str, name: str) -> int:
-        """As it was when last looked at; that begins another look."""
-        try:
-            return self._looks.held_bytes(self.here(tenant, name))
-        except (QueueNotFound, ClusterAway):
-            return 0  # it was deleted meanwhile, or its cluster has never been there
+    async def held_of(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """What queues hold, of those of which that is heard soon."""
+        looks = await self._looks.together(self._found(names))
+        return {(place.tenant, place.name): look.held for place, look in looks.items()}
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
         """Raises `Conflict` where the queue is there with another config, and what `Choosing.chosen` does."""
@@ -548,7 +548,6 @@ class RemoteBackends:
                 companion.end()
                 queue.companions.append(companion)
         self._keyring.shredded(uid)
-        self._looks.deleted(queue.place_there)
         for one in (queue, *queue.companions):
             self._on_deleted(one)
 

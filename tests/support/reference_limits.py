@@ -346,7 +346,7 @@ GROUPS = (
             "backend_store.wire.limits:STRANGERS_MAX": "",
             "backend_store.remote.limits:BACKENDS_HEARD_MAX": "",
             "backend_store.remote.limits:PULSES_FRESH_SECONDS": "",
-            "backend_store.remote.limits:PULSES_WAIT_SECONDS_MAX": "",
+            "backend_store.remote.limits:NEWS_WAIT_SECONDS_MAX": "",
             "backend_store.remote.limits:LINE_CALLS_MAX": "",
             "backend_store.remote.limits:LINE_PUBLISHES_MAX": "",
             "backend_store.remote.limits:LINE_ASKS_MAX": "",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from backend_store.client import Store
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig, Quotas, StorageFull
+from backend_store.service.definitions import Definitions
 from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
 from gateway.stored_quotas import StoredQuotas
 from gateway.tickets import TicketOffice
-from tests.support.stores import died, drained, published
+from tests.support.far_queues import FarQueues
+from tests.support.stores import died, drained, made, opened, published
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -118,3 +122,35 @@ async def test_a_queue_that_is_made_or_deleted_has_no_others_added_up_again(stor
     await store.create_queue("acme", "new", QueueConfig())
     await stored.look()
     assert stored.full == {}
+
+
+async def test_queues_elsewhere_that_something_happened_to_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of a tenant with a quota was asked for alone, every second."""
+    backend = await opened()
+    await backend.node.metadata.put_tenant("default", 1, Quotas(stored_bytes=3_000))
+    names = [(await made(backend, f"q{number}")).name for number in range(30)]
+    world = FarQueues(backend, monkeypatch)
+    world.define(*names)
+    tenant = backend.node.metadata.tenants["default"]
+    world.gateway.defined(Definitions(tenants=[tenant]), is_first=False)
+    stored = StoredQuotas(cast(Any, world.gateway))
+
+    async def asks() -> int:
+        before = world.asks
+        await stored.look()
+        return world.asks - before
+
+    await asks()
+    assert stored.looked_at == 30 and await asks() == 1, "what changed"
+    await published(backend.here("default", "q3"), *[MESSAGE] * 4)
+    assert await asks() == 2 and set(stored.full) == {"default"} and stored.looked_at == 31
+    world.is_away = True
+    await drained(backend.here("default", "q3"))
+    await stored.look()
+    assert set(stored.full) == {"default"}
+    world.is_away = False
+    await stored.look()
+    assert stored.full == {} and await asks() == 1
+    await world.close()

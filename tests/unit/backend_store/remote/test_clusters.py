@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,6 +24,7 @@ from backend_store.model import (
     Published,
     PushqError,
     QueueConfig,
+    Quotas,
     Unavailable,
 )
 from backend_store.node.node import Node, wall_clock_ms
@@ -39,6 +40,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Copies
+from gateway.stored_quotas import StoredQuotas
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
@@ -517,7 +519,7 @@ async def test_a_gateway_starts_with_its_home_cluster_alone(world: World, monkey
     assert isinstance(await publish(other.queue(TENANT, "near"), b"1"), Published)
     with pytest.raises(ClusterAway, match="cluster 'eu'"):
         other.queue(TENANT, "far")
-    assert other.held_bytes(TENANT, "far") == 0
+    assert await other.held_of([(TENANT, "far")]) == {}
     definition = other.metadata.queues[TENANT, "far"]
     assert other.pulses_of(definition) is None
     await world.eu.come()
@@ -552,17 +554,22 @@ async def test_a_cluster_that_is_away_is_among_those_whose_state_is_said(world: 
 async def test_what_a_tenant_holds_is_known_while_it_publishes_and_while_a_cluster_is_away(world: World) -> None:
     """Else its quota of stored bytes stops nobody."""
     store = await world.ready()
+    await store.metadata.put_tenant(TENANT, 0, Quotas(stored_bytes=10_000))
     await make(store, "near")
-    far = await make(store, "far")
+    far, quotas = await make(store, "far"), StoredQuotas(cast(Any, store))
+    await quotas.look()
+    assert quotas.full == {}
     assert isinstance(await publish(far, b"x" * 10_000), Published)
-    await eventually(lambda: store.held_bytes(TENANT, "far") >= 10_000)
-    assert isinstance(await publish(store.queue(TENANT, "near"), b"1"), Published)
-    assert store.held_bytes(TENANT, "far") >= 10_000
+    await quotas.look()
+    assert quotas.full.keys() == {TENANT}
     await world.eu.go()
     await eventually(lambda: far.home.line.is_away)
-    assert store.held_bytes(TENANT, "far") >= 10_000
+    await store.metadata.put_tenant("another", 0, Quotas(stored_bytes=10_000))  # all are looked at
+    await quotas.look()
+    assert quotas.full.keys() == {TENANT}
     await store.delete_queue(TENANT, "far")
-    assert store.held_bytes(TENANT, "far") == 0
+    await quotas.look()
+    assert quotas.full == {}
 
 
 @pytest.mark.usefixtures("impatient")
