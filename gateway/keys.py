@@ -8,6 +8,7 @@ refuses publishes as unavailable.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
@@ -57,6 +58,11 @@ class Vault:
         self._age_ms_max = data_key_days * DAY_MS
         self._seals: dict[int, QueueSeal] = {}
         self._wanted: dict[int, QueueSeal] = {}
+        self._ages: list[tuple[int, int]] = []
+        """Heap of when keys were made, and the uids of their queues."""
+        self._looked_at_ms = 0
+        self._worn: set[int] = set()
+        """Uids of queues whose key is too old, and that need no other one: they were encrypted once."""
         self._wake = asyncio.Event()
         self._making = asyncio.Lock()
 
@@ -68,13 +74,13 @@ class Vault:
         for some in _portions(keys):
             for key, secret in zip(some, await self.masters.unwrap(some), strict=True):
                 if key.uid in definitions:
-                    self.of(definitions[key.uid]).add(_cipher(key, secret))
+                    self._add(self.of(definitions[key.uid]), _cipher(key, secret))
 
     async def learn(self, keys: Sequence[DataKey]) -> None:
         """Unwraps keys that another gateway made, each that opens. Raises `MasterError`, and `Unavailable`, when some
         did not: they may later.
         """
-        definitions = {one.uid: one for one in self.rows.queues.values()}
+        definitions = {key.uid: one for key in keys if (one := self.rows.of_uid(key.uid)) is not None}
         failed: Exception | None = None
         for some in _portions([key for key in keys if key.uid in definitions]):
             failed = await self._learnt(some, definitions) or failed
@@ -94,7 +100,7 @@ class Vault:
         for key, secret in zip(new, secrets, strict=True):
             seal = self.of(definitions[key.uid])
             if key.id not in seal.ciphers:  # it may have been made here, and told on its way
-                seal.add(_cipher(key, secret))
+                self._add(seal, _cipher(key, secret))
         return None
 
     @property
@@ -109,6 +115,12 @@ class Vault:
         if found is None:
             found = self._seals[definition.uid] = QueueSeal(definition, self.counts, self._want, self._newest)
         return found
+
+    def _add(self, seal: QueueSeal, cipher: BlockCipher) -> None:
+        seal.add(cipher)
+        heapq.heappush(self._ages, (cipher.created_at_ms, seal.definition.uid))
+        if cipher.created_at_ms > self._clock_ms() + DAY_MS:
+            self._worn.add(seal.definition.uid)
 
     def _newest(self, definition: QueueDefinition) -> QueueDefinition:
         known = self.rows.queues.get((definition.tenant, definition.name))
@@ -161,10 +173,7 @@ class Vault:
 
     async def _make_wanted(self) -> None:
         now_ms = self._clock_ms()
-        for definition in list(self.rows.queues.values()):
-            current = self.of(definition).current
-            if definition.config.encrypted and current and self._is_old(current, now_ms):
-                self._wanted[definition.uid] = self.of(definition)
+        self._want_worn(now_ms)
         wanted = list(self._wanted.values())
         worn = [seal for seal in wanted if not _is_fresh(seal, 0) or self._is_old(seal.current, now_ms)]
         await self.new_keys(worn)
@@ -176,6 +185,20 @@ class Vault:
     def _is_old(self, cipher: BlockCipher | None, now_ms: int) -> bool:
         """One made in a time to come is from a clock that was wrong: it would be used until then, and as long again."""
         return cipher is not None and not -DAY_MS <= now_ms - cipher.created_at_ms < self._age_ms_max
+
+    def _want_worn(self, now_ms: int) -> None:
+        """Another key where the newest is too old."""
+        while self._ages and now_ms - self._ages[0][0] >= self._age_ms_max:
+            self._worn.add(heapq.heappop(self._ages)[1])
+        if now_ms < self._looked_at_ms - DAY_MS:  # the clock was ahead, and keys may be from then
+            self._worn.update(self._seals)
+        self._looked_at_ms = now_ms
+        for uid in list(self._worn):
+            definition, seal = self.rows.of_uid(uid), self._seals.get(uid)
+            if seal is None or not self._is_old(seal.current, now_ms):
+                self._worn.discard(uid)
+            elif definition is not None and definition.config.encrypted:
+                self._wanted[uid] = seal
 
     async def new_keys(self, seals: Iterable[QueueSeal], *, unless_since_ms: int | None = None) -> int:
         """Gives each queue a new key, which seals from then on. Returns how many were made.
@@ -208,7 +231,7 @@ class Vault:
         stored = await self.rows.add_data_keys([(s.definition.name, key) for s, key in zip(seals, keys, strict=True)])
         for seal, key, secret in zip(seals, keys, secrets, strict=True):
             if key.id in stored:  # else the queue was deleted meanwhile, or the id is another gateway's
-                seal.add(_cipher(key, secret, blocks=0))
+                self._add(seal, _cipher(key, secret, blocks=0))
         return len(stored)
 
     async def _reserve(self, seals: Iterable[QueueSeal]) -> None:

@@ -231,6 +231,10 @@ class Metadata:
         # Of a queue that moved away the row here says only what is left of it.
         return self.elsewhere.by_name.get((tenant, name)) or self.queues.get((tenant, name))
 
+    def of_uid(self, uid: int) -> QueueDefinition | None:
+        """At the cost of one look, as a queue's name."""
+        return self.queues.of(uid)
+
     def of_tenant(self, tenant: str) -> list[QueueDefinition]:
         """Its queues that lie here."""
         return self.queues.of_tenant(tenant)

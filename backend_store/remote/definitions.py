@@ -90,6 +90,8 @@ class RemoteDefinitions:
         self.queues_changed: Recent[tuple[str, str]] = Recent()
         """Names of those that came, changed or went lately."""
         self._by_tenant = NamesByTenant()
+        self._name_of: dict[int, tuple[str, str]] = {}
+        """By uid."""
         self.keys: dict[str, ApiKey] = {}
         self.keys_used: dict[str, int] = {}
         self.tenants: dict[str, Tenant] = {}
@@ -118,12 +120,15 @@ class RemoteDefinitions:
             before = self.queues.get(name)
             self.spread.put(before, queue)
             self.queues[name] = queue
+            self._name_of[queue.uid] = name
             if before is None:
                 self._by_tenant.put(*name)
             if before is not None and before.uid != queue.uid:
+                self._forget_uid(before)
                 gone.append(before)
         for name in news.queues_gone:
             if (before := self.queues.pop(name, None)) is not None:
+                self._forget_uid(before)
                 self.spread.remove(before)
                 self._by_tenant.remove(*name)
                 gone.append(before)
@@ -148,6 +153,14 @@ class RemoteDefinitions:
         if found is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return found
+
+    def _forget_uid(self, definition: QueueDefinition) -> None:
+        if self._name_of.get(definition.uid) == (definition.tenant, definition.name):
+            del self._name_of[definition.uid]
+
+    def of_uid(self, uid: int) -> QueueDefinition | None:
+        name = self._name_of.get(uid)
+        return self.queues.get(name) if name is not None else None
 
     def of_tenant(self, tenant: str) -> list[QueueDefinition]:
         return [self.queues[name] for name in self._by_tenant.of(tenant)]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from backend_store.client import DataKey
-from backend_store.model import Unavailable
-from gateway.keys import Vault
+from backend_store.metadata.queue_rows import QueueRows
+from backend_store.model import QueueConfig, Unavailable
+from gateway.keys import DAY_MS, Vault
 from gateway.masters import MasterError
 from tests.support.sealed import FlakyMasters, Sealed, opened_sealed
 from tests.support.stores import made
@@ -83,4 +84,31 @@ async def test_nothing_is_learnt_while_the_master_key_is_away_and_all_of_it_afte
     masters.is_away = False
     await vault.learn(keys)
     assert vault.keys == 4
+    await sealed.store.close()
+
+
+async def test_keys_are_made_and_learnt_without_a_look_at_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key that was made had its gateway look at all queues, and every other one, too."""
+    sealed, now = await opened_sealed(), [5]
+    vault, keys = await elsewhere(sealed, FlakyMasters())
+    vault._clock_ms = lambda: now[0]
+    uids = [key.uid for key in keys]
+    with monkeypatch.context() as patched:
+        for look in ("__iter__", "keys", "values", "items"):
+            patched.setattr(QueueRows, look, None)
+        await vault.learn(keys)
+        assert vault.keys == 4
+        now[0] = max(key.created_at_ms for key in keys) + 29 * DAY_MS
+        await vault._make_wanted()
+        assert vault.keys == 4
+        await sealed.store.update_queue("default", "q2", QueueConfig(encrypted=False), version=1)
+        now[0] += DAY_MS + 1
+        await vault._make_wanted()
+        assert {uid: len(vault._seals[uid].ciphers) for uid in uids} == dict(zip(uids, (2, 2, 1, 2), strict=True))
+        await vault._make_wanted()
+        await sealed.store.update_queue("default", "q2", QueueConfig(encrypted=True), version=2)
+        await vault._make_wanted()
+        assert vault.keys == 8 and not vault._wanted
+        await vault._make_wanted()
+        assert vault.keys == 8 and not vault._worn
     await sealed.store.close()

@@ -151,6 +151,9 @@ async def test_a_change_of_one_definition_costs_no_look_at_the_others(store: Rem
     assert used[0].config.max_attempts == 7
     assert deleted == used[1:3], "one whose name another one has now, and one that is gone"
     assert store.here("t", "q2").uid == QUEUES + 1
+    assert store.metadata.of_uid(1) == changed
+    assert store.metadata.of_uid(QUEUES + 1) == anew
+    assert store.metadata.of_uid(2) is store.metadata.of_uid(3) is None
     store.metadata.queues, store._queues = definitions, queues
 
 
