@@ -52,6 +52,8 @@ class Vault:
         self.masters = masters
         self.counts = Counts()
         self.master_failures = 0
+        self.keys = 0
+        """How many data keys are in memory."""
         self.others: list[OtherSecrets] = []
         self._is_away = False
         self._clock_ms = clock_ms
@@ -103,11 +105,6 @@ class Vault:
                 self._add(seal, _cipher(key, secret))
         return None
 
-    @property
-    def keys(self) -> int:
-        """How many data keys are in memory."""
-        return sum(len(seal.ciphers) for seal in self._seals.values())
-
     # ------------------------------------------------------------------------------------------- of the store
 
     def of(self, definition: QueueDefinition) -> QueueSeal:
@@ -117,6 +114,8 @@ class Vault:
         return found
 
     def _add(self, seal: QueueSeal, cipher: BlockCipher) -> None:
+        is_kept = self._seals.get(seal.definition.uid) is seal  # it may have been shredded while its key was made
+        self.keys += is_kept and cipher.key_id not in seal.ciphers
         seal.add(cipher)
         heapq.heappush(self._ages, (cipher.created_at_ms, seal.definition.uid))
         if cipher.created_at_ms > self._clock_ms() + DAY_MS:
@@ -129,6 +128,7 @@ class Vault:
     def shredded(self, uid: int) -> None:
         self._wanted.pop(uid, None)
         if (seal := self._seals.pop(uid, None)) is not None:
+            self.keys -= len(seal.ciphers)
             seal.forget()
 
     async def ready(self, definitions: Sequence[QueueDefinition]) -> None:

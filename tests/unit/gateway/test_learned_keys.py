@@ -111,4 +111,7 @@ async def test_keys_are_made_and_learnt_without_a_look_at_all_queues(monkeypatch
         assert vault.keys == 8 and not vault._wanted
         await vault._make_wanted()
         assert vault.keys == 8 and not vault._worn
+    for uid in (uids[0], uids[0], 99):
+        vault.shredded(uid)
+    assert vault.keys == 6 == sum(len(seal.ciphers) for seal in vault._seals.values())
     await sealed.store.close()
