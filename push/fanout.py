@@ -25,6 +25,7 @@ from push.encode import deliver_frame, keep_rendered, stream_messages, visible
 from push.limits import FETCH_AGAIN_SECONDS
 from push.looking_up import LookingUp
 from push.pacing import Pacer
+from push.rendering import first_shown, said_of
 from push.subscriptions import StreamSubscription
 from push.tails import Others, Tail, Tails
 from push.waits import Waits
@@ -57,6 +58,10 @@ Framer = Callable[[Chunk, int, int, int, Others], bytes]
 """(chunk, start, stop, subscription number, where the reader stands in other partitions) → bytes for the socket."""
 
 
+def _uncounted(messages: int) -> None:
+    """Nobody wants to know."""
+
+
 class Fanout:
     def __init__(
         self,
@@ -67,9 +72,12 @@ class Fanout:
         pacer: Pacer | None = None,
         spans: Spans | None = None,
         waits: Mapping[str, Waits] | None = None,
+        count_unshown: Callable[[int], None] = _uncounted,
     ):
-        """`count` is told how many messages were handed to sockets. `pacer` is the process's one, `waits` by framer."""
+        """`count` is told how many messages were handed to sockets, `count_unshown` how many no reader can be shown.
+        `pacer` is the process's one, `waits` by framer."""
         self._count = count
+        self._count_unshown = count_unshown
         self._spans = spans
         self._waits = {key: Waits() for key in framers} if waits is None else waits
         self.queue = queue
@@ -266,8 +274,19 @@ class Fanout:
         start = max(0, tail.place(reading) - chunk.base)
         stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
         others = self.tails.others(tail, reading.places)
+        try:
+            data = self._framers[sub.key](chunk, start, stop, sub.number, others)
+        except Exception as error:
+            stop, found = first_shown(
+                chunk, start, stop, lambda end: self._framers[sub.key](chunk, start, end, sub.number, others)
+            )
+            if found is None:
+                log.error("messages of a stream cannot be shown", **said_of(self.queue, chunk, start, stop, error))
+                self._count_unshown(stop - start)
+                outlet.tell_gap(sub.number, self.tails.pass_over(reading, tail, chunk.base + start, chunk.base + stop))
+                return
+            data = found
         batch = None if self._spans is None else self._spans.of_parts([(chunk, range(start, stop))])
-        data = self._framers[sub.key](chunk, start, stop, sub.number, others)
         outlet.write(data)
         shown = len(visible(chunk, start, stop))
         outlet.delivered(self.queue, shown, len(data), batch)

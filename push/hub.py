@@ -117,6 +117,8 @@ class Hub:
         """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
         self.delivered = 0
+        self.unshown = 0
+        """Of streams: what no reader can be shown. Each that was told so counts."""
         self.waits: dict[str, Waits] = {transport: Waits() for transport in ("ws", "sse", "poll")}
         """By transport."""
         self.closes: Counter[int] = Counter()
@@ -294,8 +296,16 @@ class Hub:
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
-            counted = self.count_delivered
-            found = Fanout(queue, self.loop, self._framers, counted, self._pacer, self.spans, self._waits_of_frames)
+            found = Fanout(
+                queue,
+                self.loop,
+                self._framers,
+                self.count_delivered,
+                self._pacer,
+                self.spans,
+                self._waits_of_frames,
+                self._count_unshown,
+            )
             queue.extras["fanout"] = found
         return found
 
@@ -305,6 +315,9 @@ class Hub:
 
     def count_delivered(self, messages: int) -> None:
         self.delivered += messages
+
+    def _count_unshown(self, messages: int) -> None:
+        self.unshown += messages
 
     def queue_deleted(self, queue: Queue) -> None:
         """Ends every subscription of a queue that is gone, or of a group."""

@@ -1,15 +1,23 @@
-"""A lease's messages as bytes for one consumer; what cannot be made into a message ends as undeliverable."""
+"""A lease's messages as bytes for one consumer; what cannot be made into a message ends as undeliverable.
+
+A stream keeps such a message: its readers are told a gap and go on behind it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import structlog
 
-from backend_store.client import CorruptEntry, Lease, Queue
+from backend_store.client import Chunk, CorruptEntry, Lease, Queue
 from push.encode import leased_messages
 from push.ports import Encoding
 from push.waits import Waits
 
 log = structlog.get_logger("pushq.rendering")
+
+Shown = TypeVar("Shown")
 
 
 def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: Waits) -> list[bytes]:
@@ -29,3 +37,31 @@ def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: Waits) -> li
         log.error("messages cannot be delivered", queue=queue.name, offset=lease.state.base, reason=str(error))
         queue.undeliverable(lease)
         return []
+
+
+def first_shown(chunk: Chunk, start: int, stop: int, show: Callable[[int], Shown]) -> tuple[int, Shown | None]:
+    """Of messages that could not be shown together: what `show` makes of the first one, and the number behind it.
+
+    None where nothing can be made of that one, or of any: then the number is where a reader goes on.
+    """
+    try:
+        chunk.cut()
+    except Exception:
+        return chunk.count, None
+    if stop - start > 1:
+        try:
+            return start + 1, show(start + 1)
+        except Exception:
+            pass
+    return start + 1, None
+
+
+def said_of(queue: Queue, chunk: Chunk, start: int, stop: int, error: Exception) -> dict[str, Any]:
+    """What the log has about messages of a stream that no reader can be shown."""
+    return {
+        "queue": queue.name,
+        "partition": chunk.partition,
+        "offset": chunk.base + start,
+        "messages": stop - start,
+        "reason": f"{type(error).__name__}: {error}",
+    }

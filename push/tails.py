@@ -174,6 +174,11 @@ class Tails:
             reading.leave(number)
         return gaps
 
+    def pass_over(self, reading: Reading, tail: Tail, first: int, end: int) -> Gap:
+        """What no reader can be shown: it stands behind that now."""
+        reading.move(tail.number, end)
+        return Gap(first, end - 1, tail.number if len(self._by_number) > 1 else None)
+
     def next(self, reading: Reading) -> tuple[Tail, Chunk] | None:
         """The chunk that the reader is given next, whole; None when it has come to the end of all partitions."""
         if len(self._by_number) == 1:

@@ -123,6 +123,8 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     delivered = CounterMetricFamily("pushq_messages_delivered", "Messages handed to a transport, each attempt counted.")
     delivered.add_metric((), hub.delivered)
     yield delivered
+    words = "Messages of streams that cannot be made into a delivery: each reader is told a gap, and counted."
+    yield CounterMetricFamily("pushq_messages_unshown", words, hub.unshown)
     yield histogram(
         "pushq_push_latency_seconds",
         "From the moment a message is accepted until it is handed to a consumer's connection, at its first attempt.",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
 from starlette.types import Receive
 
 from backend_store.client import Chunk, Lease, Queue
@@ -16,12 +18,14 @@ from push.encode import stream_messages
 from push.hub import Hub
 from push.looking_up import LookingUp
 from push.ports import Principal
-from push.rendering import rendered
+from push.rendering import first_shown, rendered, said_of
 from push.starts import group_queue, stream_start
 from push.tails import Reading, Tails
 
 if TYPE_CHECKING:
     from push.spans import Batch
+
+log = structlog.get_logger("pushq.hub")
 
 RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
@@ -215,8 +219,10 @@ async def receive_stream(
         is_reset = tails.rewound(reading) or is_reset
     is_whole = not tails.missed(reading)  # something may have been dropped while it waited
     parts: list[Part] = []
-    messages = _read(tails, reading, limit, parts)
+    messages, unshown = _read(queue, tails, reading, limit, parts)
+    is_whole = is_whole and not unshown
     hub.delivered += len(messages)
+    hub.unshown += unshown
     for chunk, numbers in parts:
         if chunk.time_ms >= began_ms:
             hub.waits["poll"].of_chunk(chunk, len(numbers))
@@ -228,10 +234,11 @@ async def receive_stream(
     )
 
 
-def _read(tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> list[bytes]:
-    """Up to so many messages, and of which chunks they are; moves the place where the reader stands behind them."""
+def _read(queue: Queue, tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> tuple[list[bytes], int]:
+    """Up to so many messages, of which chunks they are, and how many in between nobody can be shown; moves the place
+    where the reader stands behind them."""
     messages: list[bytes] = []
-    size = 0
+    size = unshown = 0
     while len(messages) < limit and size < RESPONSE_BYTES_MAX:
         try:
             found = tails.next(reading)
@@ -245,11 +252,19 @@ def _read(tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> list
         tail, chunk = found
         start = max(0, tail.place(reading) - chunk.base)
         stop = min(chunk.count, start + limit - len(messages))
-        messages.extend(stream_messages(chunk, start, stop, "json"))
-        parts.append((chunk, range(start, stop)))
+        try:
+            shown: list[bytes] | None = stream_messages(chunk, start, stop, "json")
+        except Exception as error:
+            stop, shown = first_shown(chunk, start, stop, partial(stream_messages, chunk, start, encoding="json"))
+            if shown is None:
+                log.error("messages of a stream cannot be shown", **said_of(queue, chunk, start, stop, error))
+                unshown += stop - start
+        if shown is not None:
+            messages.extend(shown)
+            parts.append((chunk, range(start, stop)))
         size += len(chunk.data)
         reading.move(tail.number, chunk.base + stop)
-    return messages
+    return messages, unshown
 
 
 def check_receive(limit: int, wait_ms: int) -> None:

@@ -101,7 +101,8 @@ class Poller:
         parts = self.story.queue.parts
         start = parts.start({"cursor": self.cursor})
         reading = Reading(start.places, start.epochs)
-        found = read_poll(Tails(parts), reading, limit, [])
+        found, unshown = read_poll(self.story.queue, Tails(parts), reading, limit, [])
+        assert not unshown, "all of it can be shown"
         for message in found:
             self.order.see(json.loads(message)["body"])
         self.cursor = parts.cursor(reading.places)

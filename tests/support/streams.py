@@ -12,7 +12,7 @@ from backend_store.core.chunk import KIND_JSON, claimed_messages, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import by_token
-from backend_store.model import Published, PushqError, QueueConfig
+from backend_store.model import Block, Published, PushqError, QueueConfig
 from backend_store.node.group import Group, Mode, RunningGroup
 from backend_store.node.groups import Groups
 from backend_store.node.partition import Partition
@@ -63,8 +63,16 @@ class StreamWorld(World):
     def stored_with_holes(self, *bodies: bytes, holes: int) -> int:
         """Publishes messages of which those at the bits of `holes` are none: repeats, say. The seq of the first."""
         [block] = plain_blocks(KIND_JSON, list(bodies))
+        return self._stored(punch(block, holes))
+
+    def stored_by_another_program(self, *bodies: bytes) -> int:
+        """Publishes messages in a block that this program does not know. The seq of the first."""
+        [block] = plain_blocks(KIND_JSON, list(bodies))
+        return self._stored(Block(bytes([block.data[0] | 0x80]) + block.data[1:], block.count))
+
+    def _stored(self, block: Block) -> int:
         answers: list[Published | PushqError] = []
-        self.partition.publish([punch(block, holes)], answers.append)
+        self.partition.publish([block], answers.append)
         while not answers:
             self.commit()
         assert isinstance(answers[0], Published), answers[0]

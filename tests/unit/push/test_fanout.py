@@ -20,6 +20,7 @@ from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
 from push.tails import Others
 from tests.support.seeds import examples
+from tests.support.streams import StreamWorld
 from tests.support.world import World, queue_of
 
 
@@ -57,11 +58,11 @@ class Reader:
 class Setup:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.world = World(kind="stream")
+        self.world = StreamWorld()
         self.queue: Any = queue_of(self.world)
         self.framed: list[tuple[int, int, int]] = []
-        self.delivered = 0
-        self.fanout = Fanout(self.queue, self.loop, {"json": self._frame}, self._count)
+        self.delivered = self.unshown = 0
+        self.fanout = Fanout(self.queue, self.loop, {"json": self._frame}, self._count, count_unshown=self._unshown)
 
     @property
     def end(self) -> int:
@@ -74,6 +75,9 @@ class Setup:
 
     def _count(self, count: int) -> None:
         self.delivered += count
+
+    def _unshown(self, count: int) -> None:
+        self.unshown += count
 
     def subscribe(
         self, position: int = 0, credit: int | None = None, number: int = 1
@@ -158,6 +162,51 @@ def test_what_cannot_be_shown_is_not_passed_over(setup: Setup) -> None:
     setup.world.stored(b"2")
     setup.turn(3)
     assert reader.seqs == [0, 1]
+
+
+@pytest.mark.parametrize("credit", [None, 10])
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_message_that_can_never_be_shown_is_told_as_a_gap(setup: Setup, *, is_live: bool, credit: int | None) -> None:
+    """A reader stood before it for good, and nobody heard of it."""
+    framer = setup.fanout._framers["json"]
+
+    def frame(chunk: Chunk, start: int, stop: int, number: int, others: Others) -> bytes:
+        assert not start <= 2 - chunk.base < stop, "no message can be made of number 2"
+        return framer(chunk, start, stop, number, others)
+
+    setup.fanout._framers["json"] = frame
+    sub, reader = setup.subscribe(credit=credit)
+    _, other = setup.subscribe(number=2)
+    if is_live:
+        setup.turn(2)
+    setup.world.stored(b"1")
+    setup.world.stored(b"2", b"3", b"4")
+    setup.turn(10)
+    assert reader.seqs == other.seqs == [0, 1, 3]
+    assert reader.gaps == other.gaps == [(2, 2)]
+    setup.world.stored(b"5")
+    setup.turn(3)
+    assert reader.seqs == [0, 1, 3, 4] and sub.live
+    assert setup.unshown == 2 and setup.delivered == 8
+
+
+def test_a_chunk_that_cannot_be_cut_into_messages_is_one_gap(setup: Setup) -> None:
+    setup.world.stored(b"1")
+    setup.world.stored_by_another_program(b"2", b"3", b"4")
+    setup.world.stored(b"5")
+    framer = setup.fanout._framers["json"]
+
+    def frame(chunk: Chunk, *how: Any) -> bytes:
+        chunk.cut()
+        return framer(chunk, *how)
+
+    setup.fanout._framers["json"] = frame
+    _, reader = setup.subscribe(credit=3)
+    _, late = setup.subscribe(position=2)
+    setup.turn(10)
+    assert (reader.seqs, reader.gaps) == ([0, 4], [(1, 3)])
+    assert (late.seqs, late.gaps) == ([4], [(2, 3)])
+    assert setup.unshown == 5
 
 
 def test_live_readers_share_one_frame(setup: Setup) -> None:

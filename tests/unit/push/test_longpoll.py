@@ -14,9 +14,10 @@ import pytest
 from backend_store.node.limits import READS_PER_TAKE_MAX
 from push.feeder import feeder_of
 from push.transports import longpoll
-from push.transports.longpoll import receive_messages
+from push.transports.longpoll import receive_messages, receive_stream
 from push.waits import Waits
 from tests.support.queues import draft, nack, publish, queue, took
+from tests.support.streams import StreamWorld
 from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,8 @@ def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
         loop=loop,
         polls={},
         delivered=0,
+        unshown=0,
+        clock_ms=lambda: 0,
         feeder=lambda queue: feeder_of(queue, loop),
     )
 
@@ -199,3 +202,23 @@ async def test_a_poll_that_still_looks_is_ended_with_all_others(monkeypatch: pyt
     async with asyncio.timeout(5):
         assert json.loads(await poll or b"") == {"messages": []}
     assert not hub.polls and queue.stats().consumers == 0
+
+
+async def test_a_receive_from_a_stream_goes_on_behind_what_can_never_be_shown() -> None:
+    """Each receive failed at it, so that nothing behind it was ever read."""
+    world = StreamWorld()
+    world.stored(b"1")
+    world.stored_by_another_program(b"2", b"3")
+    last = world.stored(b"4").base
+    hub = hub_of(asyncio.get_running_loop())
+
+    async def read(limit: int, wanted: Any) -> Any:
+        answer = await receive_stream(hub, queue_of(world), limit=limit, wait_ms=0, wanted=wanted, receive=never)
+        return json.loads(answer or b"")
+
+    answer = await read(10, "earliest")
+    assert [message["seq"] for message in answer["messages"]] == [0, last]
+    assert (answer["resume"], hub.unshown) == ("gap", 2)
+    assert await read(10, {"cursor": answer["cursor"]}) == {**answer, "messages": [], "resume": "complete"}
+    first = await read(1, "earliest")
+    assert (len(first["messages"]), first["resume"]) == (1, "complete"), "it has not come to it"

@@ -685,6 +685,7 @@ async def _polled(setup: Setup, wanted: Any, *, wait_ms: int = 0) -> Any:
         loop=setup.gateway.loop,
         polls={},
         delivered=0,
+        unshown=0,
         waits={"poll": Waits()},
         store=SimpleNamespace(steady_ms=lambda: 0),
         fanout=lambda queue: setup.fanout,
