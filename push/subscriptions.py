@@ -66,6 +66,8 @@ class WorkSubscription:
         "pending_bytes_max",
         "queue",
         "returned",
+        "returned_before",
+        "taken",
         "tells_begun",
         "unread",
         "unread_since",
@@ -100,10 +102,13 @@ class WorkSubscription:
         self.in_ring = False
         self.is_withheld = False
         """Its client does not read: it gets nothing more."""
-        self.returned = self.lapsed = 0
-        """How many messages it holds no more, and of how many of those the lease ran out."""
+        self.returned = self.taken = 0
+        """How many messages it holds no more, and how many of those were taken from it, as at the end of a lease."""
+        self.lapsed = self.returned_before = 0
+        """Of how many the lease ran out since it settled some, and how many it held no more then."""
         self.gaps: list[Gap] = []
-        """What it was told to have missed since the client was heard; which time that was is `gaps_since`."""
+        """What it was told to have missed since the client was heard; which time that was is `gaps_since`. Over SSE a
+        client is heard by what it has `settled`."""
         self.gaps_since = -1
         self.unread: list[Lease] = []
         """What was sent and left since the client was heard; which time that was is `unread_since`."""
@@ -183,6 +188,13 @@ class WorkSubscription:
             self.gaps = []
         self.gaps += gaps
 
+    @property
+    def settled(self) -> int:
+        """How many messages its client has settled; where it need not, how many have left for the socket."""
+        if self.auto or self.queue.config.delivery == "at_most_once":
+            return self.messages_sent
+        return self.returned - self.taken
+
     def withhold(self) -> None:
         """The client does not read. What it was sent goes to others as no attempt, but for the first of all that it
         holds: it may be at work on that, and stand still because of it."""
@@ -212,7 +224,7 @@ class WorkSubscription:
     def _lets_all_lapse(self) -> bool:
         """As many leases as it has credit for ran out, and it settled nothing meanwhile: until it does it gets messages
         one by one."""
-        is_all = 0 < self.lapsed == self.returned and self.lapsed >= self.credit
+        is_all = 0 < self.lapsed == self.returned - self.returned_before and self.lapsed >= self.credit
         return is_all and self.visibility_ms >= LAPSE_MS_MIN
 
     def released(self, count: int) -> None:
@@ -222,9 +234,11 @@ class WorkSubscription:
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """Leases ended whose messages were `released` just now. That they were taken back is not the client's doing."""
+        self.taken += len(receipts)
         self.lapsed += len(receipts) if ran_out else 0
-        if self.lapsed != self.returned:
-            self.lapsed = self.returned = 0  # it has settled some: whether it goes on to is counted from here
+        if self.lapsed != self.returned - self.returned_before:
+            self.lapsed = 0  # it has settled some: whether it goes on to is counted from here
+            self.returned_before = self.returned
         self.outlet.tell_lost(self.number, receipts)
 
     def sendable(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 from starlette.types import Receive
 
-from backend_store.client import Chunk, Lease, Queue
+from backend_store.client import Chunk, Gap, Lease, Queue
 from backend_store.model import Overloaded, PushqError
 from backend_store.words import counted
 from push.checks import field, visibility_of
@@ -47,6 +47,21 @@ def _unheard(messages: int, batch: Batch | None = None) -> None:
     """Nobody wants to know."""
 
 
+class InDoubt:
+    """What a group has missed was told with an answer: if all of its messages are lost, nobody knows that it came."""
+
+    def __init__(self, queue: Queue, gaps: list[Gap], messages: int) -> None:
+        self._queue = queue
+        self._gaps = gaps
+        self._messages = messages
+
+    def lost(self, messages: int) -> None:
+        self._messages -= messages
+        if self._messages <= 0:
+            gaps, self._gaps = self._gaps, []
+            self._queue.put_back_gaps(gaps)
+
+
 class Poll:
     """A waiting request: a consumer that takes one turn's messages and is gone."""
 
@@ -56,6 +71,7 @@ class Poll:
         "bytes",
         "durable",
         "full",
+        "in_doubt",
         "in_ring",
         "leases",
         "limit",
@@ -81,6 +97,7 @@ class Poll:
         self.bytes = 0
         self.full = False
         self.in_ring = False
+        self.in_doubt: InDoubt | None = None
 
     def wants(self) -> int:
         return 0 if self.full or self.bytes > RESPONSE_BYTES_MAX else self.limit - self.taken
@@ -109,6 +126,8 @@ class Poll:
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """Nobody is there to be told; the next ack with such a receipt says so."""
+        if self.in_doubt is not None:
+            self.in_doubt.lost(len(receipts))
 
 
 async def receive_messages(
@@ -155,8 +174,11 @@ async def receive_messages(
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json", hub.waits["poll"])]
     hub.delivered += len(messages)
     told(len(messages), batch)
-    outcome = b',"resume":"gap"' if queue.take_gaps() else b""
-    return b'{"messages":[%b]%b}' % (b",".join(messages), outcome)
+    # With the first messages behind it: an answer without any is never heard of again.
+    gaps = queue.take_gaps() if messages else []
+    if gaps:
+        poll.in_doubt = InDoubt(queue, gaps, len(messages))
+    return b'{"messages":[%b]%b}' % (b",".join(messages), b',"resume":"gap"' if gaps else b"")
 
 
 async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: int, receive: Receive) -> bool:

@@ -72,6 +72,8 @@ class EventStream:
 
     def tell_gap(self, number: int, gap: Gap) -> None:
         self.write(json_event("gap", {"type": "gap", **gap_fields(gap)}))
+        if isinstance(sub := self.sub, WorkSubscription):
+            sub.missed([gap], max(sub.settled, sub.gaps_since))  # what was settled may turn out to be taken from it
 
     def tell_reset(self, number: int, cursor: str) -> None:
         self.write(json_event("reset", {"type": "reset", "cursor": cursor}))
@@ -204,6 +206,8 @@ class EventStream:
         self.hub.open.remove(self)
         sub = self.sub
         if isinstance(sub, WorkSubscription):
+            if sub.settled <= sub.gaps_since:
+                self.queue.put_back_gaps(sub.gaps)
             sub.stop()
             if not sub.held():
                 return  # clients may come and go, and each would stay for so long

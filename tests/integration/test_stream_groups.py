@@ -12,7 +12,16 @@ import pytest
 from tests.conftest import StartServer
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
 from tests.integration.stream_calls import acked, bodies, lag, made, published, put_group, receipts, stats
-from tests.support.consumers import TRANSPORTS, Consumer, Socket, SocketConsumer, call, consuming, http_client
+from tests.support.consumers import (
+    TRANSPORTS,
+    Consumer,
+    EventConsumer,
+    Socket,
+    SocketConsumer,
+    call,
+    consuming,
+    http_client,
+)
 from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.ws import Client as WebSocket
@@ -412,6 +421,72 @@ async def test_a_gap_that_was_told_to_a_session_that_was_cut_is_told_again(
         assert (await again.subscribe(stream, group="g", credit=3))["resume"] == ("complete" if is_heard else "gap")
         if not is_heard:
             assert (await again.next("gap"))["to"] == told["to"]
+
+
+@pytest.mark.anyio
+@BOTH
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_gap_that_was_told_over_sse_is_told_again_where_the_client_settled_nothing_after_it(
+    shared_server: PushqServer, http: Client, mode: str, *, is_heard: bool
+) -> None:
+    stream = made(http, max_messages=5, overflow="drop_oldest")
+    put_group(http, stream, "g", position="earliest", mode=mode)
+    seqs = [published(http, stream, number)[0] for number in range(12)]
+    async with consuming(shared_server, "sse", stream, group="g", credit=5) as first:
+        assert isinstance(first, EventConsumer)
+        told = await first.inbox.get()
+        assert (told["type"], told["from"], told["to"]) == ("gap", seqs[0], seqs[6])
+        held = await first.take(5)
+        if is_heard:
+            assert await first.ack(receipts(held)) == [True] * 5
+    await asyncio.to_thread(until, lambda: stats(http, stream)["consumers"] == 0)
+    async with consuming(shared_server, "sse", stream, group="g", credit=5) as again:
+        assert isinstance(again, EventConsumer)
+        await asyncio.to_thread(published, http, stream, 12)
+        frame = await asyncio.wait_for(again.inbox.get(), 10)
+        assert frame["type"] == ("message" if is_heard else "gap")
+        if not is_heard:
+            assert (frame["from"], frame["to"]) == (told["from"], told["to"])
+
+
+@BOTH
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_gap_that_a_long_poll_was_told_is_told_again_where_its_messages_come_back(
+    http: Client, mode: str, *, is_heard: bool
+) -> None:
+    stream = made(http, max_messages=5, overflow="drop_oldest")
+    put_group(http, stream, "g", position="earliest", mode=mode)
+    published(http, stream, *range(12))
+
+    def polled(**more: Any) -> Any:
+        return http.post(f"/v1/queues/{stream}/receive", json={"group": "g", "max": 2, "wait_ms": 5_000, **more}).json()
+
+    first = polled() if is_heard else polled(visibility_timeout_ms=50)
+    assert first["resume"] == "gap"
+    if is_heard:
+        assert acked(http, stream, *receipts(first["messages"][:1])) == [True]
+        assert http.post(f"/v1/queues/{stream}/nack", json={"receipts": receipts(first["messages"][1:])}).is_success
+    answers = [polled()]
+    while first["messages"][1]["seq"] not in [message["seq"] for message in answers[-1]["messages"]]:
+        answers.append(polled())
+    assert answers[-1].get("resume") == (None if is_heard else "gap")
+    assert not any("resume" in answer for answer in answers[:-1])
+
+
+def test_a_gap_goes_with_the_first_messages_behind_it(http: Client, stream: str) -> None:
+    """An answer without any is never heard of again: nobody would know if it came."""
+    put_group(http, stream, "g", position="earliest")
+    published(http, stream, *range(3))
+    assert http.post(f"/v1/queues/{stream}/purge", json={"confirm": stream}).status_code == 202
+    until(lambda: stats(http, stream)["ready"] == 0)
+
+    def polled() -> Any:
+        return http.post(f"/v1/queues/{stream}/receive", json={"group": "g"}).json()
+
+    assert polled() == {"messages": []}
+    published(http, stream, 3)
+    answer = polled()
+    assert (bodies(answer["messages"]), answer["resume"]) == ([3], "gap")
 
 
 @pytest.mark.anyio
