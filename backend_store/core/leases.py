@@ -186,6 +186,11 @@ class Lease:
     def attempt_of(self, index: int) -> int:
         return self.state.attempts.get(index, 1)
 
+    @property
+    def has_run_out(self) -> bool:
+        """Its time is over, and nobody gave back yet what it holds."""
+        return self.deadline_ms == _RAN_OUT and self.bits != 0
+
 
 _RAN_OUT = -1
 """Deadline of a lease that `expired` handed over: entries that stood for it twice are void."""

@@ -5,7 +5,7 @@ The queues may have different partitions of this node; what makes the step whole
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +15,9 @@ from backend_store.model import Block, Published, PushqError
 from backend_store.node.room import NOTHING, Amount
 
 if TYPE_CHECKING:
+    from backend_store.core.leases import Lease
     from backend_store.node.partitions import Partitions
+    from backend_store.node.settling import Settling
     from backend_store.node.view import View
 
 JointReply = Callable[["JointResult | PushqError"], None]
@@ -40,9 +42,27 @@ class Joint:
     reply: JointReply
     moves: bool = False
     """The messages that are published are those that are settled: nobody has acked them."""
+    behind: list[Callable[[], None]] = field(default_factory=list)
+    """Ends of leases that it settles some of, and that came after it."""
+
+    def names(self, view: Settling, tokens: Mapping[str, int]) -> bool:
+        """Whether some of its receipts are of these leases."""
+        return any(one is view and not grouped.keys().isdisjoint(tokens) for one, grouped in self.acks)
+
+    def settles(self, view: Settling, lease: Lease) -> bool:
+        """Whether it is asked to settle something that a lease still holds."""
+        return any(one is view and grouped.get(lease.token, 0) & lease.bits for one, grouped in self.acks)
 
     def decide(self) -> None:
         """Called once at the start of a commit cycle, before anybody's decisions."""
+        self._decide()
+        for view, _ in self.acks:
+            view.steps.remove(self)
+        behind, self.behind = self.behind, []
+        for end in behind:
+            end()
+
+    def _decide(self) -> None:
         for view, _ in self.acks:
             view.decide_settles()  # acks that came before, and other steps with the same receipts
         if not all(view.core.holds(grouped) for view, grouped in self.acks):

@@ -19,6 +19,8 @@ from backend_store.model import Overloaded, PushqError
 from backend_store.node.limits import STRANGE_RECEIPTS_PER_CYCLE
 
 if TYPE_CHECKING:
+    from backend_store.core.leases import Lease
+    from backend_store.node.joint import Joint
     from backend_store.node.partition import Partition
 
 SettleReply = Callable[[dict[str, int] | PushqError], None]
@@ -64,6 +66,8 @@ class Settling:
         self._settled: list[tuple[Callable[[Any], None], dict[str, int] | PushqError]] = []
         """Decided before this cycle: by a step that publishes too, or as leases were about to end."""
         self._returns: list[Return] = []
+        self.steps: list[Joint] = []
+        """Those that settle something of it, and wait for a cycle."""
 
     @property
     def ready(self) -> int:
@@ -144,6 +148,7 @@ class Settling:
         returns, self._returns = self._returns, []
         settled, self._settled = self._settled, []
         strange, self._strange = self._strange, deque()
+        self.steps = []
         return [
             *(one.reply for one in settles),
             *(one.reply for one in strange),
@@ -168,8 +173,22 @@ class Settling:
         """Leases are about to end: what was said of them before counts. It is answered with the next commit."""
         if self._settles:
             self.decide_settles()
-        if self._returns:
+        if self._returns and not self.steps:
             self._settled += self._decide_returns()
+        elif self._returns:
+            behind = [one for one in self._returns if any(step.names(self, one.grouped) for step in self.steps)]
+            self._returns = [one for one in self._returns if one not in behind]
+            self._settled += self._decide_returns()
+            self._returns = behind
+
+    def comes_behind(self, lease: Lease, end: Callable[[], None]) -> bool:
+        """Whether a step that settles some of a lease came first. It is decided at the start of a cycle, with all that
+        it publishes, and not before: what is to `end` the lease is called then."""
+        for step in reversed(self.steps):
+            if step.settles(self, lease):
+                step.behind.append(end)
+                return True
+        return False
 
     def _decide_returns(self) -> list[tuple[Callable[[Any], None], dict[str, int] | PushqError]]:
         returns, self._returns = self._returns, []

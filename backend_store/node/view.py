@@ -74,6 +74,8 @@ class View(Settling):
     def give_back_lease(self, lease: Lease) -> None:
         """Returns what a holder that went away still held: an attempt of what it had begun."""
         self.decide_first()
+        if self.comes_behind(lease, partial(self.give_back_lease, lease)):
+            return
         now_ms = self.partition.steady_ms()
         if self.core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.RETURNED, untried=lease.untried):
             self.partition.request()
@@ -350,11 +352,8 @@ class View(Settling):
                 self.decide_first()
             if not lease.bits:
                 continue  # it was acked in time; or another one that ran out took it along
-            receipts = receipts_of(lease.token, lease.bits)
-            core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
-            self.partition.tell(lease.holder.released, len(receipts))
-            self.partition.tell(lease.holder.lost, receipts)
-            self.partition.request()
+            if not self.comes_behind(lease, partial(self._run_out, lease, now_ms)):
+                self._run_out(lease, now_ms)
         is_ready = core.wake(now_ms)
         if self.parking is not None:
             self.parking.tick()
@@ -367,6 +366,15 @@ class View(Settling):
             self.partition.sorting.tick(now_ms)
         if is_ready:
             self.on_ready()
+
+    def _run_out(self, lease: Lease, now_ms: int) -> None:
+        if not lease.has_run_out:
+            return  # it was settled meanwhile, or has more time
+        receipts = receipts_of(lease.token, lease.bits)
+        self.core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
+        self.partition.tell(lease.holder.released, len(receipts))
+        self.partition.tell(lease.holder.lost, receipts)
+        self.partition.request()
 
     def next_wakeup_ms(self) -> int | None:
         times = [self.core.next_wakeup_ms()]

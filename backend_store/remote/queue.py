@@ -7,8 +7,9 @@ queue are asked for; until they are here, `LookingUp` (given by whoever makes th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -90,6 +91,14 @@ class Look(msgspec.Struct):
     held: int
 
 
+class _Step(NamedTuple):
+    """An ack that publishes, on its way: token → bits. Of those what came later goes to the backend behind it: on the
+    line it would overtake it."""
+
+    grouped: dict[str, int]
+    behind: list[Callable[[], None]]
+
+
 class RemoteQueue(Redriving, Ranges):
     """See the file's first sentence. One for all who ask, as long as the queue exists."""
 
@@ -126,6 +135,7 @@ class RemoteQueue(Redriving, Ranges):
         self._is_granting = False
         self.home: Home = home or store.cluster_of(definition).home(definition.shard)
         self._recalls = Recalls(self)
+        self._steps: list[_Step] = []
         self.whole: RemoteQueue = self
         """The queue that this is a part of, where it is one."""
 
@@ -384,19 +394,27 @@ class RemoteQueue(Redriving, Ranges):
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
         asked = [(queue.place_there, sent_blocks(blocks)) for queue, blocks in publishes]
+        step = _Step(by_token(receipts), [])
+        self._steps.append(step)
+
+        def decided(result: SettledAndPublished | PushqError) -> None:
+            self._steps.remove(step)
+            reply(result)
+            for go_on in step.behind:
+                go_on()
 
         async def ask() -> None:
             try:
                 verdicts, places = _joint(await self.home.ask(SettleAndPublish(self.place_there, receipts, asked)))
             except PushqError as error:
-                reply(error)
+                decided(error)
                 return
             except Exception:  # who asked must not wait for ever
                 log.exception("an answer of a backend was not understood", queue=self.name)
-                reply(OutcomeUnknown("the backend's answer was not understood; it may have done this"))
+                decided(OutcomeUnknown("the backend's answer was not understood; it may have done this"))
                 return
             self._settled(by_token([r for r, ok in zip(receipts, verdicts, strict=True) if ok]))
-            reply(SettledAndPublished([_OK if ok else _STALE for ok in verdicts], [published(one) for one in places]))
+            decided(SettledAndPublished([_OK if ok else _STALE for ok in verdicts], [published(one) for one in places]))
             self._wake()
 
         self._store.background(ask())
@@ -423,6 +441,8 @@ class RemoteQueue(Redriving, Ranges):
         tried: bool = True,
     ) -> None:
         grouped = by_token(receipts)
+        if self._comes_behind(grouped, partial(self.give_back, receipts, delay_ms, reply, reason, tried=tried)):
+            return
         if reason is not None and self.config.encrypted:
             reason = sealed_reason(reason, self._seal)
         self._ask("nack", grouped, lambda done: reply(_verdicts(receipts, done)), delay_ms, reason, tried=tried)
@@ -462,7 +482,17 @@ class RemoteQueue(Redriving, Ranges):
         ended = [self.stock.ended(token, bits) for token, bits in done.items()]
         return any(ended)
 
+    def _comes_behind(self, tokens: Collection[str], go_on: Callable[[], None]) -> bool:
+        """Whether a step that settles some of these leases is on its way; `go_on` is called when it is decided."""
+        for step in reversed(self._steps):
+            if not step.grouped.keys().isdisjoint(tokens):
+                step.behind.append(go_on)
+                return True
+        return False
+
     def give_back_lease(self, lease: Lease) -> None:
+        if self._comes_behind((lease.token,), partial(self.give_back_lease, lease)):
+            return
         self._let_go("unsent", lease, lease.bits & lease.untried)
         self._let_go("return", lease, lease.bits)
 

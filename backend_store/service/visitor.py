@@ -708,6 +708,8 @@ def _name_of(kind: type[Operation]) -> str:
 def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:
     """Takes messages back from a lease: as if they never left, or as tried."""
     view.decide_first()
+    if not is_unsent and view.comes_behind(lease, partial(_free, view, lease, bits, is_unsent=False)):
+        return
     if is_unsent:
         view.core.unsent(lease, bits)
         view.partition.ride_along()

@@ -173,6 +173,25 @@ async def test_an_ack_counts_though_the_subscription_ends_right_behind_it(
     assert (await call(http, "GET", queue))["stats"]["acked_total"] == 10
 
 
+async def test_an_ack_that_publishes_counts_though_the_subscription_ends_right_behind_it(
+    gateway: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    """What was given back overtook it on the way to the backend."""
+    queue = await made(http, max_attempts=1)
+    await publish(http, queue, *range(10))
+    async with Socket.open(gateway) as socket:
+        subscribed = await socket.ask(within_s=WAIT_S, type="subscribe", queue=queue, credit=10)
+        async with asyncio.timeout(WAIT_S):
+            held = [message["receipt"] for message in await socket.messages(10, WAIT_S)]
+        outputs = [{"queue": queue, "messages": [{"body": "out"}]}]
+        ack = {"type": "ack", "id": "a", "queue": queue, "receipts": held[:9], "publish": outputs}
+        await socket.send([ack, {"type": "unsubscribe", "id": "u", "sub": subscribed["sub"]}])
+        assert [row["ok"] for row in (await socket.frame("ok", WAIT_S))["results"]] == [True] * 9
+        assert (await socket.frame("ok", WAIT_S))["id"] == "u"
+    stats = (await call(http, "GET", queue))["stats"]
+    assert (stats["acked_total"], stats["ready"], stats["dead"]) == (9, 1, 1)
+
+
 async def test_what_is_acked_elsewhere_gives_the_consumer_its_credit_back(
     gateway: PushqServer, http: httpx2.AsyncClient
 ) -> None:

@@ -378,6 +378,27 @@ async def test_an_ack_counts_though_the_subscription_ends_right_behind_it(
     assert (await stats(http, queue))["acked_total"] == 10
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"delivery": "exactly_once"}, {"ordering": "strict"}, {"partitions": 3}],
+    ids=["work", "stored leases", "strict", "partitions"],
+)
+async def test_an_ack_that_publishes_counts_though_the_subscription_ends_right_behind_it(
+    socket: Socket, http: httpx2.AsyncClient, config: dict[str, Any]
+) -> None:
+    """Its receipts were stale, and nothing was published: the messages came to others again."""
+    queue = await made(http, max_attempts=1, **config)
+    await call(http, "POST", f"{queue}/messages", {"messages": [{"body": n, "id": f"{n}"} for n in range(10)]})
+    sub = (await SocketConsumer.begin(socket, queue, credit=10)).subscribed["sub"]
+    held = [(await asyncio.wait_for(socket.inbox.get(), 10))["message"]["receipt"] for _ in range(9)]
+    publish = [{"queue": queue, "messages": [{"body": "out", "id": "out"}]}]
+    ack = {"type": "ack", "id": "a", "queue": queue, "receipts": held, "publish": publish}
+    await socket.send([ack, {"type": "unsubscribe", "sub": sub}])
+    assert [row["ok"] for row in (await socket.frame("ok"))["results"]] == [True] * 9
+    found = await stats(http, queue)
+    assert (found["acked_total"], found["ready"], found["in_flight"], found["dead"]) == (9, 1, 0, 1)
+
+
 # ------------------------------------------------------------------------------------------------- the first frame
 
 

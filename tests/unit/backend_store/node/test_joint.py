@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.leases import Lease
 from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import by_token
 from backend_store.core.records import EpochStart, PartitionState
@@ -29,6 +30,7 @@ from backend_store.node.joint import Joint, JointResult
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state
+from backend_store.service.visitor import _free
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
 from tests.support.world import REPLICA, SECRET, World, partitions_of
 
@@ -92,6 +94,68 @@ def test_what_was_taken_goes_and_what_was_made_of_it_comes() -> None:
     assert sum(bits.bit_count() for bits in made.settled.values()) == 1
     assert made.places == [Published(0, Offset(1), 2)]
     assert drained(world) == ["out", "out too"] and world.partition.state.acked_total == 3
+
+
+def lease_ends(world: World, lease: Lease, how: str) -> None:
+    if how == "left":
+        world.main.give_back_lease(lease)
+    elif how == "gateway gone":
+        _free(world.main, lease, lease.bits, is_unsent=False)
+    else:
+        world.pass_time(30_000)
+
+
+@pytest.mark.parametrize("how", ["left", "ran out", "gateway gone"])
+@pytest.mark.parametrize("settings", [{}, {"delivery": "exactly_once"}, {"ordering": "strict"}])
+def test_a_step_that_waits_for_its_commit_counts_though_its_lease_ends_meanwhile(settings: Any, how: str) -> None:
+    """The consumer goes right behind it, or the disk stands still: it was a dead letter, and nothing was published."""
+    world = queue(max_attempts=1, **settings)
+    other = beside(world)
+    publish(world, draft("a"), draft("b"))
+    lease = took(world)
+    world.settle_down()
+    assert lease is not None
+    first, _ = receipts(lease)
+    answers = ask_both(world, [first], other, draft("out"))
+    lease_ends(world, lease, how)
+    assert lease.bits.bit_count() == 2, "all that the step does has its place in one cycle"
+    world.settle_down()
+    assert sum(bits.bit_count() for bits in result(answers).settled.values()) == 1
+    assert world.partition.state.acked_total == 1 and not lease.bits
+    assert drained(world, view=VIEW_DEAD) == ["b"]
+
+
+def test_a_nack_behind_a_step_is_decided_behind_it_though_another_lease_ends() -> None:
+    """Who unsubscribes gives one message of each lease back once more, to hear when all are free."""
+    world = queue()
+    publish(world, draft("a"), draft("b"), draft("c"))
+    lease, another = took(world, 2), took(world)
+    assert lease is not None and another is not None
+    first, second = receipts(lease)
+    answers = ask(world, [first], draft("out"))
+    returned: list[Any] = []
+    world.main.give_back(by_token([first]), None, None, returned.append)
+    world.main.give_back(by_token(receipts(another)), None, None, returned.append)
+    world.main.give_back_lease(another)
+    world.settle_down()
+    assert sum(bits.bit_count() for bits in result(answers).settled.values()) == 1
+    assert [len(one) for one in returned] == [1, 0], "the other one waits for nothing"
+    assert settle(world, [second]) == [True]
+
+
+def test_a_lease_that_gets_more_time_while_a_step_waits_goes_on() -> None:
+    world = queue()
+    publish(world, draft("a"), draft("b"))
+    lease = took(world)
+    assert lease is not None
+    first, second = receipts(lease)
+    ask(world, [first], draft("out"))
+    world.pass_time(30_000)
+    world.main.extend(by_token([second]), 60_000, lambda _: None)
+    world.settle_down()
+    assert counts(world) == (1, 1, 0)
+    world.pass_time(59_000)
+    assert settle(world, [second]) == [True]
 
 
 @pytest.mark.parametrize("landed", [False, True])
