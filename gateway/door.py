@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from backend_store.model import Overloaded
 from backend_store.words import counted
 from gateway.heads import Reason
 from gateway.http import problem_answer
-from gateway.limits import ADDRESS_TIMES_FREE, CONNECTIONS_PER_SOCKET
+from gateway.limits import ADDRESS_TIMES_FREE, CONNECTIONS_PER_SOCKET, UNTOLD_HANDSHAKES_MAX
 from push.intake import Intake
 from throttling.census import network_of
 from throttling.pace import FairPace
@@ -38,6 +39,7 @@ class Door:
         self.connections_max = connections_max
         self._per_address_max = per_address_max
         self._room = Room(connections_max, times_free=ADDRESS_TIMES_FREE)
+        self._told = Room(UNTOLD_HANDSHAKES_MAX)
         self._pace = FairPace(
             rate=intake.accepts_per_s * CONNECTIONS_PER_SOCKET, burst=intake.accepts_burst * CONNECTIONS_PER_SOCKET
         )
@@ -77,6 +79,22 @@ class Door:
         if self._per_address_max and self._room.held(network) >= self._per_address_max:
             return False
         return self._room.take(network, 1)
+
+    def greet(self, address: str) -> Callable[[], None] | None:
+        """How a connection whose handshake is not done leaves the room that it takes meanwhile; None where there is
+        none. For some there is though their address has no room left: they are told so behind the handshake."""
+        network = network_of(address)
+        if self.wait(address):
+            return partial(self._room.give, network, 1)
+        if self._told.take(network, 1):
+            return partial(self._told.give, network, 1)
+        self._of_address(address)  # counts it
+        return None
+
+    @property
+    def open(self) -> int:
+        """Connections that have room."""
+        return self._room.used
 
     def leave(self, address: str) -> None:
         self._room.give(network_of(address), 1)

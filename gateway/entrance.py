@@ -6,10 +6,12 @@ The gate reads the first bytes of a connection and then leaves: HTTP gets the tr
 from __future__ import annotations
 
 import asyncio
+import ssl
+import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -20,6 +22,8 @@ from gateway.proxy import Client, Network, ProxyRefused, is_within, looks_like_h
 from gateway.settings import Http
 
 log = structlog.get_logger("pushq.entrance")
+
+T = TypeVar("T")
 
 REFUSALS: Final = ("untrusted", "missing", "malformed", "late", "address")
 """Why a connection ended at the gate; `malformed` includes a header that is too long."""
@@ -138,3 +142,91 @@ class ProxyGate(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class TlsGate(asyncio.Protocol):
+    """A connection whose handshake is not done: it takes room as well."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        inner: Callable[[], Inner],
+        connections: set[Any],
+        door: Door | None = None,
+        *,
+        seconds_max: float,
+    ) -> None:
+        """`connections`: the server's. `seconds_max`: for the handshake."""
+        self._context = context
+        self._inner = inner
+        self._connections = connections
+        self._door = door
+        self._seconds_max = seconds_max
+        self._leaves: Callable[[], None] | None = None
+        self._seen: list[bytes] = []
+        self._is_over = False
+        self._transport: Any = None
+        self._greeting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        if self._door is not None:
+            peer = transport.get_extra_info("peername")
+            self._leaves = self._door.greet(str(peer[0]) if peer else "")
+            if self._leaves is None:
+                self._is_over = True
+                transport.abort()
+                return
+        self._connections.add(self)
+        loop = asyncio.get_running_loop()
+        handshake = loop.start_tls(
+            transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds_max
+        )
+        # What comes from now on is the handshake's: a task would take its first step after the first bytes.
+        self._greeting = loop.create_task(self._greet(_begun(handshake)), name="tls handshake")
+
+    def data_received(self, data: bytes) -> None:
+        """The handshake is done, and its task has not gone on yet."""
+        self._seen.append(data)
+
+    def eof_received(self) -> None:
+        self._is_over = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+
+    def shutdown(self) -> None:
+        """The server stops: nobody has asked for anything here yet."""
+        self._transport.close()
+
+    async def _greet(self, handshake: Awaitable[Any]) -> None:
+        try:
+            secured = await handshake
+        except OSError:
+            return  # it was none, or came too late, or its peer has gone
+        finally:
+            self._connections.discard(self)
+            if self._leaves is not None:
+                self._leaves()
+        if self._is_over:
+            secured.close()
+            return
+        inner = self._inner()
+        secured.set_protocol(inner)
+        inner.connection_made(secured)
+        for data in self._seen:
+            if not secured.is_closing():  # there may have been no room behind the gate
+                inner.data_received(data)
+
+
+def _begun(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    """Takes the first step now, up to where it waits; the rest goes on where it is awaited."""
+    waits_for = work.send(None)
+
+    @types.coroutine
+    def rest() -> Generator[Any, Any, T]:
+        yield waits_for
+        result: T = yield from work
+        return result
+
+    return rest()

@@ -286,6 +286,9 @@ CONNECTIONS_PER_SOCKET: Final = 10
 ADDRESS_TIMES_FREE: Final = 9
 """An address may have so many times as many connections as are still free: alone nine tenths of all, for it may be a
 balancer's."""
+UNTOLD_HANDSHAKES_MAX: Final = 128
+"""TLS handshakes at work of those whose address has no room left, and who are told so behind it; of one address half of
+them at most. Others are cut."""
 HTTP_CONNECTIONS_MAX: Final = 10_000
 """Connections beside those of `limits.connections_max`: plain HTTP, and those that have not asked for anything yet."""
 READER_BYTES_MIN: Final = 16 * 1024

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from backend_store.model import InvalidRequest
 from gateway.addresses import Address
 from gateway.door import Door
-from gateway.entrance import Entrance, ProxyGate
+from gateway.entrance import Entrance, ProxyGate, TlsGate
 from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.http import problem_answer
 from gateway.leftover import Bounds, Turnstile
@@ -406,15 +406,20 @@ class Listener(uvicorn.Server):
             return ProxyGate(self.entrance, http, self.server_state.connections, self.door)
 
         protocol: Callable[[], asyncio.Protocol] = gate if self.entrance.trusted else http
-        tls: dict[str, Any] = {}
-        if self.entrance.certificates is not None:
-            context = self.entrance.certificates.context
-            tls = {"ssl": context, "ssl_handshake_timeout": TLS_HANDSHAKE_SECONDS_MAX}
+        if self.entrance.certificates is not None and sockets[0].family != socket.AF_UNIX:
+            protocol = partial(
+                TlsGate,
+                self.entrance.certificates.context,
+                http,
+                self.server_state.connections,
+                self.door,
+                seconds_max=TLS_HANDSHAKE_SECONDS_MAX,
+            )
 
         if sockets[0].family == socket.AF_UNIX:
             server: Any = await loop.create_unix_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG)
         else:
-            server = await loop.create_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG, **tls)
+            server = await loop.create_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG)
         self.servers = [server]
         self.started = True
 

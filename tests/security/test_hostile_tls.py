@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway import door as doors
 from gateway import listeners
 from gateway.certificates import Certificates, Files
+from gateway.door import Door
 from gateway.entrance import Entrance
+from push.intake import Intake
+from tests.support.patience import eventually
 from tests.support.tls import Authority
 from tests.support.told_client import listening
+from throttling.gcra import NS_PER_S
 
 pytestmark = pytest.mark.anyio
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """How a client begins a handshake."""
+
+
+@pytest.fixture(params=[{"use_uvloop": True}, {"use_uvloop": False}], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A server runs on uvloop, whose TLS is another one."""
+    return "asyncio", request.param
 
 
 def entrance(authority: Authority) -> Entrance:
@@ -62,3 +75,66 @@ async def test_a_client_that_knows_another_authority_gets_no_further_than_the_ha
     async with listening(entrance(Authority(tmp_path / "ca"))) as port:
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", port, ssl=Authority(tmp_path / "other").context())
+
+
+REQUEST = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+async def answered(port: int, context: ssl.SSLContext, address: str) -> bytes:
+    """The answer to a request of an address; nothing where the handshake is cut."""
+    try:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=context, server_hostname="127.0.0.1", local_addr=(address, 0)
+        )
+    except (ConnectionResetError, ssl.SSLError):
+        return b""
+    writer.write(REQUEST)
+    with suppress(ConnectionResetError):
+        return await reader.read()
+    return b""
+
+
+@pytest.mark.parametrize("beginning", [b"", HELLO], ids=["nothing", "half a hello"])
+async def test_handshakes_that_are_not_done_take_the_room_of_their_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    """They were counted when they were done: of those that never are an address could have as many as it liked."""
+    monkeypatch.setattr(doors, "UNTOLD_HANDSHAKES_MAX", 2)
+    authority, intake = Authority(tmp_path / "ca"), Intake()
+    door = Door(intake, connections_max=10, per_address_max=3, clock_ns=lambda: NS_PER_S)
+    context = authority.context()
+    async with listening(entrance(authority), door) as port, asyncio.timeout(10):
+        half_open = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(beginning)
+            half_open.append((reader, writer))
+        await eventually(lambda: not door.wait("127.0.0.1"))
+        refused = await answered(port, context, "127.0.0.1")
+        assert refused.startswith(b"HTTP/1.1 503 ") and b"limits.open_per_address_max is 3" in refused
+        assert intake.refused == {("connection", "address"): 1}
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)  # one that is to be told, and does not greet
+        half_open.append((reader, writer))
+        await eventually(lambda: door._told.used == 1)
+        assert await answered(port, context, "127.0.0.1") == b"", "only so many are told"
+        assert intake.refused == {("connection", "address"): 2}
+        assert (await answered(port, context, "127.0.0.2")).startswith(b"HTTP/1.1 200 ")
+        for _, writer in half_open:
+            writer.close()
+
+        async def is_served() -> bool:
+            return (await answered(port, context, "127.0.0.1")).startswith(b"HTTP/1.1 200 ")
+
+        await eventually(is_served)
+        assert door.wait("127.0.0.1"), "all that went left their places"
+
+
+async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
+    authority = Authority(tmp_path / "ca")
+    door = Door(Intake(), connections_max=10, per_address_max=2, clock_ns=lambda: NS_PER_S)
+    async with listening(entrance(authority), door) as port, asyncio.timeout(10):
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"", HELLO, b"\x80" * 64):
+            assert b"HTTP/1.1" not in await answer(port, sent)
+        assert (await answered(port, authority.context(), "127.0.0.1")).startswith(b"HTTP/1.1 200 ")
+        await eventually(lambda: door.open == 0)

@@ -300,6 +300,7 @@ GROUPS = (
             "gateway.limits:OVERLOAD_LOOK_SECONDS": "",
             "gateway.limits:CONNECTIONS_PER_SOCKET": "",
             "gateway.limits:ADDRESS_TIMES_FREE": "",
+            "gateway.limits:UNTOLD_HANDSHAKES_MAX": "",
             "gateway.limits:HTTP_CONNECTIONS_MAX": "",
             "gateway.limits:READER_BYTES_MIN": "",
         },
