@@ -10,6 +10,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,10 @@ VERSION = 1
 
 class ResizeError(Exception):
     """The cluster has not the size that was asked for, and why."""
+
+
+class Refused(OSError):
+    """The cluster does not do what it was asked for as it stands, and would not if it were asked again."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -138,10 +143,13 @@ def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
 
 
 def _let_leave(folder: Path, part: Part, say: Say) -> None:
-    """Has its copies made elsewhere, ends it, and forgets it."""
+    """Has its copies made elsewhere, ends it, and forgets it; it stays where its cluster refuses. Raises
+    `ResizeError`."""
     say(f"{part.name} is to leave {part.cluster}")
+    failed = ""
 
     def is_empty() -> bool:
+        nonlocal failed
         state = _running(folder, part.cluster)
         known = next((one for one in state.parts if one.name == part.name and one.is_leaving), None)
         if known is None:
@@ -154,8 +162,12 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
             if not node["removing"]:
                 _ask(folder, state, "PUT", f"/nodes/{part.name}/removal", part.cluster)
                 return False
-        except OSError:
+        except Refused:
+            raise
+        except OSError as error:
+            failed = f"; at last {error}"
             return False  # gateways may be busy, or their coordinator away
+        failed = ""
         return not node["copies"]
 
     def has_left() -> bool:
@@ -171,11 +183,27 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
                 _forget(folder, state, one, say)
         return True
 
-    if not becomes(has_left, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
+    try:
+        is_gone = becomes(has_left, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS)
+    except Refused as error:
+        _stay(folder, part)
+        raise ResizeError(f"{part.name} stays in {part.cluster}: {error}") from None
+    if not is_gone:
         raise ResizeError(
             f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s, which go elsewhere as soon as others can "
-            "take them; ask again"
+            f"take them; ask again{failed}"
         )
+
+
+def _stay(folder: Path, leaving: Part) -> None:
+    """It was not asked to leave after all."""
+    with alone(folder):
+        if (state := load(folder)) is None:
+            return
+        for one in state.parts:
+            if one.name == leaving.name:
+                one.is_leaving = False
+        save(folder, state)
 
 
 def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
@@ -189,7 +217,7 @@ def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
 
 
 def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> Any:
-    """`/v1/cluster` of the first gateway that answers well. Raises `OSError`."""
+    """`/v1/cluster` of the first gateway that answers well. Raises `OSError`, `Refused` among them."""
     key = key_file(folder).read_text().strip()
     failed: OSError = OSError("no gateway runs")
     for gateway in state.of("gateway"):
@@ -201,7 +229,17 @@ def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> An
             with urllib.request.urlopen(request, timeout=ASK_SECONDS_MAX) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            failed = OSError(f"{gateway.name} answered {error.code}: {error.read(1_000).decode(errors='replace')}")
+            said = error.read(1_000).decode(errors="replace")
+            if error.code == HTTPStatus.CONFLICT:
+                raise Refused(_detail_of(said)) from None
+            failed = OSError(f"{gateway.name} answered {error.code}: {said}")
         except OSError as error:
             failed = error
     raise failed
+
+
+def _detail_of(problem: str) -> str:
+    try:
+        return str(json.loads(problem)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return problem

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -263,6 +266,68 @@ def test_a_backend_that_has_given_all_away_ends_and_is_forgotten(
     there = load(tmp_path)
     assert there is not None and [part.name for part in there.of("backend")] == ["backend1", "backend2", "backend3"]
     assert not leaving.is_alive and not Path(leaving.env["PUSHQ_DATA"]).exists()
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """One whose cluster has a backend that it will not let go, or that is in trouble."""
+
+    status, problem = 409, {"code": "conflict", "detail": "there is none that could take its place"}
+
+    def do_GET(self) -> None:
+        self._answer(200, {"nodes": [{"name": "backend4", "removing": False, "copies": 3}]})
+
+    def do_PUT(self) -> None:
+        assert self.path == "/v1/cluster/nodes/backend4/removal?cluster=main"
+        self._answer(self.status, self.problem)
+
+    def _answer(self, status: int, answer: Any) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, leaving: Part) -> Iterator[type[Gateway]]:
+    """Of the cluster that a backend is to leave. Its class says how it answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Of this test", (Gateway,), {})) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        there = load(tmp_path)
+        assert there is not None
+        address, ticks = f"127.0.0.1:{server.server_port}", started_ticks(os.getpid()) or 0
+        there.parts.append(Part("gateway", "gateway1", address, "", [], {}, "log", os.getpid(), ticks))
+        save(tmp_path, there)
+        running.key_file(tmp_path).parent.mkdir(parents=True, exist_ok=True)
+        running.key_file(tmp_path).write_text("key")
+        yield server.RequestHandlerClass  # type: ignore[misc]
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("gateway")
+def test_whoever_shrinks_a_cluster_hears_why_a_backend_may_not_leave(
+    tmp_path: Path, leaving: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked for again until the time was over, and the copies were said to be the reason."""
+    monkeypatch.setattr(resizing, "LEAVE_SECONDS_MAX", 1.0)
+    with pytest.raises(
+        resizing.ResizeError, match=r"^backend4 stays in main: there is none that could take its place$"
+    ):
+        resizing._let_leave(tmp_path, leaving, print)
+    there = load(tmp_path)
+    assert there is not None
+    [still] = [part for part in there.of("backend") if part.name == "backend4"]
+    assert still.is_alive and not still.is_leaving
+
+
+def test_whoever_waits_for_a_backend_to_leave_hears_at_last_what_was_in_the_way(
+    tmp_path: Path, leaving: Part, gateway: type[Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.status, gateway.problem = 503, {"code": "unavailable", "detail": "no coordinator"}
+    monkeypatch.setattr(resizing, "LEAVE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(resizing, "LEAVE_LOOK_SECONDS", 0.01)
+    with pytest.raises(resizing.ResizeError, match=r"ask again; at last gateway1 answered 503: .*no coordinator"):
+        resizing._let_leave(tmp_path, leaving, print)
 
 
 @pytest.mark.parametrize(
