@@ -9,9 +9,13 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+import structlog
+
 from backend_store.client import TAKE_MESSAGES_MAX, Holder, Lease, Queue
 from push.intake import Intake
 from push.limits import DISPATCH_MESSAGES_MAX
+
+log = structlog.get_logger("pushq.hub")
 
 
 class Consumer(Holder, Protocol):
@@ -56,10 +60,29 @@ class Feeder:
     def wanted(self) -> dict[int, int]:
         """What those in line would take now: visibility time in ms → messages."""
         found: dict[int, int] = {}
+        failed: list[Consumer] = []
         for consumer in self._ring:
-            if (messages := consumer.wants()) > 0:
+            try:
+                messages = consumer.wants()
+            except Exception:
+                failed.append(consumer)
+                self._tell_failed()
+                continue
+            if messages > 0:
                 found[consumer.visibility_ms] = found.get(consumer.visibility_ms, 0) + messages
+        for consumer in failed:
+            self._take_out(consumer)
         return found
+
+    def _take_out(self, consumer: Consumer) -> None:
+        """Of the line, until it comes back by itself."""
+        if consumer.in_ring:
+            consumer.in_ring = False
+            self._ring.remove(consumer)
+
+    def _tell_failed(self) -> None:
+        """A fault of ours in one consumer must not keep the messages from the others."""
+        log.exception("a consumer failed and is out of line", queue=self.queue.name)
 
     def _dispatch_soon(self) -> None:
         if not self._scheduled:
@@ -80,7 +103,11 @@ class Feeder:
                 share = max(1, -(-queue.ready // turns))
             turns -= 1
             consumer = ring[0]
-            wanted = consumer.wants()
+            try:
+                wanted = consumer.wants()
+            except Exception:
+                self._tell_failed()
+                wanted = 0
             if wanted <= 0:
                 ring.popleft()
                 consumer.in_ring = False
@@ -94,7 +121,13 @@ class Feeder:
                 continue
             refused = 0
             ring.rotate(-1)
-            consumer.deliver(lease)
+            try:
+                consumer.deliver(lease)
+            except Exception:
+                self._tell_failed()
+                self._take_out(consumer)
+                queue.unsent(lease)
+                continue
             dealt += lease.bits.bit_count()
             if dealt >= DISPATCH_MESSAGES_MAX:
                 self._dispatch_soon()  # other queues' consumers have a turn first

@@ -357,7 +357,12 @@ class DoorGuest:
         self._is_flushing = False
         if self._has_departed:
             return
-        self.link.send(pack(Results(self._placed, [])))
+        try:
+            self.link.send(pack(Results(self._placed, [])))
+        except Exception:
+            # They would be said again with all that comes, and fail again: the gateway asks anew, here or elsewhere.
+            log.exception("a gateway could not be answered")
+            self.link.abort()
         self._under_way -= len(self._placed)
         self._placed = []
         if not self._under_way:

@@ -111,21 +111,29 @@ class Departures:
         task.add_done_callback(self._deleting.discard)
 
     async def _remove(self, shard: HostedShard) -> None:
+        try:
+            await self._close_and_remove(shard)
+        except Exception as error:
+            # Nobody awaits it before the backend ends: what went wrong would be heard of then, or never.
+            is_ours = not isinstance(error, OSError | StorageError)
+            folder = str(self._folder(shard))
+            log.error("a copy cannot be deleted", shard=shard.number, folder=folder, error=str(error), exc_info=is_ours)
+
+    async def _close_and_remove(self, shard: HostedShard) -> None:
         replica, record = shard.replicated.replica, self._view.records.get(shard.number)
         # Whoever has an entry of the leader's own epoch has nothing below it that the leader lacks.
         lags = record is not None and record.mode == "async" and replica.log.last_epoch < self._left_in[shard.number]
         await shard.close()
-        folder = self._shards / f"{shard.number:05d}"
-        try:
-            kept = await asyncio.to_thread(_kept_in, folder, shard.number, has_tail=lags)
-            await asyncio.to_thread(_put_aside if kept else _remove, folder, f"{folder.name}-{replica.me.disk}")
-        except (OSError, StorageError) as error:
-            log.error("a copy cannot be deleted", shard=shard.number, folder=str(folder), error=str(error))
-            return
+        folder = self._folder(shard)
+        kept = await asyncio.to_thread(_kept_in, folder, shard.number, has_tail=lags)
+        await asyncio.to_thread(_put_aside if kept else _remove, folder, f"{folder.name}-{replica.me.disk}")
         if kept:
             log.warning("a copy was put aside: see pushq recover list", shard=shard.number, messages=kept)
         else:
             log.info("a copy was deleted", shard=shard.number)
+
+    def _folder(self, shard: HostedShard) -> Path:
+        return self._shards / f"{shard.number:05d}"
 
     async def finish(self) -> None:
         """Waits for folders that are being deleted."""

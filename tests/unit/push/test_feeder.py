@@ -39,6 +39,22 @@ class Eater:
         """It would be told."""
 
 
+class Broken(Eater):
+    """One that fails at what it is asked or told, until it is mended."""
+
+    def __init__(self, fails: str) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def wants(self) -> int:
+        assert self.fails != "asked", "a fault of ours"
+        return super().wants()
+
+    def deliver(self, lease: Lease) -> None:
+        assert self.fails != "told", "a fault of ours"
+        super().deliver(lease)
+
+
 class Setup:
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.loop = loop
@@ -75,6 +91,28 @@ def test_what_is_ready_reaches_a_new_consumer_in_the_next_turn(setup: Setup) -> 
     assert eater.seqs == []
     setup.turn()
     assert eater.seqs == [0, 1]
+
+
+@pytest.mark.parametrize("fails", ["asked", "told"])
+def test_a_consumer_that_fails_keeps_no_message_from_the_others(setup: Setup, fails: str) -> None:
+    """It stood first in line for good, and nobody behind it was given anything."""
+    broken, others = Broken(fails), [Eater(2), Eater(2)]
+    setup.add(broken, *others)
+    setup.world.stored(b"1", b"2", b"3", b"4")
+    setup.turn()
+    assert sorted(seq for eater in others for seq in eater.seqs) == [0, 1, 2, 3] and not broken.seqs
+    assert not broken.in_ring and setup.world.counts == (0, 4, 0)
+    broken.fails = ""
+    setup.add(broken)
+    setup.world.stored(b"5")
+    setup.turn()
+    assert broken.seqs == [4]
+
+
+def test_a_consumer_that_fails_is_not_counted_in_what_is_wanted(setup: Setup) -> None:
+    broken, other = Broken("asked"), Eater(2)
+    setup.add(broken, other)
+    assert setup.feeder.wanted() == {VISIBILITY_MS: 2} and not broken.in_ring
 
 
 def test_what_arrives_later_is_dealt_out_by_its_commit(setup: Setup) -> None:

@@ -7,7 +7,7 @@ import pytest
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.slots import UNKEYED, slot_of
 from backend_store.hosts.door import DOOR_FINISH_SECONDS_MAX, Door, DoorGuest
-from backend_store.model import Published, PushqError
+from backend_store.model import Published, PushqError, Unavailable
 from backend_store.service.serving import Link
 from backend_store.wire.store_frames import DOOR, STORE_VERSION, Greeting, Placed, Publish, Publishes, sent_blocks
 from tests.support.lanes import TENANT, WAIT_S, Lanes, columns, make, places, publish
@@ -144,9 +144,16 @@ async def test_a_door_of_a_cluster_that_is_not_founded_refuses(lanes: Lanes) -> 
 class Connection:
     """A gateway's, of which nothing is read."""
 
-    has_left = False
+    has_left = is_cut = False
 
-    def send(self, data: bytes) -> None: ...
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def abort(self) -> None:
+        self.is_cut = True
 
     def leave(self) -> None:
         self.has_left = True
@@ -172,6 +179,20 @@ async def test_a_gateway_that_goes_with_an_answer_on_its_way_is_not_waited_for()
     guest.heard(Publishes([Publish(1, 2000, TENANT, "q", 1, [])]))
     door.depart("gateway", cast(Link, link))
     await asyncio.wait_for(finishing, DOOR_FINISH_SECONDS_MAX / 2)
+
+
+async def test_a_gateway_whose_answers_cannot_be_written_loses_its_connection() -> None:
+    """It waited for all of them, and for those that came later, until their time was over."""
+    door = unfounded()
+    guest, link = arrived(door)
+    wrong = PushqError("a fault of ours", retry_after_ms=1 << 70)
+    answer = {1: wrong, 2: Unavailable("later")}
+    door.publish = lambda call, told: told(answer[call.number])  # type: ignore[method-assign]
+    for number in answer:
+        guest.heard(Publishes([Publish(number, 2000, TENANT, "q", 1, [])]))
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert link.is_cut and len(link.sent) == 1, "what came later is answered, if it still can be"
 
 
 async def test_a_gateway_that_came_back_is_not_waited_for_at_its_former_connection() -> None:
