@@ -22,6 +22,11 @@ LINE_CALLS_MAX: Final = 20_000
 """Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
 LINE_PUBLISHES_MAX: Final = 18_000
 """With so many of them no further publish is taken: what ends messages must find room."""
+LINE_CROWDED_MIN: Final = 16_200
+"""With so many a tenant that has nine times as many as publishes may still take finds no place for another publish:
+alone it has so many, and there is always room for others."""
+LINE_COUNT_CALLS: Final = 1_000
+"""How many further calls are taken or refused at a line so full before it is counted anew whose they are."""
 LINE_ASKS_MAX: Final = 400
 """Other requests of one gateway that wait for one backend; one more is refused. A tenant may have as many as are still
 free: alone 200, and there is always room for another."""

@@ -32,6 +32,7 @@ from backend_store.model import (
     Unavailable,
 )
 from backend_store.remote.addresses import Addresses
+from backend_store.remote.crowd import Crowd
 from backend_store.remote.directory import Address, Directory, parsed
 from backend_store.remote.limits import (
     ASK_MS_MAX,
@@ -40,6 +41,8 @@ from backend_store.remote.limits import (
     LINE_ASKS_MAX,
     LINE_CALLS_MAX,
     LINE_CONNECT_SECONDS_MAX,
+    LINE_COUNT_CALLS,
+    LINE_CROWDED_MIN,
     LINE_FRAME_BYTES_SOFT_MAX,
     LINE_ONWARD_MS,
     LINE_OWN_ASKS_MAX,
@@ -177,6 +180,7 @@ class Line:
         self._open = asyncio.Event()
         self._number = 0
         self._calls: dict[int, Call] = {}
+        self._crowd = Crowd(places_max=LINE_PUBLISHES_MAX, count_calls=LINE_COUNT_CALLS)
         self._unsent: list[int] = []
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._ask_room = AskRoom(f"wait for {self._whose}", LINE_ASKS_MAX, own_max=LINE_OWN_ASKS_MAX)
@@ -517,14 +521,23 @@ class Line:
     def call(self, call: Call) -> None:
         """Sends a publish or a settlement with what else comes in this turn; `reply` runs later."""
         waiting = len(self._calls)
-        if waiting >= LINE_PUBLISHES_MAX and (waiting >= LINE_CALLS_MAX or isinstance(call.frame, Publish)):
-            detail = f"{waiting} requests wait for {self._whose}, the most that one like this may find; try again later"
-            self._loop.call_soon(call.reply, Overloaded(detail, retry_after_ms=500))
+        if waiting >= LINE_CROWDED_MIN and (why := self._why_full(call.frame, waiting)) is not None:
+            self._loop.call_soon(call.reply, Overloaded(why, retry_after_ms=500))
             return
         call.trace = TRACE.get()
         self._calls[call.frame.number] = call
         self._unsent.append(call.frame.number)
         self._flush_soon()
+
+    def _why_full(self, frame: Publish | Settle, waiting: int) -> str | None:
+        """Why a call finds no place, where nearly all are taken."""
+        if waiting >= LINE_PUBLISHES_MAX and (waiting >= LINE_CALLS_MAX or isinstance(frame, Publish)):
+            return f"{waiting} requests wait for {self._whose}, the most that one like this may find; try again later"
+        calls = (call.frame for call in self._calls.values())
+        if isinstance(frame, Publish) and not self._crowd.admits(frame, waiting, calls):
+            held = f"{self._crowd.held(frame.tenant)} requests of tenant {frame.tenant!r} wait for {self._whose}"
+            return f"{held}, as many as there is room for beside all others; try again later"
+        return None
 
     def tell(self, settle: Settle) -> None:
         """A settlement that nobody waits for."""

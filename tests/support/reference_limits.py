@@ -350,6 +350,8 @@ GROUPS = (
             "backend_store.remote.limits:NEWS_WAIT_SECONDS_MAX": "",
             "backend_store.remote.limits:LINE_CALLS_MAX": "",
             "backend_store.remote.limits:LINE_PUBLISHES_MAX": "",
+            "backend_store.remote.limits:LINE_CROWDED_MIN": "",
+            "backend_store.remote.limits:LINE_COUNT_CALLS": "",
             "backend_store.remote.limits:LINE_ASKS_MAX": "",
             "backend_store.remote.limits:LINE_OWN_ASKS_MAX": "",
             "backend_store.remote.limits:RECALL_CALLS_MAX": "",

@@ -88,8 +88,8 @@ class Held:
         monkeypatch.setattr(self.line, "_post", self.frames.append)
         self.answers: list[Any] = []
 
-    async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS) -> None:
-        frame = Publish(self.line.next_number(), 0, "t", "q", 1, [], None)
+    async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS, tenant: str = "t") -> None:
+        frame = Publish(self.line.next_number(), 0, tenant, "q", 1, [], None)
         self.line.call(Call(frame, self.answers.append, until_ms, may_repeat=True, known_ms=known_ms))
         await self.turn()
 
@@ -489,6 +489,7 @@ async def test_what_waits_for_a_line_to_open_takes_room_as_well(monkeypatch: pyt
 async def test_publishes_that_wait_leave_room_for_what_ends_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A storm of publishes to a backend that was away for a moment had the acks of all tenants refused."""
     monkeypatch.setattr(lines, "LINE_PUBLISHES_MAX", 3)
+    monkeypatch.setattr(lines, "LINE_CROWDED_MIN", 3)
     monkeypatch.setattr(lines, "LINE_CALLS_MAX", 5)
     held = Held(monkeypatch)
     for _ in range(4):
@@ -501,4 +502,46 @@ async def test_publishes_that_wait_leave_room_for_what_ends_messages(monkeypatch
         held.line.call(Call(settle, held.answers.append, 10_000, may_repeat=True))
     await held.turn()
     assert len(held.line._calls) == 5 and len(held.answers) == 2
+    await held.line.close()
+
+
+@pytest.mark.parametrize("kind", ["publish", "ack"])
+async def test_a_tenant_whose_calls_wait_leaves_places_for_others(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Those of one whose shard was slow took all: publishes of all tenants were refused."""
+    monkeypatch.setattr(lines, "LINE_PUBLISHES_MAX", 100)
+    monkeypatch.setattr(lines, "LINE_CROWDED_MIN", 90)
+    monkeypatch.setattr(lines, "LINE_COUNT_CALLS", 5)
+    held = Held(monkeypatch)
+    for _ in range(60 if kind == "publish" else 0):
+        await held.publish()
+    for _ in range(60 - len(held.line._calls)):
+        settle = Settle(held.line.next_number(), Place("t", "q", 1), "ack", {})
+        held.line.call(Call(settle, held.answers.append, 10_000, may_repeat=True))
+    for _ in range(40):
+        await held.publish()
+    assert len(held.line._calls) == 90 and len(held.answers) == 10
+    refused = held.answers[-1]
+    assert isinstance(refused, Overloaded) and refused.retry_after_ms == 500
+    assert refused.detail.startswith("90 requests of tenant 't' wait for the backend of shard 0, as many as")
+    for _ in range(12):
+        await held.publish(tenant="u")
+    assert len(held.line._calls) == 99 and len(held.answers) == 13, "what is left is shared likewise"
+    await held.publish(tenant="v")
+    assert len(held.line._calls) == 100
+    await held.line.close()
+
+
+async def test_a_tenant_whose_calls_were_answered_has_places_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LINE_PUBLISHES_MAX", 100)
+    monkeypatch.setattr(lines, "LINE_CROWDED_MIN", 90)
+    monkeypatch.setattr(lines, "LINE_COUNT_CALLS", 5)
+    held = Held(monkeypatch)
+    for number in range(90):
+        await held.publish(tenant="t" if number < 20 else "u")
+    await held.publish(tenant="u")
+    held.line._heard(Results([(number, None, None) for number in range(1, 21)], []))
+    held.answers.clear()
+    for _ in range(30):
+        await held.publish(tenant="t")
+    assert [type(answer) for answer in held.answers] == [Overloaded] * 3, "27 beside 71 leave three"
     await held.line.close()
