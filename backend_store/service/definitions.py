@@ -6,6 +6,7 @@ The rows know what changed of them lately, so a change costs what it changes, ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -64,6 +65,8 @@ class Told:
         self._version = -1
         """Of the metadata; while it stays, nothing but documents can be new."""
         self._rotation: StoredRotation | None = None
+        self._unsaid: dict[str, dict[Any, None]] = {}
+        """By kind the names of rows that changed since, and are told later: see `keep_up`."""
 
     def go_on(self, node: Node, known: Known) -> Definitions | None:
         """What has changed since a gateway was told that by an earlier connection; None where that is not known, so
@@ -72,7 +75,7 @@ class Told:
         if known.era != _era(node) or known.versions.keys() != recents.keys():
             return None
         try:
-            found = _changes(node, known.versions)
+            found = _changes(node, known.versions, {})
         except LeftBehind:
             return None
         self._note(node, found)
@@ -88,18 +91,30 @@ class Told:
         """What the gateway knows now."""
         return Known(_era(node), self._versions or {})
 
+    def keep_up(self, node: Node) -> None:
+        """Notes what has changed since it was told: the rows themselves forget that, however long it takes until it is
+        said. Raises `LeftBehind`."""
+        if self._versions is None:
+            return
+        for kind, recent in _recents(node).items():
+            if recent.version != self._versions[kind]:
+                names = _since(recent, self._versions[kind])
+                self._unsaid.setdefault(kind, {}).update(dict.fromkeys(names))
+                self._versions[kind] = recent.version
+
     def news(self, node: Node) -> Definitions | None:
         """What is different from what was told before; it counts as told. It is asked for with each answer, so it must
         cost what was written, and not a look at all that there is. Raises `LeftBehind`."""
         metadata = node.metadata
-        if metadata.version == self._version:
+        if metadata.version == self._version and not self._unsaid:
             return self.rows(node)
         before = self._rotation
-        found = everything(node) if self._versions is None else _changes(node, self._versions)
+        found = everything(node) if self._versions is None else _changes(node, self._versions, self._unsaid)
         self._note(node, found)
         return found if found or found.rotation is not before else None
 
     def _note(self, node: Node, found: Definitions) -> None:
+        self._unsaid = {}
         self._version = node.metadata.version
         self._versions = {kind: recent.version for kind, recent in _recents(node).items()}
         self._rotation = found.rotation
@@ -151,12 +166,14 @@ def _era(node: Node) -> str:
     return node.metadata.changes.now.era
 
 
-def _changes(node: Node, told: Mapping[str, int]) -> Definitions:
-    """What is different from what was told as of these versions. Raises `LeftBehind`."""
+def _changes(node: Node, told: Mapping[str, int], unsaid: Mapping[str, Iterable[Any]]) -> Definitions:
+    """What is different from what was told as of these versions, but for some rows, by their names. Raises
+    `LeftBehind`."""
     metadata, found, recents = node.metadata, Definitions(), _recents(node)
 
     def names(*kinds: str) -> Iterable[Any]:
-        return dict.fromkeys(name for kind in kinds for name in _since(recents[kind], told[kind]))
+        changed = (chain(unsaid.get(kind, ()), _since(recents[kind], told[kind])) for kind in kinds)
+        return dict.fromkeys(chain.from_iterable(changed))
 
     found.queues, found.queues_gone = _apart(names("queues", "placed"), lambda name: metadata.defined(*name))
     found.keys, found.keys_gone = _apart(names("keys"), metadata.keys.get)

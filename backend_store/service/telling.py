@@ -49,10 +49,14 @@ class Telling:
             self._begin()
         elif not self.is_midway:
             self._go_on(self._told.news)
+        else:
+            self._keep_up()
 
     def documents(self) -> None:
         """As above, of documents alone."""
-        if self._has_begun and not self.is_midway:
+        if self.is_midway:
+            self._keep_up()
+        elif self._has_begun:
             self._go_on(self._told.rows)
 
     def room(self) -> None:
@@ -81,25 +85,42 @@ class Telling:
         if self._link.waiting_bytes >= VISITOR_OUTBOX_BYTES_MAX:
             self._waits_for_room = True
             return
-        if (part := next(self._parts, None)) is not None:
-            self._link.send(pack(Defined(False, raw(part), is_last=False, goes_on=self._goes_on)))
-            self._loop.call_soon(self._say_part)
+        if not self._keep_up():
             return
+        if (part := next(self._parts, None)) is None:
+            news = self._told.news(self._node)
+            if news is None or news.size <= DEFINITIONS_PER_FRAME_MAX:
+                self._say_last(news)
+                return
+            self._parts = in_parts(news)  # much has changed meanwhile
+            part = next(self._parts)
+        self._link.send(pack(Defined(False, raw(part), is_last=False, goes_on=self._goes_on)))
+        self._loop.call_soon(self._say_part)
+
+    def _say_last(self, news: Definitions | None) -> None:
+        """It is said also where nothing has changed meanwhile."""
         self._parts = None
-        self._go_on(self._told.news, is_last=True)
+        self._say(news or Definitions(rotation=self._node.metadata.data_keys.rotation))
         self._on_complete()
 
-    def _go_on(self, ask: Callable[[Node], Definitions | None], *, is_last: bool = False) -> None:
-        """`is_last`: of everything; it is said also where nothing has changed meanwhile."""
+    def _keep_up(self) -> bool:
+        """What changes while a lot is told comes behind it, however much it is."""
+        return self._tried(lambda: self._told.keep_up(self._node))
+
+    def _go_on(self, ask: Callable[[Node], Definitions | None]) -> None:
+        def say() -> None:
+            if (news := ask(self._node)) is not None:
+                self._say(news)
+
+        self._tried(say)
+
+    def _tried(self, act: Callable[[], None]) -> bool:
         try:
-            news = ask(self._node)
+            act()
         except LeftBehind:  # by its next connection it hears of everything
             self._link.abort()
-            return
-        if news is None and is_last:
-            news = Definitions(rotation=self._node.metadata.data_keys.rotation)
-        if news is not None:
-            self._say(news)
+            return False
+        return True
 
     def _say(self, news: Definitions, *, goes_on: bool = False) -> None:
         self._link.send(pack(Defined(False, raw(news), goes_on=goes_on, known=self._told.known(self._node))))

@@ -221,6 +221,41 @@ async def test_more_is_told_when_what_was_told_has_left(store: EmbeddedStore) ->
     assert len(heard.names) == QUEUES
 
 
+async def test_much_that_changes_while_everything_is_told_comes_behind_it(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ended for it, and everything was told from the beginning, for as long as so much changed."""
+    monkeypatch.setattr(recent, "ROW_CHANGES_KEPT_MAX", 3)
+    one, heard = begun(store)
+    heard.waiting_bytes = VISITOR_OUTBOX_BYTES_MAX
+    for number in range(PER_FRAME + 5):
+        if number in (5, 10):
+            heard.waiting_bytes = 0
+            one.room()
+            heard.waiting_bytes = VISITOR_OUTBOX_BYTES_MAX  # one part has left
+        await made(store, f"new{number}")
+        one.definitions()
+        await store.documents.write([Document("rule", f"{number}", b"1")])
+        one.documents()
+    for number in range(5):
+        await store.delete_queue("default", f"q{number}")
+        one.definitions()
+    heard.waiting_bytes = 0
+    one.room()
+    await complete(one)
+    assert not heard.is_aborted
+    told = [_news(frame.data) for frame in heard.told]
+    assert all(news.size <= PER_FRAME for news in told)
+    assert [frame.is_last for frame in heard.told] == [False] * (len(told) - 1) + [True]
+    gone = [name for news in told for _, name in news.queues_gone]
+    there = {name for name in heard.names if name not in gone}
+    assert there == {f"q{number}" for number in range(5, QUEUES)} | {f"new{number}" for number in range(PER_FRAME + 5)}
+    documents = {row.name for news in told for row in news.documents}
+    assert documents == {f"{number}" for number in range(PER_FRAME + 5)}
+    _, again = begun(store, heard.known)
+    assert [_news(frame.data).size for frame in again.told] == [0], "it knows all that there is"
+
+
 class Here(Heard):
     """With what a visitor asks of its link beside that."""
 
