@@ -50,6 +50,8 @@ class Redrive:
     state: State = "running"
     error: str | None = None
     begun_ms: int = 0
+    whole: int = 0
+    """How many messages it and others of the same id are to move, at other parts of the queue."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)

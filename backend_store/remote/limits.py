@@ -115,6 +115,9 @@ SEALS_AFTER_SECONDS: Final = 60.0
 """How long blocks are still encrypted after a queue's `encrypted` was switched off: all gateways hear of it before."""
 REDRIVE_LOOK_SECONDS: Final = 1.0
 """How often the gateway that began a redrive asks how far it is."""
+REDRIVE_LOST_SECONDS: Final = 10.0
+"""How long a redrive of several parts is taken to run of which one part's leader knows nothing: the gateway that began
+it has the next leader go on."""
 TAIL_RETRY_SECONDS: Final = 1.0
 """How long after a failed page of a stream it is read on."""
 DOOR_HOME_SECONDS: Final = 5.0

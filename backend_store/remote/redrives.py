@@ -72,6 +72,7 @@ class RemoteRedrive:
         self.start = start
         self.id = job.id
         self.begun_ms = job.begun_ms
+        self.whole = job.whole
         self.is_cancelling = False
         self.why: str | None = None
         self.take(job)
@@ -125,11 +126,12 @@ class RemoteRedrives:
         return [(n, job) for n, job in await self._look() if n >= number]
 
     async def begin(
-        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate: float | None, find: Find
+        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate: float | None, find: Find, whole: int = 0
     ) -> Any:
+        """`whole`: of one that several parts of a queue begin, how many messages all of them are to move."""
         targets = {name: _why_not(letters.queue, name, find) for name in self._names(letters)}
         await _told_of([find(name) for name, why in targets.items() if why is None], letters.queue)
-        start = StartRedrive(redrive_id, letters.order, total, rate, targets)
+        start = StartRedrive(redrive_id, letters.order, total, rate, targets, whole=whole)
         job = RemoteRedrive(self, _job(await self._queue.ask(start, may_repeat=True, is_change=True)), start)
         while len(self._mine) >= REDRIVES_REMEMBERED_MAX:
             self._mine.pop(next(iter(self._mine)))

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from backend_store.client.redrive import REDRIVES_REMEMBERED_MAX, State
 from backend_store.model import Conflict, OutcomeUnknown, PushqError, Unavailable
+from backend_store.remote.limits import REDRIVE_LOST_SECONDS
 from backend_store.remote.redrives import Find, RemoteLetters, RemoteRedrive
+from backend_store.words import counted
 
 if TYPE_CHECKING:
+    from backend_store.remote.home import Home
     from backend_store.remote.parted import PartedQueue
 
 Outcome = TypeVar("Outcome")
@@ -41,6 +44,8 @@ class WholeRedrive:
     def __init__(self, jobs: Sequence[RemoteRedrive]):
         self.id = jobs[0].id
         self.jobs = jobs
+        self.is_lost = False
+        """Nothing more will be heard of its parts that are not among the jobs."""
 
     @property
     def begun_ms(self) -> int:
@@ -48,7 +53,16 @@ class WholeRedrive:
 
     @property
     def total(self) -> int:
+        return max(self._known, *(job.whole for job in self.jobs))
+
+    @property
+    def _known(self) -> int:
         return sum(job.total for job in self.jobs)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether a part is not among the jobs: the next one to lead there does not know of it, or not yet."""
+        return self._known < self.total
 
     @property
     def done(self) -> int:
@@ -64,12 +78,18 @@ class WholeRedrive:
     def state(self) -> State:
         """It runs while one of them does; it is done when all are."""
         states = {job.state for job in self.jobs}
+        if self.lacks and states == {"done"}:
+            return "failed" if self.is_lost else "running"
         order: tuple[State, ...] = ("running", "failed", "cancelled")
         return next((state for state in order if state in states), "done")
 
     @property
     def error(self) -> str | None:
-        return "; ".join(dict.fromkeys(job.error for job in self.jobs if job.error is not None)) or None
+        errors = [job.error for job in self.jobs if job.error is not None]
+        if self.is_lost:
+            lost = counted(self.total - self._known, "message")
+            errors.append(f"the backend that moved {lost} of them leads no more: redrive again what it has left")
+        return "; ".join(dict.fromkeys(errors)) or None
 
     async def cancel(self, why: str | None = None) -> None:
         """See `Redrive.cancel`. Raises `PushqError` where one may go on; those that were reached have ended."""
@@ -81,6 +101,10 @@ class WholeRedrives:
 
     def __init__(self, queue: PartedQueue):
         self._queue = queue
+        self._seen: dict[Home, list[RemoteRedrive]] = {}
+        """By place what was known there last; of one that is none of the queue's any more that stays."""
+        self._ran: dict[str, float | None] = {}
+        """Those that were seen to run, and since when nothing of them does though a part is not known."""
 
     async def find(self, redrive_id: str) -> WholeRedrive | None:
         return next((job for job in await self._look() if job.id == redrive_id), None)
@@ -97,21 +121,25 @@ class WholeRedrives:
     async def begin(
         self, redrive_id: str, letters: WholeLetters, *, total: int, rate: float | None, find: Find
     ) -> WholeRedrive:
-        """Raises `Conflict` while another one runs at any part. Where one part does not begin, none goes on."""
+        """Raises `Conflict` while another one runs at any part. Where one part does not begin, none goes on.
+
+        One part after the other, for all in the same order: of several that are begun at once one finds all free.
+        """
         running = next((job for job in await self._look() if job.state == "running"), None)
         if running is not None:
             detail = f"redrive {running.id} of queue {self._queue.owner!r} runs already: wait for it, or cancel it"
             raise Conflict(detail)
         parts = [part for part in letters.parts if part.counts] or letters.parts[:1]
-        begun = await asyncio.gather(
-            *(self._begin(redrive_id, part, total, rate, find) for part in parts), return_exceptions=True
-        )
-        failure = next((error for error in begun if isinstance(error, BaseException)), None)
-        if failure is not None:
-            may_run = [part for part, one in zip(parts, begun, strict=True) if not _has_not_begun(one)]
-            ends = [self._end(redrive_id, part, str(failure)) for part in may_run]
-            await asyncio.gather(*ends, return_exceptions=True)
-        return WholeRedrive(_all_or_raised(begun))
+        begun: list[RemoteRedrive] = []
+        for number, part in enumerate(parts):
+            try:
+                begun.append(await self._begin(redrive_id, part, total, rate, find))
+            except BaseException as error:
+                may_run = parts[:number] if _has_not_begun(error) else parts[: number + 1]
+                ends = [self._end(redrive_id, one, str(error)) for one in may_run]
+                await asyncio.gather(*ends, return_exceptions=True)
+                raise
+        return WholeRedrive(begun)
 
     async def _end(self, redrive_id: str, letters: RemoteLetters, why: str) -> None:
         owner = self._queue.at(letters.queue.home)
@@ -128,18 +156,42 @@ class WholeRedrives:
             )
         here = letters.counts.total()
         share = rate * here / total if rate is not None and here else rate
-        job: RemoteRedrive = await owner.redrives.begin(redrive_id, letters, total=here, rate=share, find=find)
+        job: RemoteRedrive = await owner.redrives.begin(
+            redrive_id, letters, total=here, rate=share, find=find, whole=total
+        )
         return job
 
     async def _look(self) -> list[WholeRedrive]:
         """The last ones, the oldest first. What came before those may be forgotten at one part and known at another."""
-        looks = await asyncio.gather(*(leaf.redrives.list_since(0) for leaf in self._queue.leaves))
+        leaves = self._queue.leaves
+        looks = await asyncio.gather(*(leaf.redrives.list_since(0) for leaf in leaves))
+        self._seen |= {leaf.home: [job for _, job in look] for leaf, look in zip(leaves, looks, strict=True)}
+        homes = {leaf.home for leaf in leaves}
         found: dict[str, list[RemoteRedrive]] = {}
-        for look in looks:
-            for _, job in look:
+        for home, jobs in self._seen.items():
+            for job in jobs:
+                if home not in homes and job.state == "running":
+                    job.end("done")  # a place that nothing is left at
                 found.setdefault(job.id, []).append(job)
-        known = sorted(map(WholeRedrive, found.values()), key=lambda job: (job.state == "running", job.begun_ms))
+        known = [job for job in map(WholeRedrive, found.values()) if self._is_told(job)]
+        self._ran = {redrive_id: since for redrive_id, since in self._ran.items() if redrive_id in found}
+        known.sort(key=lambda job: (job.state == "running", job.begun_ms))
         return known[-REDRIVES_REMEMBERED_MAX:]
+
+    def _is_told(self, job: WholeRedrive) -> bool:
+        """Of one whose gateway is gone nobody has the next leader of a part go on. Where it was seen to run that is
+        told; else the part may have been done long ago, and it is forgotten, as those of other queues are."""
+        states = {one.state for one in job.jobs}
+        if "running" in states:
+            self._ran[job.id] = None
+        if not job.lacks or states != {"done"}:
+            return True
+        if job.id not in self._ran:
+            return False
+        now = asyncio.get_running_loop().time()
+        since = self._ran[job.id] = self._ran[job.id] or now
+        job.is_lost = now - since >= REDRIVE_LOST_SECONDS
+        return True
 
 
 def _has_not_begun(outcome: object) -> bool:

@@ -44,6 +44,7 @@ class Job(NamedTuple):
     state: State
     error: str | None
     begun_ms: int = 0
+    whole: int = 0
 
 
 class CountLetters(Asked, frozen=True):
@@ -67,6 +68,8 @@ class StartRedrive(Asked, frozen=True):
     targets: dict[str, str | None]
     """Queues that messages may go to; or why they may not."""
     done: int = 0
+    whole: int = 0
+    """Where several parts of a queue have one of this id: how many messages all of them are to move."""
 
     @property
     def whose(self) -> str | None:
@@ -110,6 +113,7 @@ async def start(store: EmbeddedStore, asked: StartRedrive) -> Job:
     job = queue.redrive(
         asked.redrive_id, letters, total=asked.total, rate_per_s=asked.rate_per_s, find=find, done=asked.done
     )
+    job.whole = asked.whole
     return _told(job)
 
 
@@ -130,7 +134,7 @@ def _letters(queue: EmbeddedQueue, order: Order) -> Letters:
 
 
 def _told(job: Redrive) -> Job:
-    return Job(job.id, job.total, job.rate_per_s, job.done, job.state, job.error, job.begun_ms)
+    return Job(job.id, job.total, job.rate_per_s, job.done, job.state, job.error, job.begun_ms, job.whole)
 
 
 HANDLERS: dict[type[Asked], Any] = {

@@ -383,6 +383,7 @@ GROUPS = (
             "backend_store.remote.limits:ADOPT_RETRY_SECONDS_MAX": "",
             "backend_store.remote.limits:DROP_AFTER_SECONDS": "",
             "backend_store.remote.limits:REDRIVE_LOOK_SECONDS": "",
+            "backend_store.remote.limits:REDRIVE_LOST_SECONDS": "",
             "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",
             "backend_store.remote.limits:TAIL_RETRY_SECONDS": "",
             "gateway.limits:CLUSTER_ENTRIES_MAX": "",
