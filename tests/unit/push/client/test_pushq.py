@@ -191,7 +191,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_a_little_longer_than_
             with pytest.raises(OutcomeUnknown):
                 await pushq.publish("q", "a", timeout=0.05)
     frames = [frame for frame in server.frames if isinstance(frame, Publish)]
-    assert len(frames) == 1 and frames[0].timeout_ms is not None and 40 < frames[0].timeout_ms <= 50
+    assert len(frames) == 1 and frames[0].timeout_ms is not None and 0 < frames[0].timeout_ms <= 50
 
 
 async def test_publish_many_goes_beyond_the_window_in_order() -> None:
