@@ -38,6 +38,7 @@ def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
         delivered=0,
         unshown=0,
         clock_ms=lambda: 0,
+        store=SimpleNamespace(steady_ms=lambda: 0),
         feeder=lambda queue: feeder_of(queue, loop),
     )
 
