@@ -159,7 +159,7 @@ class OutcomeUnknown(PushqError):
 # ------------------------------------------------------------------------------------------ queue definitions
 
 
-class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a queue is copied. It hangs on the place of a queue: where one is made it says what the place must have, and
     None leaves that open; where one is shown it says what its place has, and None is what nobody here knows."""
 
