@@ -28,7 +28,8 @@ def transport_named(name: str) -> TransportName:
 
 
 From = Literal["earliest", "latest"] | Mapping[str, Any]
-"""Where a stream's subscription begins: a word, or `{"seq": n}`, `{"time": t}`, `{"cursor": c}`."""
+"""Where a stream's subscription begins: a word, or `{"seq": n}`, `{"time": t}`, `{"cursor": c}`. A time is a `datetime`
+with a zone, or RFC 3339 text."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 import msgspec
 
 from push.client.admin import Admin
+from push.client.arguments import start_of
 from push.client.config import Limits
 from push.client.core import SessionCore, Subscribed
 from push.client.core.clock import HybridClock
@@ -287,7 +288,7 @@ class Pushq:
             credit=limits.subscription_credit if credit is None else credit,
             ack=ack,
             group=group,
-            start=from_,
+            start=start_of(from_),
             visibility_timeout_ms=visibility_timeout_ms,
             extend_leases=extend_leases,
             handler_limit_s=limits.handler_limit_s if handler_limit_s is None else handler_limit_s,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -342,7 +343,52 @@ async def test_one_bad_message_of_a_batch_fails_alone(
         assert sorted(await drain(pushq, queue, 2)) == [1, 3]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_no_frame_can_carry_is_its_callers_error_and_nobody_elses(
+    shared_server: PushqServer, queue: str, transport: TransportName
+) -> None:
+    half = "caf\udce9"  # as Python reads a file's name that is not UTF-8
+    async with opened(shared_server, transport=transport) as pushq, pushq.subscribe(queue, credit=1) as messages:
+        await pushq.publish(queue, 1)
+        message = await messages.get()
+        neighbour = asyncio.create_task(pushq.publish(queue, 2))
+        await asyncio.sleep(0)
+        for field, call in {
+            "/queue": lambda: pushq.publish(half, 1),
+            "/reason": lambda: message.nack(reason=half),
+            "/delay_ms": lambda: message.nack(delay_ms=2**70),
+            "/visibility_timeout_ms": lambda: message.extend(2**70),
+            "/group": lambda: pushq.subscribe(queue, group=half).get(),
+            "/credit": lambda: pushq.subscribe(queue, credit=2**70).get(),
+            "/from": lambda: pushq.subscribe(queue, from_={"seq": object()}).get(),
+        }.items():
+            with pytest.raises(ApiError) as caught:
+                await asyncio.wait_for(call(), PATIENCE_S)
+            assert (caught.value.code, caught.value.problem.errors[0].pointer) == ("invalid-request", field)
+        with pytest.raises(ApiError, match="/queue"):
+            await asyncio.wait_for(message.ack(publish=[(half, 1)]), PATIENCE_S)
+        with pytest.raises(ApiError, match="/queue"):
+            await asyncio.wait_for(pushq.publish(7, 1), PATIENCE_S)  # type: ignore[arg-type]
+        await neighbour
+        await message.ack()
+        assert (await messages.get()).body == 2
+
+
 # Streams
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_stream_is_read_from_a_time_on(
+    shared_server: PushqServer, admin: Admin, transport: TransportName
+) -> None:
+    name = f"since-{transport}"
+    await admin.create_queue(name, {"kind": "stream"})
+    async with opened(shared_server, transport=transport) as pushq:
+        await pushq.publish_many(name, [1, 2])
+        begin = datetime.now(UTC) - timedelta(hours=1)
+        assert await drain(pushq, name, 2, from_={"time": begin}) == [1, 2]
+        with pytest.raises(ValueError, match="a time needs a zone"):
+            pushq.subscribe(name, from_={"time": begin.replace(tzinfo=None)})
 
 
 @pytest.mark.parametrize("transport", ["ws", "sse"])

@@ -12,6 +12,7 @@ from typing import assert_never
 
 import msgspec
 
+from push.client.arguments import check_fields, check_queue
 from push.client.config import Limits
 from push.client.core.backoff import delay_s
 from push.client.core.effects import Effects, Phase
@@ -199,11 +200,14 @@ class SessionCore:
     ) -> Entry:
         """Send a message; its outcome comes with `ticket`."""
         self._raise_if_stopped()
+        check_queue(queue)
         return self.publisher.add(queue, message, ticket, now, idempotency_key, trace, timeout_s)
 
     def subscribe(self, asked: Subscribed) -> SubscriptionState:
         """Open a subscription; it is reopened after every cut until `unsubscribe`."""
         self._raise_if_stopped()
+        check_queue(asked.queue)
+        check_fields(**_sent(asked))
         state = SubscriptionState(asked, self._limits)
         self.subscriptions.append(state)
         return state
@@ -235,7 +239,11 @@ class SessionCore:
     def settle(self, how: How, item: Item, now: float) -> None:
         """Ack, nack or extend one delivery."""
         self._raise_if_stopped()
+        if how.reason is not None or how.delay_ms or how.visibility_timeout_ms:
+            check_fields(reason=how.reason, delay_ms=how.delay_ms, visibility_timeout_ms=how.visibility_timeout_ms)
         if how.step is not None:
+            for queue, _ in how.step.parts:
+                check_queue(queue)
             for queue, _ in how.step.parts:
                 self.numbering.open(queue)
         if how.action != "extend":
@@ -436,3 +444,14 @@ class SessionCore:
     def _raise_if_stopped(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _sent(asked: Subscribed) -> dict[str, object]:
+    """What the server is told of it, by the names that it has there."""
+    return {
+        "credit": asked.credit,
+        "ack": asked.ack,
+        "group": asked.group,
+        "from": asked.start,
+        "visibility_timeout_ms": asked.visibility_timeout_ms,
+    }

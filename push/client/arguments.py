@@ -1,0 +1,48 @@
+"""What a caller says beside a body: refused here where no frame could carry it.
+
+The frames of one turn are encoded together and share a connection: what has no form there would end them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from push.client.errors import ApiError, FieldError, Problem
+from push.client.model import From
+from push.client.times import time_text
+
+
+def check_queue(queue: object) -> None:
+    """Raises `ApiError` (`invalid-request`) for what is a queue's name in no frame. The server knows the rest."""
+    if not isinstance(queue, str):
+        raise _refused("queue", f"a queue's name is a text, not {queue!r:.80}")
+    if not queue.isascii():
+        check_fields(queue=queue)
+
+
+def check_fields(**fields: object) -> None:
+    """Raises `ApiError` (`invalid-request`), which names the field, for a value that no frame can carry."""
+    for name, value in fields.items():
+        try:
+            msgspec.msgpack.encode(value)
+        except UnicodeEncodeError:
+            raise _refused(name, "a text with half a surrogate pair is none") from None
+        except OverflowError:
+            raise _refused(name, "a number beyond 64 bits") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _refused(name, str(error)) from None
+
+
+def start_of(given: From | None) -> From | None:
+    """Where a stream begins, as it travels. Raises `ValueError` for a time without a zone."""
+    if not isinstance(given, Mapping):
+        return given
+    return {name: time_text(value) if isinstance(value, datetime) else value for name, value in given.items()}
+
+
+def _refused(name: str, detail: str) -> ApiError:
+    error = FieldError(pointer=f"/{name}", detail=detail)
+    return ApiError(Problem(code="invalid-request", status=400, detail="this cannot be sent", errors=(error,)))
