@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from push.client.config import Limits
 from push.client.core import Delivery, SessionCore, SubscriptionState
 from push.client.core.credential import refresh_in_s
 from push.client.core.effects import Effects, Phase
+from push.client.core.publisher import Entry
 from push.client.discover import Key, resolve_key
 from push.client.errors import PushqError, SessionClosed, Unavailable
 from push.client.model import (
@@ -88,6 +89,11 @@ class Link:
         """Something is to be sent: it goes when this turn of the loop is over."""
         self._wake.set()
 
+    def check_loop(self) -> None:
+        """Raises `RuntimeError` in any other event loop, where nobody would ever be told of an answer."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the session belongs to another event loop: use it there, or connect() in this one")
+
     async def open(self) -> None:
         """Connect, trying again for `open_timeout_s`; then raise what stood in the way.
 
@@ -131,12 +137,29 @@ class Link:
         return self._began + max(self._limits.open_timeout_s, self._limits.open_patience_s)
 
     async def close(self, *, flush: bool) -> None:
-        """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter."""
-        if flush and self.core.phase is Phase.OPEN and not self.core.is_idle:
-            waiter = self._loop.create_future()
-            self._idle_waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=self._limits.close_timeout_s)
-        self._is_closing = True
+        """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter; at once where cancelled."""
+        self.check_loop()
+        try:
+            if flush and self.core.phase is Phase.OPEN and not self.core.is_idle:
+                waiter = self._loop.create_future()
+                self._idle_waiters.append(waiter)
+                await asyncio.wait([waiter], timeout=self._limits.close_timeout_s)
+            self._is_closing = True
+            await self._say_goodbye()
+        finally:
+            self._is_closing = True
+            for task in self._tasks:
+                task.cancel()
+            try:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
+                if self.core.phase is not Phase.STOPPED:
+                    self.apply(self.core.stop(SessionClosed("the session was closed")))
+                self._opened.cancel()
+
+    async def _say_goodbye(self) -> None:
         transport = self._transport
         if transport is not None and self.core.phase is Phase.OPEN:
             # The reader must live while the closing handshake is on its way.
@@ -147,14 +170,6 @@ class Link:
                     await transport.close()
             except TimeoutError:
                 transport.abort()  # the server stands still, and takes neither what is on its way nor a goodbye
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.core.phase is not Phase.STOPPED:
-            self.apply(self.core.stop(SessionClosed("the session was closed")))
-        self._opened.cancel()
 
     async def room(self) -> None:
         """Wait until the publish window has room: the back-pressure of a server slower than its producers."""
@@ -167,6 +182,14 @@ class Link:
                 self._room_waiters.pop(waiter, None)
                 self._release_room()  # it may have been this one's turn
                 raise
+
+    def give_up(self, queue: str, entries: Iterable[Entry]) -> None:
+        """Nobody waits for these publishes any more: those that have not left make room."""
+        for entry in entries:
+            self.core.publisher.give_up(queue, entry)
+        self._release_room()
+        if self._idle_waiters and self.core.is_idle:
+            self._release_idle()
 
     def apply(self, effects: Effects) -> None:
         """Carry out one step of the core."""
@@ -344,13 +367,24 @@ class Link:
         self._idle_waiters.clear()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task of ours failed by a mistake of ours: nobody may wait for ever because of it."""
-        if task.cancelled() or (error := task.exception()) is None:
+        """A task of ours failed by a mistake of ours, or was cancelled with all that there are: nobody may wait for
+        ever because of it."""
+        if task.cancelled():
+            if not self._is_closing:
+                self._cancelled()
+            return
+        if (error := task.exception()) is None:
             return
         log.error("%s failed", task.get_name(), exc_info=error)
         failure = PushqError(f"{task.get_name()} failed: {error!r}")
         failure.__cause__ = error
         self.apply(self.core.stop(failure))
+
+    def _cancelled(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self.core.phase is not Phase.STOPPED:
+            self.apply(self.core.stop(SessionClosed("the session is over: its tasks were cancelled")))
 
 
 def _finish(waiter: object, error: BaseException | None) -> None:

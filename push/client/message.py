@@ -241,6 +241,7 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
 
 def settle_soon(link: Link, delivery: Delivery, how: How) -> asyncio.Future[None]:
     """Hand one receipt to the core; those of one turn of the loop share a frame. Done when the server confirmed it."""
+    link.check_loop()
     confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     link.core.settle(how, Item(delivery, confirmed), link.now())
     link.kick()

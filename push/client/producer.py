@@ -115,10 +115,11 @@ class Producer:
         timeout_s: float | None = None,
     ) -> Published:
         """Send one message; returns when it is stored. The wait for room in the window is part of `timeout_s`."""
+        link = self.link
+        link.check_loop()
         if idempotency_key is not None:
             checked_key(idempotency_key)
         encoded = self._encode(queue, message, is_named=idempotency_key is not None)
-        link = self.link
         began = link.now()
         if link.core.publisher.window_left <= 0:
             await self._room(timeout_s)
@@ -129,7 +130,7 @@ class Producer:
         try:
             return await ticket.stored
         except asyncio.CancelledError:
-            entry.wanted = False
+            link.give_up(queue, [entry])
             raise
 
     async def publish_many(
@@ -137,6 +138,7 @@ class Producer:
     ) -> list[Published]:
         """Send messages in order; anything that is not an `Outgoing` is the body of one."""
         link = self.link
+        link.check_loop()
         many = _Many()
         entries: list[Entry] = []
         try:
@@ -151,8 +153,7 @@ class Producer:
             link.kick()
             return await many.all_stored()
         except BaseException:
-            for entry in entries:
-                entry.wanted = False
+            link.give_up(queue, entries)
             raise
 
     def step(self, parts: Sequence[tuple[str, Sequence[Outgoing]]]) -> Step | None:

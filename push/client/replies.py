@@ -46,6 +46,7 @@ class Replies:
 
     async def request(self, queue: str, message: Outgoing, timeout_s: float, reply_queue: str | None) -> Message:
         """Publish a request and wait for its reply. Raises `RequestTimeout`, or what kept the request out."""
+        self._producer.link.check_loop()
         stage = "waiting for another request to end"
         try:
             async with asyncio.timeout(timeout_s), self._places:

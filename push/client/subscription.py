@@ -37,6 +37,7 @@ class Subscription:
 
     async def get(self) -> Message:
         """The next message. Raises the server's error when it ended the subscription."""
+        self._link.check_loop()
         while True:
             delivery = self._state.take(self._link.now())
             if delivery is not None:

@@ -48,7 +48,6 @@ class Entry(Numbered):
         "timeout_s",
         "trace",
         "tries",
-        "wanted",
         "was_sent",
     )
 
@@ -71,7 +70,6 @@ class Entry(Numbered):
         self.deadline = deadline
         self.tries = 0
         self.was_sent = False
-        self.wanted = True
         self.goes_alone = idempotency_key is not None
         """A key is a whole frame's."""
         self.last_error: ApiError | None = None
@@ -149,14 +147,19 @@ class Publisher:
             self._earliest_deadline = entry.deadline
         return entry
 
+    def give_up(self, queue: str, entry: Entry) -> None:
+        """Its caller does not wait any more. What has not left yet never will, and its place is free."""
+        lane = self._lanes.get(queue)
+        if lane is not None and not entry.was_sent and entry in lane.pending:
+            lane.pending.remove(entry)
+            self.unconfirmed -= 1
+
     def take(self, now: float, next_id: Callable[[], int]) -> list[Publish]:
         """The frames to send now. While several are unanswered only full ones go, so that small ones gather."""
         frames: list[Publish] = []
         for queue, lane in self._lanes.items():
             while lane.pending and lane.hold_until <= now:
                 entries, is_full = self._next_batch(lane)
-                if not entries:
-                    continue
                 if not is_full and len(self._in_flight) >= self._limits.publish_frames_in_flight_max:
                     lane.pending.extendleft(reversed(entries))
                     break
@@ -251,10 +254,6 @@ class Publisher:
         size = 0
         while lane.pending:
             entry = lane.pending[0]
-            if not entry.wanted and not entry.was_sent:  # cancelled by its caller before it left
-                lane.pending.popleft()
-                self.unconfirmed -= 1
-                continue
             length = len(memoryview(entry.message))
             if entries and (
                 entry.goes_alone

@@ -110,7 +110,7 @@ def test_numbers_go_on_from_where_the_program_left_off() -> None:
 def test_a_message_cancelled_before_it_left_has_no_number() -> None:
     world = opened()
     entry = world.core.publish("q", msgspec.Raw(b"\xc0"), "a", world.now)
-    entry.wanted = False
+    world.core.publisher.give_up("q", entry)
     world.publish("b")
     assert numbers(one_frame(world)) == [1]
 

@@ -219,7 +219,7 @@ def test_a_cancelled_publish_that_has_not_left_is_not_sent() -> None:
     world = World()
     world.open()
     entry = world.core.publish("q", b"\xc0", "a", world.now)  # type: ignore[arg-type]
-    entry.wanted = False
+    world.core.publisher.give_up("q", entry)
     assert world.take(Publish) == []
     assert world.core.is_idle
 

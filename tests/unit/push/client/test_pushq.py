@@ -248,6 +248,23 @@ async def test_a_cancelled_publish_frees_its_place_and_disturbs_no_other() -> No
         assert pushq._link.core.is_idle
 
 
+async def test_publishes_that_are_cancelled_while_the_server_is_away_make_room_for_others() -> None:
+    server = PlayedServer()
+    async with session(server, publish_window_messages=2) as pushq:
+        server.refuse = [Cut("away") for _ in range(1000)]
+        server.connection.cut()
+        await eventually(lambda: len(server.tokens) > 1)
+        cancelled = [asyncio.create_task(pushq.publish("q", "a")) for _ in range(2)]
+        waiting = asyncio.create_task(pushq.publish("q", "b"))
+        await eventually(lambda: pushq._link._room_waiters)
+        for task in cancelled:
+            task.cancel()
+        await asyncio.gather(*cancelled, return_exceptions=True)
+        server.refuse.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await waiting).id == "b"
+
+
 async def test_a_message_too_big_for_any_frame_is_refused_here() -> None:
     async with session(PlayedServer()) as pushq:
         with pytest.raises(TooLarge):
@@ -383,6 +400,57 @@ async def test_no_task_outlives_the_session() -> None:
         pushq.subscribe("q")
     assert asyncio.all_tasks() == before
     assert isinstance(server.connection, PlayedConnection)
+
+
+async def test_no_task_outlives_a_session_whose_closing_was_cancelled() -> None:
+    before = asyncio.all_tasks()
+    server = PlayedServer()
+    pushq = session(server, close_timeout_s=2 * PATIENCE_S)
+    await pushq.open()
+    server.answers = False
+    waiting = asyncio.create_task(pushq.publish("q", "a"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(pushq.close())
+    await eventually(lambda: pushq._link._idle_waiters)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(SessionClosed):
+        await waiting
+    assert asyncio.all_tasks() == before and server.connection.is_aborted
+
+
+@pytest.mark.parametrize("name", ["pushq connection", "pushq sender"])
+async def test_a_session_whose_tasks_were_cancelled_is_closed(name: str) -> None:
+    async with asyncio.timeout(PATIENCE_S), session(PlayedServer(), close_timeout_s=0.01) as pushq:
+        for task in asyncio.all_tasks():
+            if task.get_name() == name:
+                task.cancel()
+        with pytest.raises(SessionClosed, match="its tasks were cancelled"):
+            await pushq.publish("q", 1)
+
+
+def test_a_session_is_used_in_the_event_loop_that_opened_it() -> None:
+    pushq = session(PlayedServer())
+    asyncio.run(pushq.open())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(pushq.publish("q", 1))
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(pushq.close())
+
+
+async def test_a_thread_with_a_loop_of_its_own_is_told_so() -> None:
+    async with session(PlayedServer()) as pushq, pushq.subscribe("q") as messages:
+        server_side = pushq._link.core.is_idle
+
+        def elsewhere() -> None:
+            for call in (lambda: pushq.publish("q", 1), messages.get, lambda: pushq.request("q", 1)):
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    asyncio.run(call())
+
+        await asyncio.to_thread(elsewhere)
+        assert pushq._link.core.is_idle == server_side
+        assert (await pushq.publish("q", "here")).id == "here"
 
 
 async def test_waits_that_were_given_up_leave_nothing_behind() -> None:
