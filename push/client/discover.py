@@ -7,7 +7,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from push.client.config import DEFAULT_KEY_FILE, DEFAULT_URL
 
@@ -27,6 +27,14 @@ def without_secrets(url: str) -> str:
     """A URL as an error may show it: without the name and the password that it may have before its host."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def redirected(url: str, location: str | None, otherwise: str) -> str:
+    """What to say of an answer that is none of ours. Where to connect instead, if it names a place."""
+    if not location:
+        return f"{without_secrets(url)} {otherwise}"
+    goal = without_secrets(urljoin(url, location)).partition("?")[0]
+    return f"{without_secrets(url)} redirects to {goal:.200}, and the client does not follow: give it the server's URL"
 
 
 def find_key(*, data: Path | None = None) -> str | None:

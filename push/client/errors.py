@@ -186,6 +186,9 @@ _CLASS_BY_CODE: dict[str, type[ApiError]] = {
     "storage-full": Full,
 }
 
+NOT_PUSHQ = "not-pushq"
+"""The code of an answer that is no Pushq's."""
+
 _STOP_CODES: dict[int, tuple[type[ApiError], str, int]] = {
     4500: (ProtocolFault, "invalid-request", 400),
     4501: (Unauthenticated, "unauthenticated", 401),

@@ -20,7 +20,7 @@ from push.client.core.credential import refresh_in_s
 from push.client.core.effects import Effects, Phase
 from push.client.core.publisher import Entry
 from push.client.discover import Key, resolve_key
-from push.client.errors import PushqError, SessionClosed, Unavailable
+from push.client.errors import NOT_PUSHQ, PushqError, SessionClosed, Unavailable
 from push.client.model import (
     Connected,
     Disconnected,
@@ -220,18 +220,27 @@ class Link:
             except Cut as cut:
                 if self._is_closing:
                     return
-                wait_s, effects = self.core.disconnected(
-                    cut.code, cut.reason, self.now(), retry_s=cut.retry_s, problem=cut.problem
-                )
-                self._last_cut = cut
-                self._missed()
-                if cut.problem is not None and not self._may_wait(wait_s):
-                    effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
-                self.apply(effects)
+                wait_s = self._was_cut(cut)
             except PushqError as error:
-                self.apply(self.core.stop(error))
+                if error.code == NOT_PUSHQ and self.core.session is not None:
+                    # The address was right: this one stands in front of a server that is away.
+                    wait_s = self._was_cut(Cut(str(error)))
+                else:
+                    self.apply(self.core.stop(error))
             if math.isfinite(wait_s):
                 await asyncio.sleep(wait_s)
+
+    def _was_cut(self, cut: Cut) -> float:
+        """How long to wait for the next attempt."""
+        wait_s, effects = self.core.disconnected(
+            cut.code, cut.reason, self.now(), retry_s=cut.retry_s, problem=cut.problem
+        )
+        self._last_cut = cut
+        self._missed()
+        if cut.problem is not None and not self._may_wait(wait_s):
+            effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
+        self.apply(effects)
+        return wait_s
 
     def _may_wait(self, wait_s: float) -> bool:
         """A server is there and asks for time. `open` waits on for it, or where that is too long, ends now."""

@@ -32,7 +32,7 @@ class Transport(Protocol):
         """Hand frames to the network, in order; raises `Cut`."""
 
     async def receive(self) -> list[AnyServerFrame]:
-        """The next frames; raises `Cut` when there will be none."""
+        """The next frames; raises `Cut` when there will be none, `ApiError` where trying again cannot help."""
 
     async def close(self) -> None:
         """Say goodbye: the server gives back at once what this connection held."""

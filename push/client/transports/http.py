@@ -17,8 +17,8 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import without_secrets
-from push.client.errors import Problem, api_error, problem_of
+from push.client.discover import redirected
+from push.client.errors import NOT_PUSHQ, ApiError, Problem, api_error, problem_of
 from push.client.frames import (
     Ack,
     AnyClientFrame,
@@ -139,7 +139,7 @@ class HttpTransport:
         self.http = http
         self.limits = limits
         self._make_stream = make_stream
-        self._frames: asyncio.Queue[AnyServerFrame | Cut] = asyncio.Queue()
+        self._frames: asyncio.Queue[AnyServerFrame | Cut | ApiError] = asyncio.Queue()
         self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
         """By subscription. One that ended stays while what it brought is in work."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,7 +155,7 @@ class HttpTransport:
 
     async def receive(self) -> list[AnyServerFrame]:
         found = await self._frames.get()
-        if isinstance(found, Cut):
+        if isinstance(found, Cut | ApiError):
             raise found
         return [found]
 
@@ -256,16 +256,9 @@ class HttpTransport:
             self.emit(Error(problem=problem))
             self._frames.put_nowait(Cut("unauthenticated", code=4501))
         else:
-            self.emit(
-                Error(
-                    problem=Problem(
-                        status=status,
-                        code="not-pushq",
-                        detail=f"{without_secrets(str(self.http.base_url))} is no Pushq",
-                    )
-                )
-            )
-            self._frames.put_nowait(Cut("not Pushq", code=4500))
+            location = response.headers.get("location") if 300 <= status < 400 else None
+            detail = redirected(str(self.http.base_url), location, "is no Pushq")
+            self._frames.put_nowait(api_error(Problem(status=status, code=NOT_PUSHQ, detail=detail)))
 
     async def _publish(self, frame: Publish) -> None:
         # One request at a time for each queue: requests side by side would be stored in any order.
@@ -358,7 +351,7 @@ class HttpTransport:
         """A request without an answer is a cut connection; an answer that is not ours is one too."""
         try:
             await work(*args)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             self.cut(str(error) or type(error).__name__)
         except msgspec.MsgspecError as error:
             self.cut(f"unreadable answer: {error}")

@@ -48,7 +48,7 @@ class SseStream:
     async def run(self) -> None:
         try:
             await self._read()
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             self._end(Problem(code="unavailable", status=503, detail=str(error) or type(error).__name__))
 
     def give_credit(self, n: int) -> None:

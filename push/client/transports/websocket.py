@@ -15,8 +15,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from push.client.config import Limits
-from push.client.discover import without_secrets
-from push.client.errors import ApiError, Forbidden, Problem, api_error, problem_of
+from push.client.discover import redirected, without_secrets
+from push.client.errors import NOT_PUSHQ, ApiError, Forbidden, Problem, api_error, problem_of
 from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
 from push.client.transports.addresses import Addresses, race
 from push.client.transports.base import Cut
@@ -67,6 +67,13 @@ class _Connection(ClientConnection):
         self._on_met()
 
 
+class _Opening(connect):
+    """A redirect is not followed: who gives a key to one server did not mean another one."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
 class Dialer:
     """Opens sockets to one URL. Every address of its name is tried; each call begins with the next one."""
 
@@ -99,7 +106,7 @@ class Dialer:
     async def _open(self, address: dict[str, Any]) -> WebSocketTransport:
         options = address | ({} if self._tls is None else {"ssl": self._tls})
         try:
-            opened = await connect(
+            opened = await _Opening(
                 self._uri,
                 subprotocols=[Subprotocol(self._codec.subprotocol)],
                 compression=None,
@@ -112,7 +119,7 @@ class Dialer:
                 **options,
             )
         except InvalidStatus as refused:
-            raise _refusal(without_secrets(self._uri), refused) from refused
+            raise _refusal(self._uri, refused) from refused
         except InvalidURI as error:
             raise ValueError(str(error)) from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
@@ -121,9 +128,7 @@ class Dialer:
         if opened.subprotocol != self._codec.subprotocol:
             opened.transport.abort()
             raise ApiError(
-                Problem(
-                    detail=f"{without_secrets(self._uri)} does not speak {self._codec.subprotocol}", code="not-pushq"
-                )
+                Problem(detail=f"{without_secrets(self._uri)} does not speak {self._codec.subprotocol}", code=NOT_PUSHQ)
             )
         return WebSocketTransport(opened, self._codec)
 
@@ -140,8 +145,10 @@ def _refusal(uri: str, refused: InvalidStatus) -> Exception:
     status = response.status_code
     if status in RETRY_STATUSES:
         problem = problem_of(bytes(response.body or b""), status, dict(response.headers.raw_items()))
-        reason = f"{uri} answered {status}: {problem.detail or problem.title}"
+        reason = f"{without_secrets(uri)} answered {status}: {problem.detail or problem.title}"
         return Cut(reason, retry_s=api_error(problem).retry_after_s or 0.0, problem=problem)
     kind = Forbidden if status == 403 else ApiError
-    code = "forbidden" if status == 403 else "not-pushq"
-    return kind(Problem(status=status, code=code, detail=f"{uri} refused the WebSocket with {status}"))
+    code = "forbidden" if status == 403 else NOT_PUSHQ
+    location = response.headers.get("Location") if 300 <= status < 400 else None
+    detail = redirected(uri, location, f"refused the WebSocket with {status}")
+    return kind(Problem(status=status, code=code, detail=detail))

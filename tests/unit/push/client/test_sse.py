@@ -9,8 +9,9 @@ import httpx2
 import pytest
 
 from push.client.config import Limits
-from push.client.errors import api_error
-from push.client.frames import Ack, AnyServerFrame, Begin, Deliver, Ended, Error, Ok, Subscribe
+from push.client.errors import ApiError, api_error
+from push.client.frames import Ack, AnyServerFrame, Begin, Connect, Deliver, Ended, Error, Ok, Subscribe
+from push.client.transports.base import Cut
 from push.client.transports.http import HttpTransport
 from push.client.transports.sse import SseStream
 
@@ -119,4 +120,33 @@ async def test_a_stream_that_ended_is_kept_as_long_as_what_it_brought() -> None:
         while not isinstance((await transport.receive())[0], Ok):
             pass
         assert not transport._streams and not nacked
+    await transport.wait_closed()
+
+
+async def test_an_answer_that_cannot_be_unpacked_is_a_cut() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        return httpx2.Response(200, headers=headers, stream=httpx2.ByteStream(b"no gzip"))
+
+    http = httpx2.AsyncClient(base_url="http://pushq", transport=httpx2.MockTransport(answer))
+    transport = HttpTransport(http, SseStream, Limits())
+    await transport.send([Connect(id=1)])
+    with pytest.raises(Cut, match="decompress"):
+        await asyncio.wait_for(transport.receive(), 5)
+    await transport.send([SUBSCRIBE])
+    (error,) = await asyncio.wait_for(transport.receive(), 5)
+    assert isinstance(error, Error) and api_error(error.problem).retryable
+    await transport.wait_closed()
+
+
+async def test_an_address_that_is_no_pushq_says_where_it_redirects_to() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(302, headers={"Location": "https://login.example/?next=secret"})
+
+    http = httpx2.AsyncClient(base_url="http://pushq", transport=httpx2.MockTransport(answer))
+    transport = HttpTransport(http, SseStream, Limits())
+    await transport.send([Connect(id=1)])
+    with pytest.raises(ApiError, match="http://pushq redirects to https://login") as caught:
+        await asyncio.wait_for(transport.receive(), 5)
+    assert "secret" not in str(caught.value)
     await transport.wait_closed()

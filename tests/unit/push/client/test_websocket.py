@@ -14,12 +14,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from push.client import ApiError, Forbidden, Limits, Unavailable, connect
+from push.client import ApiError, Disconnected, Forbidden, Limits, SessionEvent, Unavailable, connect
 from push.client.frames import Codec, Connect, Ping, ServerPong
 from push.client.model import Encoding
 from push.client.transports.base import Cut
 from push.client.transports.websocket import Dialer
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -165,6 +165,44 @@ async def test_an_address_that_is_no_pushq_is_no_reason_to_try_again() -> None:
     async with served(answer_pings, process_request=_answer(HTTPStatus.NOT_FOUND)) as url:
         with pytest.raises(ApiError, match="not-pushq"):
             await dialer(url)(None)
+
+
+@pytest.mark.parametrize("where", ["https://login.example/?next=secret", "/elsewhere", "ws://127.0.0.1:1/v1/ws"])
+async def test_a_redirect_is_not_followed_and_its_goal_is_named(where: str) -> None:
+    def away(connection: ServerConnection, request: Request) -> Response:
+        return Response(HTTPStatus.FOUND, "Found", Headers([("Location", where), ("Content-Length", "0")]), b"")
+
+    async with served(answer_pings, process_request=away) as url:
+        with pytest.raises(ApiError, match=f"not-pushq.*redirects to .*{where.partition('?')[0]}") as caught:
+            await dialer(url)(None)
+    assert "secret" not in str(caught.value)
+
+
+async def test_whoever_answers_in_place_of_a_server_that_is_away_does_not_end_the_session() -> None:
+    answers = [None, HTTPStatus.NOT_FOUND, HTTPStatus.OK, None]
+    sessions: list[ServerConnection] = []
+    events: list[SessionEvent] = []
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        status = answers.pop(0)
+        return None if status is None else Response(status, status.phrase, Headers([("Content-Length", "0")]), b"")
+
+    async def begin(socket: ServerConnection) -> None:
+        frame = msgspec.msgpack.decode(await socket.recv())
+        await socket.send(msgspec.msgpack.encode({"type": "connected", "id": frame["id"], "session": "s1"}))
+        sessions.append(socket)
+        await socket.wait_closed()
+
+    quick = Limits(backoff_base_s=0.001, close_timeout_s=1)
+    async with (
+        served(begin, process_request=answer) as url,
+        connect(url, "k", limits=quick, on_event=events.append),
+    ):
+        await eventually(lambda: sessions)
+        sessions[0].transport.abort()
+        await eventually(lambda: len(sessions) == 2)
+    reasons = [event.reason for event in events if isinstance(event, Disconnected)]
+    assert ["refused the WebSocket with 404" in reasons[1], "with 200" in reasons[2]] == [True, True]
 
 
 async def test_a_server_without_the_subprotocol_is_refused() -> None:
