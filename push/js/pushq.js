@@ -89,6 +89,9 @@ const RETRIABLE = new Set([
 const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
 const REASON_CHARS_MAX = 256; // of a nack
 const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
+const CODES = Object.freeze({ // of a status that comes without a problem document
+  401: "unauthenticated", 403: "forbidden", 404: "not-found", 409: "conflict", 413: "message-too-large", 429: "rate-limited",
+});
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
 
 /** Options with another name on the wire. All others travel as they are given; the server refuses unknown ones. */
@@ -353,7 +356,9 @@ export class Client extends EventTarget {
   }
 
   /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
-  publishMany(queue, messages) {
+  async publishMany(queue, messages) {
+    const wrong = messages.findIndex((message) => typeof message !== "object" || message === null || !("body" in message));
+    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany is no {body, …options}`);
     return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
   }
 
@@ -693,12 +698,12 @@ export class Message {
 
   /** Not done: it is delivered again, `delayMs` later. @param {NackOptions} [options] @returns {Promise<void>} */
   nack(options = {}) {
-    return this.#delivery.settle("nack", toWire(options));
+    return this.#delivery.giveBack(options);
   }
 
   /** Not begun: somebody else may have it, and it was no attempt. @param {{delayMs?: number}} [options] @returns {Promise<void>} */
   release(options = {}) {
-    return this.#delivery.settle("nack", {...toWire(options), tried: false});
+    return this.#delivery.giveBack({...options, tried: false});
   }
 
   /** Holds it for `ms` from now; rejects with `LeaseLost`. Running handlers need not: their leases are extended. */
@@ -799,6 +804,17 @@ class Delivery {
     }
   }
 
+  /** Rejects what no frame can say: the verdicts of a turn leave together. */
+  giveBack(options) {
+    try {
+      const fields = toWire(options);
+      refuseHalves(JSON.stringify(fields));
+      return this.settle("nack", fields);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
   settle(verdict, fields = PLAIN) {
     if (!this.receipt) return Promise.resolve();
     if (this.verdict === verdict && !Object.keys(fields).length) return this.#told ?? Promise.resolve();
@@ -863,6 +879,11 @@ class Consumer {
     const {maxHandlerMs = client.limits.maxHandlerMs, inOrder, ...rest} = options ?? {};
     const wire = toWire(rest);
     if (wire.from?.time instanceof Date) wire.from = toWire(wire.from);
+    checkQueue(queue);
+    refuseHalves(JSON.stringify(wire));
+    if (wire.credit !== undefined && !(Number.isInteger(wire.credit) && wire.credit > 0)) {
+      throw new PushqError("invalid-request", `credit is a whole number from 1, not ${wire.credit}`);
+    }
     if (wire.group !== undefined) wire.credit ??= client.limits.subscriptionCredit;
     this.queue = queue;
     this.wire = wire;
@@ -1365,6 +1386,7 @@ class Publisher {
   add(queue, body, options, patienceMs = this.#limits.publishTimeoutMs) {
     return new Promise((resolve, reject) => {
       if (this.#end) throw this.#end;
+      checkQueue(queue);
       const {idempotency_key: idempotencyKey, timeout_ms: timeoutMs, ...others} = toWire(options);
       const {traceparent, tracestate, ...given} = others;
       if (idempotencyKey !== undefined && !/^[ -~]{1,255}$/.test(idempotencyKey)) {
@@ -1405,6 +1427,7 @@ class Publisher {
   /** Messages that travel with an ack, as they will be sent however often that is. */
   attached(publish) {
     const frames = publish.map(({queue, messages}) => {
+      checkQueue(queue);
       const one = ({body, ...options}) => {
         const given = toWire(options);
         const encoded = encodeBody(body, given);
@@ -1414,6 +1437,7 @@ class Publisher {
       return {queue, messages: messages.map(one)};
     });
     const text = JSON.stringify(frames);
+    refuseHalves(text);
     this.#checkSize(text, "what is published with one ack");
     return JSON.parse(text); // a copy: the caller may go on changing the bodies
   }
@@ -1779,6 +1803,9 @@ class Requests {
   ask(queue, body, {timeoutMs = this.#limits.replyTimeoutMs, replyQueue = this.#given, ...options}) {
     if (this.#waiting.size >= this.#limits.requestsWaiting) {
       return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests wait for their replies`));
+    }
+    if (!(Number.isFinite(timeoutMs) && timeoutMs >= 0)) {
+      return Promise.reject(new PushqError("invalid-request", `timeoutMs is a number from 0, not ${timeoutMs}`));
     }
     const correlationId = `${this.#prefix}-${++this.#count}`;
     const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: steadyMs() + timeoutMs};
@@ -2346,7 +2373,7 @@ class Http {
     const response = await this.open(target, {method, body, signal, headers});
     const text = await response.text().catch((error) => Promise.reject(disconnected(error.message)));
     if (target !== "/v1/tickets") this.#trace("in", `${response.status} ${text}`);
-    return JSON.parse(text);
+    return parsed(text, this.#base);
   }
 
   /** An answer whose body is still to be read. A token that the server no longer takes is replaced once. */
@@ -2531,11 +2558,25 @@ function fromText(from) {
 }
 
 async function problemOf(response) {
-  const problem = await response.json().catch(() => null);
-  if (problem?.code) return PushqError.from({...problem, status: response.status});
-  // No problem document: a proxy spoke, the server behind it is away.
   const {status} = response;
-  return status >= 502 ? disconnected(`HTTP ${status}`) : new PushqError("internal", `HTTP ${status}`, {status});
+  const problem = await response.json().catch(() => null);
+  const [seconds] = /^\d{1,9}$/.exec(response.headers.get("retry-after") ?? "") ?? [0];
+  const retryAfterMs = problem?.retry_after_ms ?? seconds * 1000;
+  if (problem?.code) return PushqError.from({...problem, status, retry_after_ms: retryAfterMs});
+  // No problem document: a proxy spoke, and of 502 to 504 the server behind it is away.
+  const detail = `HTTP ${status} without a problem document`;
+  if (status >= 502) return disconnected(detail, retryAfterMs);
+  const code = CODES[status] ?? (status >= 500 ? "internal" : "invalid-request");
+  return new PushqError(code, detail, {status, retryAfterMs});
+}
+
+/** An answer's JSON. Another page in its place (of a proxy, or to sign in) is as good as none. */
+function parsed(text, base) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw disconnected(`an answer of ${base} could not be read: ${error.message}`);
+  }
 }
 
 /** Random bytes as hex: 128 bits for an id. `crypto.randomUUID` is missing on pages served without TLS. */
@@ -2549,6 +2590,9 @@ function toWire(options) {
   const wire = {};
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined) continue;
+    if (typeof value === "number" && !Number.isFinite(value)) {
+      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON form`);
+    }
     wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
   }
   return wire;
@@ -2620,6 +2664,7 @@ function isBytes(value) {
 /** Throws for what JSON would store as something else: `JSON.stringify` makes NaN `null` and bytes an object. What it
  * wrote tells quickly whether either can be in there. @param {string} text @param {any} body */
 function refuseUnfit(text, body) {
+  refuseHalves(text);
   if (isBytes(body) || !/null|\{\}|\{"0":|"type":"Buffer"/.test(text)) return;
   JSON.stringify(body, function (key, value) {
     if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
@@ -2634,6 +2679,17 @@ function refuseUnfit(text, body) {
     }
     return value;
   });
+}
+
+/** Throws for half a surrogate pair, which JSON writes as an escape: the server would close the connection for it. */
+function refuseHalves(text) {
+  if (!/\\ud[89a-f]/.test(text) || !/\\ud[89a-f]/.test(text.replaceAll("\\\\", ""))) return;
+  throw new PushqError("invalid-request", "a text with half a surrogate pair, say of an emoji that was cut in two, is none");
+}
+
+function checkQueue(queue) {
+  if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
+  refuseHalves(JSON.stringify(queue));
 }
 
 /** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {aMoment, confirm, eventually, quickClient, refuse} from "./fakes.mjs";
+import {accepted, aMoment, confirm, entering, eventually, quickClient, refuse} from "./fakes.mjs";
 
 test("publishes of one turn share a frame, of a hundred at most, and resolve with the server's answer", async (t) => {
   const {pushq, sockets} = quickClient(t);
@@ -311,4 +311,73 @@ test("a computer's clock that is set back holds up neither a pause nor a deadlin
   t.mock.method(Date, "now", () => now() - 3_600_000);
   await eventually(() => socket.frames("publish")[1]);
   await assert.rejects(promise, {code: "timeout", message: /may be stored/});
+});
+
+test("what the server could not read is its caller's error: the connection is everybody's", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const half = "\u{1f600}".slice(0, 1); // of a text that was cut in the middle of a character
+  const refused = (message) => ({code: "invalid-request", message});
+  const good = pushq.publish("q", [`\\${"ud83d"} is no character here, and \u{1f600} is one`, null], {key: "k"});
+  await assert.rejects(pushq.publish("q", {a: half}), refused(/half a surrogate pair/));
+  await assert.rejects(pushq.publish("q", `\\${half}`), refused(/half a surrogate pair/));
+  await assert.rejects(pushq.publish("q", new Uint8Array(), {headers: {a: half}}), refused(/half a surrogate pair/));
+  await assert.rejects(pushq.publish(half, 1), refused(/half a surrogate pair/));
+  for (const queue of [undefined, null, 7]) await assert.rejects(pushq.publish(queue, 1), refused(/name is a text, not/));
+  for (const delayMs of [NaN, Infinity]) await assert.rejects(pushq.publish("q", 1, {delayMs}), refused(/delayMs is/));
+  const socket = await accepted(sockets);
+  const frame = await eventually(() => socket.last("publish"));
+  assert.equal(frame.messages.length, 1);
+  confirm(socket, frame);
+  await good;
+});
+
+test("publishMany takes messages, and no bodies: a number would be stored as null", async (t) => {
+  const {pushq} = quickClient(t);
+  for (const wrong of [1, "a", null, {}, {item: 7}]) {
+    await assert.rejects(pushq.publishMany("q", [{body: 1}, wrong]), {code: "invalid-request", message: /\{body, …options\}/});
+  }
+});
+
+/** A client over long-poll: each request gets the next of these answers, and where there are no more, a good one. */
+function answered(t, answers, options = {}) {
+  const asked = [];
+  const fetch = async (url, {method = "GET", body} = {}) => {
+    if (method === "GET") return Response.json({items: []});
+    asked.push(url);
+    const {messages} = JSON.parse(body);
+    const good = () => Response.json({messages: messages.map(({id}, seq) => ({id, seq, partition: 0, duplicate: false}))});
+    return answers.shift()?.() ?? good();
+  };
+  const {pushq} = quickClient(t, {transports: ["poll"], fetch, ...options});
+  const problems = [];
+  pushq.addEventListener("problem", ({detail}) => problems.push(detail.error));
+  return {pushq, asked, problems};
+}
+
+test("what a proxy says in place of the server is no refusal: the publish goes again", async (t) => {
+  const page = () => new Response("<html>sign in</html>", {status: 200, headers: {"content-type": "text/html"}});
+  const gone = () => new Response("<html>502</html>", {status: 502});
+  const {pushq, asked} = answered(t, [page, gone]);
+  assert.equal((await pushq.publish("q", 1)).seq, 0);
+  assert.equal(asked.length, 3);
+});
+
+test("a proxy that asks for patience without a problem document gets it", async (t) => {
+  const busy = (status, headers) => () => new Response("slow down", {status, headers});
+  const {pushq, problems} = answered(t, [busy(429, {"retry-after": "0"})], {limits: {backoffBaseMs: 1}});
+  await pushq.publish("q", 1);
+  assert.deepEqual(problems.map(({code, status}) => [code, status]), [["rate-limited", 429]]);
+  const away = answered(t, [busy(503, {"retry-after": "7"})]);
+  const waits = entering(away.pushq, "waiting");
+  away.pushq.publish("q", 1).catch(() => {});
+  assert.ok((await waits).retryMs >= 7_000);
+  const asked = answered(t, [busy(429, {"retry-after": "7"})], {limits: {publishTimeoutMs: 100}});
+  await assert.rejects(asked.pushq.publish("q", 1), {code: "rate-limited", retryAfterMs: 7_000});
+});
+
+test("refusals without a problem document have the code of their status", async (t) => {
+  for (const [status, code] of [[401, "unauthenticated"], [403, "forbidden"], [404, "not-found"], [413, "message-too-large"], [418, "invalid-request"]]) {
+    const {pushq} = answered(t, [401, 403, 404, 413, 418].map(() => () => new Response("no", {status})));
+    await assert.rejects(pushq.publish("q", 1), {code, status});
+  }
 });

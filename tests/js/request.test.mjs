@@ -255,3 +255,10 @@ test("a producer whose name cannot stand in a queue's name gets another one for 
   reply(socket, (await asked(socket)).correlation_id, "yes");
   await promise;
 });
+
+test("a time that is none is refused before anything is asked", async (t) => {
+  const {pushq} = quickClient(t);
+  for (const timeoutMs of [NaN, -1, "5s", Infinity]) {
+    await assert.rejects(pushq.request("q", 1, {timeoutMs}), {code: "invalid-request", message: /timeoutMs/});
+  }
+});

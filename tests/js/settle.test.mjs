@@ -254,3 +254,23 @@ test("what waits in a line has not begun", async (t) => {
   deliver(socket, leased(1), leased(2));
   assert.deepEqual((await eventually(() => socket.last("begin"))).receipts, ["t.1"]);
 });
+
+test("a verdict that cannot be told is refused alone, and another one may follow", async (t) => {
+  const circle = {};
+  circle.self = circle;
+  const told = [];
+  const handler = async (message) => {
+    if (message.body > 1) return;
+    for (const wrong of [{reason: "\u{1f600}".slice(0, 1)}, {delayMs: NaN}, {delayMs: 10n}, {reason: circle}]) {
+      await message.nack(wrong).catch((error) => told.push(error.code ?? error.name));
+    }
+    await message.release({delayMs: Infinity}).catch((error) => told.push(error.code));
+    await message.ack({publish: [{queue: "\u{1f600}".slice(1), messages: [{body: 1}]}]}).catch((error) => told.push(error.code));
+  };
+  const {socket} = await subscribed(t, {credit: 4}, handler);
+  deliver(socket, leased(1), leased(2));
+  await eventually(() => socket.frames("ack").flatMap(({receipts}) => receipts).length === 2);
+  const bad = "invalid-request";
+  assert.deepEqual(told, [bad, bad, "TypeError", "TypeError", bad, bad]);
+  assert.equal(socket.last("nack"), undefined);
+});

@@ -246,3 +246,16 @@ test("a message that cannot be decoded goes back with the reason, and its neighb
   assert.deepEqual(got, [1, 3]);
   assert.deepEqual(socket.last("ack").receipts, ["t.1", "t.3"]);
 });
+
+test("a credit or a name that cannot be is an error at once, over every transport", (t) => {
+  for (const transports of [["ws"], ["poll"]]) {
+    const {pushq} = quickClient(t, {transports, fetch: async () => Response.json({items: []})});
+    for (const credit of [0, -1, 1.5, NaN]) {
+      assert.throws(() => pushq.subscribe("q", {credit}, () => {}), {code: "invalid-request", message: /credit/});
+    }
+    for (const queue of ["\u{1f600}".slice(0, 1), undefined]) {
+      assert.throws(() => pushq.subscribe(queue, {}, () => {}), {code: "invalid-request"});
+    }
+    assert.throws(() => pushq.subscribe("q", {group: "\u{1f600}".slice(0, 1)}, () => {}), {code: "invalid-request"});
+  }
+});
