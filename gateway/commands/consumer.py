@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,16 +61,25 @@ class Consumer:
         self._empty = Emptiness(queue, options.get("group"))
 
     async def run(self, target: Target, transport: TransportName) -> None:
+        if sys.stdout is None:  # as Python has it where it was closed
+            raise Failure("stdout is closed: there is nowhere to print messages to")
         stop = stop_signal()
         self._back_s = SSE_BACK_S if transport == "sse" else None
-        if self._wishes.until_empty or self._is_kept:
-            await self._check(target)
+        if (self._wishes.until_empty or self._is_kept) and not await _unless(stop, self._check(target)):
+            return
         takes_first = self._wishes.ack == "auto" and self._count is not None
         credit = 1 if takes_first else self._credit
         ack = "auto" if self._wishes.ack == "auto" and self._count is None else "manual"
         options: dict[str, Any] = {"credit": credit, "ack": ack, "handler_limit_s": HOLD_S_MAX, **self._options}
-        async with target.connect(transport=transport, on_event=self._empty.heard) as pushq:
-            async with pushq.subscribe(self._queue, **options) as subscription:
+        async with AsyncExitStack() as stack:
+            pushq = target.connect(transport=transport, on_event=self._empty.heard)
+            stack.push_async_exit(pushq)
+            if not await _unless(stop, pushq.open()):
+                return
+            subscription = pushq.subscribe(self._queue, **options)
+            if not await _unless(stop, subscription.subscribed()):
+                return
+            async with subscription:
                 tell(f'consuming "{self._queue}" over {transport}; Ctrl-C ends')
                 if takes_first:
                     assert self._count is not None
@@ -186,6 +196,12 @@ def _credit(wishes: Wishes) -> int:
     if count is None:
         return wanted or CREDIT_DEFAULT
     return min(wanted or max(1, min(CREDIT_DEFAULT, count // 10)), count)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do what nothing depends on yet. False where the signal came first: a server that is silent is not waited for."""
+    await _first([asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())])
+    return not stop.is_set()
 
 
 async def _first(works: list[asyncio.Future[Any]]) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import socket
 import subprocess
+import sys
+import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -215,3 +220,37 @@ def test_no_ack_is_refused_where_nothing_could_be_given_back(settings: list[str]
     cli("publish", name, "hello")
     ran = cli.any("consume", name, "--no-ack")
     assert (ran.code, ran.out) == (2, "") and told in ran.err
+
+
+# What is not there
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("options", [[], ["--no-ack"]])
+def test_a_server_that_takes_the_connection_and_is_silent_does_not_hold_the_signal_up(
+    cli: Cli, number: signal.Signals, options: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(RUN_S_MAX)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with cli.running("consume", "q", "--url", url, *options) as consuming:
+            peer, _ = silent.accept()
+            with peer:
+                peer.recv(1)  # it asks by now
+                began = time.monotonic()
+                consuming.send_signal(number)
+                out, err = consuming.communicate(timeout=RUN_S_MAX)
+                assert time.monotonic() - began < 10  # of the 15 s that it tries to connect
+    assert (consuming.returncode, out, err) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("ack", ["manual", "auto"])
+def test_without_a_stdout_nothing_is_taken(cli: Cli, queue: str, ack: str) -> None:
+    fill(cli, queue, 1)
+    program = [sys.executable, "-m", "gateway", "consume", queue, "--count", "1", "--ack", ack]
+    line = f"exec {shlex.join(program)} >&-"
+    root = Path(__file__).resolve().parents[2]
+    shell = ["/bin/sh", "-c", line]
+    ended = subprocess.run(shell, env=cli.env, cwd=root, capture_output=True, timeout=RUN_S_MAX, check=False)
+    assert (ended.returncode, b"stdout is closed" in ended.stderr) == (1, True), ended.stderr
+    assert cli("queue", "show", queue, "--json").json()["stats"]["ready"] == 1
