@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from push.client.config import DEFAULT_KEY_FILE, DEFAULT_URL
+from push.client.errors import Problem, Unauthenticated
 
 Key = str | Callable[[], str | None] | Callable[[], Awaitable[str | None]] | None
 """An API key or JWT, or a function that fetches one: it is called again for every connection."""
@@ -79,10 +81,26 @@ def _said(error: OSError) -> str:
 
 
 async def resolve_key(key: Key) -> str | None:
-    """The credential to use now: the value itself, what the function returns, or what `find_key` finds."""
+    """The credential to use now: the value itself, what the function returns, or what `find_key` finds.
+
+    Raises `Unauthenticated` for what no request could carry.
+    """
     if key is None:
-        return find_key()
-    if isinstance(key, str):
-        return key
-    value = key()
-    return await value if inspect.isawaitable(value) else value
+        return _sendable(find_key())
+    value = key() if callable(key) else key
+    return _sendable(await value if inspect.isawaitable(value) else value)
+
+
+def _sendable(credential: object) -> str | None:
+    """The credential stays out of the error, and of the log that this one comes into."""
+    if credential is None:
+        return None
+    if not isinstance(credential, str):
+        raise _unusable(f"it is a text, not of type {type(credential).__name__}")
+    if re.fullmatch("[!-~]+", credential) is None:
+        raise _unusable("it is empty, or has a space, a line's end or another character that is in none")
+    return credential
+
+
+def _unusable(why: str) -> Unauthenticated:
+    return Unauthenticated(Problem(code="unauthenticated", status=401, detail=f"the key cannot be sent: {why}"))

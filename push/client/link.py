@@ -288,11 +288,15 @@ class Link:
                 self.kick()
 
     async def _credential(self) -> str | None:
+        limit_s = self._limits.open_timeout_s
         try:
-            return await resolve_key(self._key)
+            async with asyncio.timeout(limit_s) as timeout:
+                return await resolve_key(self._key)
         except PushqError:
             raise
         except Exception as error:
+            if timeout.expired():
+                raise Cut(f"the key function gave no key within {limit_s:g} s") from error
             raise Cut(f"the key function failed: {error!r}") from error
 
     async def _pump(self) -> None:

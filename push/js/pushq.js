@@ -551,12 +551,25 @@ export class Client extends EventTarget {
   }
 
   async #askToken(token) {
+    if (typeof token !== "function") return token;
+    const timer = setTimeout(() => this.#tellSlowToken(), this.limits.openMs);
+    timer.unref?.();
     try {
-      return typeof token === "function" ? await token() : token;
+      return await token();
     } catch (error) {
       const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
       throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
+    } finally {
+      clearTimeout(timer);
     }
+  }
+
+  /** It is waited for all the same: somebody may have to sign in. */
+  #tellSlowToken() {
+    if (this.#isOver()) return;
+    const error = disconnected(`the function that gives the token has not answered for ${this.limits.openMs} ms`);
+    if (this.#link) this.#emit("problem", {error});
+    else this.#tellWhy(error);
   }
 
   #receive(frame) {

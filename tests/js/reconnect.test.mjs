@@ -203,3 +203,17 @@ test("a server that is not there is told at once, and again after it was; a publ
   await eventually(() => problems.length > 1);
   assert.deepEqual(problems, [why, why]);
 });
+
+test("a token function that does not answer is told, and is what a publish waited for", async (t) => {
+  let give;
+  const token = () => new Promise((resolve) => (give = resolve));
+  const {pushq, sockets} = quickClient(t, {token, limits: {openMs: 20, publishTimeoutMs: 100}});
+  const told = event(pushq, "problem");
+  const why = /the function that gives the token has not answered for 20 ms/;
+  await assert.rejects(pushq.publish("q", 1), {code: "timeout", message: why});
+  assert.match((await told).error.message, why);
+  give("late");
+  (await eventually(() => sockets[0])).accept();
+  assert.equal(sockets[0].last("connect").token, "late");
+  await eventually(() => pushq.state === "connected");
+});

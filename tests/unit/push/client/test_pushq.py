@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from push.client import (
@@ -22,7 +25,7 @@ from push.client import (
     Unavailable,
     connect,
 )
-from push.client.frames import Ok, Publish, PublishedItem
+from push.client.frames import Ok, Publish, PublishedItem, Refresh
 from push.client.model import TRANSPORTS
 from push.client.transports.base import Cut
 from tests.support.patience import PATIENCE_S
@@ -56,6 +59,46 @@ async def test_a_key_function_that_fails_is_asked_again() -> None:
 
     async with session(server, fetch):
         assert server.tokens == ["good"]
+
+
+async def test_a_key_function_that_does_not_end_is_told_and_asked_again() -> None:
+    server, asked, events = PlayedServer(), list[int](), list[SessionEvent]()
+
+    async def fetch() -> str:
+        asked.append(1)
+        if len(asked) == 2:
+            await asyncio.Event().wait()
+        return "good"
+
+    async with session(server, fetch, on_event=events.append, open_timeout_s=0.05):
+        server.connection.cut()
+        await eventually(lambda: len(server.tokens) == 2)
+    reasons = [event.reason for event in events if isinstance(event, Disconnected)]
+    assert reasons == ["cut by the test", "the key function gave no key within 0.05 s"]
+
+
+@pytest.mark.parametrize("key", ["secret\n", "", "se cret", "\ud800", b"secret", 5])
+async def test_a_key_that_no_request_can_carry_is_refused_and_not_shown(key: Any) -> None:
+    server = PlayedServer()
+    for given in (lambda: key, key):
+        with pytest.raises(Unauthenticated, match="the key cannot be sent") as caught:
+            async with session(server, given):
+                pytest.fail("must not open")
+        assert "cret" not in str(caught.value)
+    assert server.tokens == []
+
+
+async def test_a_newer_key_that_no_request_can_carry_is_not_sent() -> None:
+    server, keys = PlayedServer(), iter([_jwt(ends_s=0.001), "se cret", _jwt(ends_s=3600)])
+    async with session(server, lambda: next(keys), token_retry_s=0.001) as pushq:
+        await eventually(lambda: any(isinstance(frame, Refresh) for frame in server.frames))
+        await pushq.publish("q", 1)
+    assert len([frame for frame in server.frames if isinstance(frame, Refresh)]) == 1
+
+
+def _jwt(*, ends_s: float) -> str:
+    claims = base64.urlsafe_b64encode(msgspec.json.encode({"exp": time.time() + ends_s})).decode().rstrip("=")
+    return f"head.{claims}.signature"
 
 
 async def test_a_server_that_cannot_be_reached_raises_unavailable_with_the_reason() -> None:
