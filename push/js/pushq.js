@@ -1265,6 +1265,7 @@ class Consumer {
     if (this.#isOver) return;
     this.#isOver = true;
     this.sub = null;
+    this.lose([...this.#held.values()].filter(({verdict}) => !verdict)); // nothing that is said of them arrives any more
     this.#client.forget();
     if (error) this.#client.emit("ended", {error});
     this.#rejectReady(error ?? new PushqError("closed", `the subscription of "${this.queue}" was closed`));

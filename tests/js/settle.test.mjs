@@ -274,3 +274,19 @@ test("a verdict that cannot be told is refused alone, and another one may follow
   assert.deepEqual(told, [bad, bad, "TypeError", "TypeError", bad, bad]);
   assert.equal(socket.last("nack"), undefined);
 });
+
+test("who works on a message is told when the client ends", async (t) => {
+  for (const end of [(pushq) => pushq.close(), (_, socket) => socket.end(4501, "revoked")]) {
+    const seen = [];
+    const {pushq, socket} = await subscribed(t, {credit: 2}, (message) => {
+      seen.push(message);
+      return message.body === 1 ? message.ack() : new Promise(() => {});
+    });
+    deliver(socket, leased(1), leased(2));
+    settle(socket, await eventually(() => socket.last("ack")));
+    const lost = event(pushq, "lost");
+    end(pushq, socket);
+    assert.deepEqual((await lost).messages.map(({id}) => id), ["m2"]);
+    assert.deepEqual(seen.map((message) => [message.lost, message.signal.aborted]), [[false, false], [true, true]]);
+  }
+});

@@ -123,6 +123,7 @@ class SessionCore:
         for state in self.subscriptions:
             state.ended = error
             effects.changed.append(state)
+            effects.lost.extend(held for held in state.leases.release_all() if state.lose(held))
         self.subscriptions = []
         return effects
 

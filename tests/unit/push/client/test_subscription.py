@@ -13,6 +13,7 @@ from push.client import (
     Unauthenticated,
 )
 from push.client.frames import Ack, Error, LostFrame, Nack, Publish, Subscribe, Unsubscribe
+from tests.support.patience import PATIENCE_S
 from tests.unit.push.client.played import PlayedServer, eventually, session
 
 pytestmark = pytest.mark.anyio
@@ -149,3 +150,21 @@ async def test_a_session_closed_for_good_raises_from_everything() -> None:
                 await task
         with pytest.raises(Unauthenticated):
             await pushq.publish("q", "b")
+
+
+@pytest.mark.parametrize("code", [None, 4501])
+async def test_who_works_on_a_message_is_told_when_the_session_ends_for_good(code: int | None) -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, frame: connection.deliver("a", "b")
+    async with session(server) as pushq:
+        messages = pushq.subscribe("q")
+        acked, held = await messages.get(), await messages.get()
+        await acked.ack()
+        waiting = asyncio.create_task(held.until_lost())
+        await asyncio.sleep(0)
+        if code is None:
+            await pushq.close()
+        else:
+            server.connection.cut(code)
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        assert [acked.lost, held.lost] == [False, True]
