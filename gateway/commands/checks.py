@@ -32,6 +32,9 @@ FIXES: dict[TransportName, str] = {
     "sse": "switch buffering and compression off in the proxy for /v1/queues/*/events (nginx: proxy_buffering off)",
     "poll": "let requests wait: the proxy's time-out must be longer than 60 s",
 }
+ADDRESS_FIX = "is this the server's address?"
+NOT_PUSHQ = "not-pushq"
+"""The client's code for an answer that is no Pushq's."""
 BUSY_FIX = "nothing on the way is at fault: wait as long as it asks, or see `pushq top` for what the server is short of"
 """Where the server itself refused, or took its time."""
 NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
@@ -59,10 +62,10 @@ async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
     from push.client.admin import Admin
 
     async with Admin(target.base_url, key=lambda: None, tls=target.tls()) as anyone:
-        yield await _guarded("alive", lambda: _health(anyone, "alive", "/livez"), "is this the server's address?")
+        yield await _guarded("alive", lambda: _health(anyone, "alive", "/livez"), ADDRESS_FIX)
         yield await _guarded("ready", lambda: _health(anyone, "ready", "/readyz"), "see the server's log")
         yield await _guarded("clock", lambda: _clock(anyone), "set both machines' clocks by NTP")
-        yield await _guarded("version", lambda: _version(anyone), "is this the server's address?")
+        yield await _guarded("version", lambda: _version(anyone), ADDRESS_FIX)
     key = await _guarded("key", lambda: _key(target), "make one with `pushq key create`, or see PUSHQ_KEY")
     yield key
     if key.is_ok and with_queue:
@@ -78,7 +81,8 @@ async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], fix: str)
         failure = error if isinstance(error, Failure) else translate(error)
         if failure is None:
             raise
-        return Finding(name, False, "; ".join([failure.message, *failure.lines]), fix)
+        is_other = failure.problem.get("code") == NOT_PUSHQ
+        return Finding(name, False, "; ".join([failure.message, *failure.lines]), ADDRESS_FIX if is_other else fix)
 
 
 async def _tcp(url: str) -> Finding:
@@ -121,8 +125,11 @@ async def _clock(admin: Admin) -> Finding:
 async def _version(admin: Admin) -> Finding:
     from gateway.version import VERSION
 
-    document = (await admin.request("GET", "/openapi.json")).json()
-    version = document["info"]["version"]
+    match await admin.ask("GET", "/openapi.json"):
+        case {"info": {"version": str(version)}}:
+            pass
+        case _:
+            return Finding("version", False, "/openapi.json is not that of a Pushq", ADDRESS_FIX)
     if version == VERSION:
         return Finding("version", True, f"{version}, as here")
     return Finding("version", True, f"{version}; here it is {VERSION}")

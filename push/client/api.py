@@ -12,8 +12,8 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import Key, find_tls, find_url, resolve_key, without_secrets
-from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
+from push.client.discover import Key, find_tls, find_url, redirected, resolve_key, without_secrets
+from push.client.errors import NOT_PUSHQ, ApiError, OutcomeUnknown, Problem, Unavailable, api_error, problem_of
 from push.client.transports.addresses import Addresses, addressed, trusted
 
 JsonObject = dict[str, Any]
@@ -71,12 +71,16 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> httpx2.Response:
-        """One authenticated call to any path; answers of 400 and above raise `ApiError`."""
+        """One authenticated call to any path; answers of 400 and above raise `ApiError`, and so does what is none of
+        ours: a redirect, which is not followed, and a page where something was to be done."""
         response = await self.raw(
             method, path, json=json, content=content, params=params, headers=headers, timeout_s=timeout_s
         )
         if response.status_code >= 400:
             raise api_error(problem_of(response.content, response.status_code, response.headers))
+        is_page = response.headers.get("content-type", "").startswith("text/html")
+        if response.status_code >= 300 or (is_page and method != "GET"):
+            raise _not_pushq(response)
         return response
 
     async def raw(
@@ -102,7 +106,7 @@ class Api:
             return await self._http.request(method, path, content=content, params=params, headers=sent, timeout=timeout)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise Unavailable(f"no server at {self._where}: {error or type(error).__name__}") from error
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise OutcomeUnknown(
                 f"{method} {path} at {self._where} got no answer: {error or type(error).__name__}"
             ) from error
@@ -123,8 +127,18 @@ class Api:
 
 def decoded(response: httpx2.Response) -> JsonObject:
     """The answer's JSON object; empty for an answer without a body."""
-    value = msgspec.json.decode(response.content) if response.content else {}
+    try:
+        value = msgspec.json.decode(response.content) if response.content else {}
+    except msgspec.DecodeError:
+        raise _not_pushq(response) from None
     return value if isinstance(value, dict) else {"value": value}
+
+
+def _not_pushq(response: httpx2.Response) -> ApiError:
+    location = response.headers.get("location") if response.is_redirect else None
+    root = str(response.request.url.copy_with(raw_path=b"/")).rstrip("/")
+    detail = redirected(root, location, "is no Pushq")
+    return api_error(Problem(status=response.status_code, code=NOT_PUSHQ, detail=detail))
 
 
 def given(**fields: Any) -> JsonObject:

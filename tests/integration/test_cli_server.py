@@ -163,6 +163,31 @@ def test_doctor_tells_a_server_of_another_kind(cli: Cli) -> None:
     assert wrong == {"alive", "ready", "clock", "version", "key"}
 
 
+PAGES = [
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 7\r\n\r\n<html/>",
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+    b"HTTP/1.1 302 Found\r\nLocation: https://login.example/\r\nContent-Length: 0\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=["page", "json", "redirect"])
+def test_doctor_tells_a_page_from_a_server(cli: Cli, page: bytes) -> None:
+    with other_server(page) as url:
+        ran = cli.any("doctor", url, "--no-queue", "--json")
+        assert ran.code == 1, ran
+        failed = {check["name"]: check["fix"] for check in ran.json()["checks"] if not check["is_ok"]}
+    assert failed["version"] == "is this the server's address?"
+    assert failed.get("key", failed["version"]) == failed["version"]
+
+
+@pytest.mark.parametrize("page", [PAGES[0], PAGES[2]], ids=["page", "redirect"])
+@pytest.mark.parametrize("command", ["queue create orders", "queue purge orders --yes", "key delete k1 --yes"])
+def test_what_a_page_answered_was_not_done(cli: Cli, command: str, page: bytes) -> None:
+    with other_server(page) as url:
+        ran = cli.any(*command.split(), "--url", url)
+    assert (ran.code, ran.out, "not-pushq" in ran.err) == (1, "", True), ran
+
+
 def test_doctor_notices_a_proxy_that_collects_what_is_pushed(cli: Cli) -> None:
     with collecting_proxy(cli.server.port) as url:
         report = cli.any("doctor", url, "--json", *cli.data).json()
