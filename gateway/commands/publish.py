@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -145,20 +146,32 @@ async def _publish_lines(
     queue: str, source: BinaryIO, parse: _Parser, target: Target, timeout_ms: int | None, as_json: bool
 ) -> None:
     """What is there goes in one call: a slow pipe's line leaves at once, a fast one's by the thousand."""
-    count, lines = 0, Lines(source)
+    count, under_way, lines = 0, 0, Lines(source)
     async with target.connect() as pushq:
         began = time.monotonic()
-        with progress(f"publishing to {queue} (bytes)", lines.bytes_total) as advance:
-            async for batch in lines:
-                stored = await _store(pushq, queue, batch, parse, timeout_ms, count)
-                count += len(stored)
-                advance(lines.bytes_read)
-                if as_json:
-                    put("\n".join(json_line(_fields(each)) for each in stored))
+        try:
+            with progress(f"publishing to {queue} (bytes)", lines.bytes_total) as advance:
+                async for batch in lines:
+                    under_way = len(batch)
+                    stored = await _store(pushq, queue, batch, parse, timeout_ms, count)
+                    under_way = 0
+                    count += len(stored)
+                    advance(lines.bytes_read)
+                    if as_json:
+                        put("\n".join(json_line(_fields(each)) for each in stored))
+        except asyncio.CancelledError:
+            tell(_stopped(queue, count, under_way))
+            raise
     seconds = time.monotonic() - began
     if parse.doubted > 1:
         tell(f"warning: {parse.doubted} lines went as text that begin as JSON does")
     tell(f'published {counted(count, "message")} to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
+
+
+def _stopped(queue: str, count: int, under_way: int) -> str:
+    """So that whoever pressed Ctrl-C knows where to go on."""
+    said = f'stopped: {counted(count, "message is", "messages are")} stored in "{queue}"'
+    return said + (f", and of the next {counted(under_way, 'line')} some may be" if under_way else "")
 
 
 async def _store(

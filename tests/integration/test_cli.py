@@ -123,6 +123,20 @@ def test_body_from_stdin_keeps_its_bytes_under_a_content_type(cli: Cli, queue: s
     assert (message["content_type"], message["body_base64"]) == ("application/octet-stream", "AP8K")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_interrupted_lines_say_how_many_are_stored(number: int, code: int, cli: Cli, queue: str) -> None:
+    with cli.running("publish", queue, "--lines", "--json", stdin=subprocess.PIPE) as publishing:
+        assert publishing.stdin is not None and publishing.stdout is not None
+        publishing.stdin.write(b"1\n2\n3\n")
+        publishing.stdin.flush()
+        stored = [json.loads(publishing.stdout.readline()) for _ in range(3)]
+        publishing.send_signal(number)
+        assert publishing.wait(RUN_S_MAX) == code
+        assert publishing.stderr is not None
+        said = publishing.stderr.read().decode()
+    assert len(stored) == 3 and f'stopped: 3 messages are stored in "{queue}"' in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_consume_well_and_acks_what_was_printed(number: int, cli: Cli, queue: str) -> None:
     cli("publish", queue, "--lines", stdin="1\n2\n3\n")
