@@ -140,7 +140,7 @@ class Link:
         """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter; at once where cancelled."""
         self.check_loop()
         try:
-            if flush and self.core.phase is Phase.OPEN and not self.core.is_idle:
+            if flush and self.core.phase is not Phase.STOPPED and not self.core.is_idle:
                 waiter = self._loop.create_future()
                 self._idle_waiters.append(waiter)
                 await asyncio.wait([waiter], timeout=self._limits.close_timeout_s)

@@ -323,6 +323,29 @@ async def test_leaving_waits_for_unconfirmed_publishes() -> None:
     await task
 
 
+async def test_leaving_during_a_reconnect_waits_for_unconfirmed_publishes_too() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        server.refuse = [Cut("away") for _ in range(3)]
+        server.connection.cut()
+        await eventually(lambda: len(server.refuse) < 3)
+        task = asyncio.create_task(pushq.publish("q", "a"))
+        await asyncio.sleep(0)
+    assert (await task).id == "a" and server.stored == ["a"]
+
+
+async def test_leaving_a_server_that_stays_away_waits_no_longer_than_it_may() -> None:
+    server = PlayedServer()
+    async with session(server, close_timeout_s=0.01) as pushq:
+        server.refuse = [Cut("away") for _ in range(1000)]
+        server.connection.cut()
+        await eventually(lambda: len(server.refuse) < 1000)
+        task = asyncio.create_task(pushq.publish("q", "a"))
+        await asyncio.sleep(0)
+    with pytest.raises(SessionClosed):
+        await task
+
+
 async def test_leaving_without_an_answer_ends_the_waiters() -> None:
     server = PlayedServer()
     async with session(server, close_timeout_s=0.01) as pushq:
