@@ -150,8 +150,8 @@ async def test_an_overheated_cluster_gets_no_queue_grows_by_a_backend_and_shrink
     started = await run(lambda: cluster("status"))
     assert [part["role"] for part in started["parts"]] == ROLES and all(part["alive"] for part in started["parts"])
     assert {(one["cluster"], one["shard"]) for one in started["leaders"]} == {
-        (name, shard) for name in ("main", "cluster2") for shard in range(3)
-    }
+        (name, shard) for name in ("main", "cluster2") for shard in range(3 + 1)
+    }, "three, and one for queues that ask for mode async"
     await run(lambda: _hurried(cluster))
     headers = {"Authorization": f"Bearer {Path(started['key_file']).read_text().strip()}"}
     urls = [f"http://{part['address']}" for part in started["parts"] if part["role"] == "gateway"]
