@@ -161,7 +161,8 @@ class OutcomeUnknown(PushqError):
 
 class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a queue is copied. It hangs on the place of a queue: where one is made it says what the place must have, and
-    None leaves that open; where one is shown it says what its place has, and None is what nobody here knows."""
+    None leaves that open; where one is shown it says what its place has, and None is what nobody here knows. None is
+    not written down: processes of earlier versions read the rows, and to them each part has a value."""
 
     factor: int | None = None
     mode: Literal["sync", "async"] | None = None
@@ -191,7 +192,7 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 def placed(config: QueueConfig, place: Replication, queue: str) -> QueueConfig:
     """The config as it is stored. Raises `InvalidRequest` where the place has not what is asked of it."""
     config.replication.check_at(place, queue)
-    return msgspec.structs.replace(config, replication=Replication())
+    return config.bare()
 
 
 ONE_NODE = Replication(factor=1, mode="sync", min_in_sync=1, model="leader_follower")
@@ -251,6 +252,11 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto_expand: AutoExpand | None = None
     colocate_with: str | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def bare(self) -> QueueConfig:
+        """As it is stored: how a queue is copied its place says. Processes of earlier versions say of each queue that
+        it has one copy."""
+        return msgspec.structs.replace(self, replication=Replication())
 
     def differing(self, other: QueueConfig) -> list[str]:
         """The settings in which two configs differ, in the order in which they are declared."""

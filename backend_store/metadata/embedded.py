@@ -38,7 +38,6 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Quotas,
-    Replication,
     Unavailable,
     Whereabouts,
 )
@@ -105,9 +104,8 @@ class Metadata:
         configs: dict[bytes, QueueConfig] = {}
         definitions, elsewhere = _load(engine, QUEUES, QueueDefinition), _load(engine, PLACED, QueueDefinition)
         for definition in (*definitions, *elsewhere):
-            # Thousands of queues have few configs between them, and nobody changes one in place. How a queue is copied
-            # its place says: earlier versions stored of each that it has one copy.
-            stored = msgspec.structs.replace(definition.config, replication=Replication())
+            # Thousands of queues have few configs between them, and nobody changes one in place.
+            stored = definition.config.bare()
             config = configs.setdefault(_encode(stored), stored)
             msgspec.structs.force_setattr(definition, "config", config)
         self.queues = QueueRows(definitions)
@@ -179,6 +177,7 @@ class Metadata:
     ) -> tuple[QueueDefinition, bool]:
         """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
         `shards`, `lanes`, `among`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
+        config = config.bare()
         async with self._turn:
             known = self.defined(tenant, name)
             if known is not None:
@@ -321,7 +320,7 @@ class Metadata:
         """The changed queue, or None when `version` is not the current one, or not that of the queue which was there
         when this was asked. `lanes`: see `Elsewhere.choose`.
         """
-        seen = self.defined(tenant, name)
+        config, seen = config.bare(), self.defined(tenant, name)
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version or (seen is not None and seen.uid != known.uid):

@@ -37,7 +37,6 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
-    Replication,
     Whereabouts,
     placed,
 )
@@ -357,7 +356,7 @@ class RemoteBackends:
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
         """Raises `Conflict` where the queue is there with another config, and what `Choosing.chosen` does."""
         _check_dead_letters(name, config)
-        bare = msgspec.structs.replace(config, replication=Replication())
+        bare = config.bare()
         if (tenant, name) in self.metadata.queues:
             if not config.replication.fits(has := self.here(tenant, name).replication):
                 shown = msgspec.json.encode(has).decode()

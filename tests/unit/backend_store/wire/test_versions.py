@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
@@ -22,13 +23,15 @@ from backend_store.metadata import remote as remotes
 from backend_store.metadata.remote import RemoteMetadata
 from backend_store.metadata.server import serve_metadata
 from backend_store.metadata.traffic import Traffic
-from backend_store.model import QueueConfig, Unavailable
+from backend_store.model import ONE_NODE, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
 from backend_store.remote import line as lines
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.line import Line
 from backend_store.remote.operators import ask_backend
 from backend_store.remote.store import RemoteBackends
+from backend_store.service.defining import CreateQueue, UpdateQueue
+from backend_store.service.operations import perform
 from backend_store.service.recovering import Survey
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.shard import lines as peers
@@ -42,6 +45,7 @@ from tests.support.gateways import Gateway
 from tests.support.metadata import SECRET, local_service
 from tests.support.patience import eventually
 from tests.support.shards import tls_of
+from tests.support.stores import opened
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -210,6 +214,40 @@ def test_frames_of_this_version_may_end_with_more_than_is_known() -> None:
     )
     older = msgspec.msgpack.encode(["greeting", STORE_VERSION, "g", 0, []])
     assert msgspec.msgpack.decode(older, type=Greeting | Operating) == Greeting(STORE_VERSION, "g", 0, [])
+
+
+class ReplicationBefore(msgspec.Struct, forbid_unknown_fields=True):
+    """As a process read it that knew of one copy alone."""
+
+    factor: int = 1
+    mode: Literal["sync"] = "sync"
+    min_in_sync: int = 1
+    model: Literal["leader_follower"] = "leader_follower"
+
+
+class ConfigBefore(msgspec.Struct):
+    replication: ReplicationBefore
+
+
+class DefinitionBefore(msgspec.Struct):
+    config: ConfigBefore
+
+
+def test_a_definition_is_read_by_who_knew_of_one_copy_alone() -> None:
+    stored = msgspec.msgpack.encode(QueueDefinition(1, "t", "q", QueueConfig(), 1, 1))
+    assert msgspec.msgpack.decode(stored, type=DefinitionBefore).config.replication == ReplicationBefore()
+
+
+async def test_a_gateway_that_knew_of_one_copy_alone_makes_and_changes_queues() -> None:
+    bare = QueueConfig(encrypted=False)
+    before = replace(bare, replication=ONE_NODE)
+    store = await opened()
+    for asked, is_new in ((before, True), (before, False), (bare, False)):
+        made, created = await perform(store, CreateQueue("default", "q", asked))
+        assert (made.config, created) == (bare, is_new)
+    changed = await perform(store, UpdateQueue("default", "q", replace(before, max_attempts=3), 1))
+    assert changed.config == replace(bare, max_attempts=3)
+    await store.close()
 
 
 # ------------------------------------------------------------------------------------------------ between backends
