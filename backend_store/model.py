@@ -176,13 +176,17 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         """Whether a place has all that is asked for."""
         return all(getattr(place, part) == value for part, value in self.asked().items())
 
+    def unlike(self, place: Replication) -> dict[str, Any]:
+        """What is asked for and a place has otherwise, as far as that is known."""
+        has = place.asked()
+        return {part: value for part, value in self.asked().items() if has.get(part, value) != value}
+
     def check_at(self, place: Replication, queue: str) -> None:
         """Raises `InvalidRequest` with an error for each part that is asked for and that a place does not have."""
         has = place.asked()
         errors = tuple(
             FieldError(f"/replication/{part}", f"{part} is {value!r}, and where this queue lies it is {has[part]!r}")
-            for part, value in self.asked().items()
-            if has.get(part, value) != value
+            for part, value in self.unlike(place).items()
         )
         if errors:
             said = ", ".join(f"{part} {value!r}" for part, value in has.items())

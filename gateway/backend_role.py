@@ -111,7 +111,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
         is_first = shard.number == 0  # it has the definitions of all
         embedded = EmbeddedStore(store)
         embedded.load = host.load
-        laned = {"lane": shard.number, "lanes": lanes} if lanes else {"shards": rules.shards_all if is_first else 1}
+        laned = {"lane": shard.number, "lanes": lanes} if lanes else {"shards": rules.shards if is_first else 1}
         services[shard.number] = StoreService(
             embedded, shard=shard.number, tracer=spans, copies=copies, mode=rules.mode, **laned
         )
@@ -144,6 +144,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
             is_coming=is_coming,
             door=door,
             there=lambda: there(host.view, lanes),
+            copies=copies,
             name=f"backend {node.name}",
             strangers=host.lines.strangers,
         )

@@ -8,11 +8,12 @@ the shard with the fewest queues.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from backend_store.metadata.queue_rows import QueueRows
 from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
+from backend_store.wire.store_frames import Copies
 
 HERE: Final = Whereabouts("", 0)
 """The shard that has the definitions."""
@@ -25,6 +26,8 @@ class Elsewhere:
         self.by_name = QueueRows(definitions)
         self.shards = 1
         """How many there are to choose from in the home cluster; with one, all of its queues are here."""
+        self.usual: Callable[[], Sequence[int]] = tuple
+        """Those of them for queues that ask for no mode; () while nobody has said so."""
         self.lanes = 0
         """How many lanes the home cluster has, where its backends are independent hosts; 0: they are not."""
         self._queues = Counter(one.place for one in self.by_name.values())
@@ -51,14 +54,16 @@ class Elsewhere:
         shards: int = 1,
         lanes: int = 0,
         among: Sequence[int] = (),
+        is_asked: bool = False,
         single_lane: bool = False,
         turn: int = 0,
     ) -> Whereabouts:
         """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards` or `lanes`:
-        as the gateway chose; for the home cluster they are known. `among`: in one of these, or any. `single_lane`: see
-        `QueueDefinition`; those take the home cluster's lanes by `turn`. Raises `Conflict` where those that it names
-        lie apart, and `Unavailable` where they lie in another cluster than the gateway chose, which had not heard of
-        them."""
+        as the gateway chose; for the home cluster they are known. `among`: in one of these, or any; beside those that
+        it names it lies wherever they do, unless `is_asked`. `single_lane`: see `QueueDefinition`; those take the home
+        cluster's lanes by `turn`. Raises `Conflict` where those that it names lie apart, or in none of the shards that
+        are asked for, and `Unavailable` where they lie in another cluster than the gateway chose, which had not heard
+        of them."""
         lanes = lanes if cluster else self.lanes
         if found := [one for one in linked if one is not None]:
             if lanes:
@@ -67,7 +72,7 @@ class Elsewhere:
             if found[0].cluster != cluster:
                 detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
                 raise Unavailable(detail, retry_after_ms=200)
-            if among and found[0].shard not in among:
+            if is_asked and among and found[0].shard not in among:
                 detail = f"queue {name!r} goes beside {found[0].name!r}, which is not copied as is asked"
                 raise Conflict(f"{detail}; leave `replication` out, or make both anew with it")
             return found[0].place
@@ -76,6 +81,8 @@ class Elsewhere:
             return Whereabouts(cluster, among[turn % len(among)])
         if not cluster:
             shards = self.shards
+            if not lanes and not among:
+                among = self.usual()  # a gateway of an earlier version knows nothing of modes
         # The shard of the definitions has work enough: of those with as many queues it comes last.
         queues = {**self._queues, HERE: here}
         able = [Whereabouts(cluster, shard) for shard in among or range(max(1, shards))]
@@ -88,6 +95,14 @@ class Elsewhere:
         if lanes:
             _check_lanes(definition.name, named, single_lane=definition.single_lane)
         _check_together(definition.name, [definition, *named], is_laned=lanes > 0)
+
+
+def usual_shards(copies: Sequence[Copies], mode: str) -> list[int]:
+    """The shards for queues that ask for no mode, in a cluster of that mode; where none is so all that are placed."""
+    placed = [number for number, one in enumerate(copies) if one.mode]
+    if mode == "async":
+        return placed  # one of them is sync all the same: it has the definitions
+    return [number for number in placed if copies[number].mode == mode] or placed
 
 
 def links_of(config: QueueConfig) -> list[str]:

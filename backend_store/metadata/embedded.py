@@ -173,10 +173,11 @@ class Metadata:
         shards: int = 1,
         lanes: int = 0,
         among: Sequence[int] = (),
+        is_asked: bool = False,
         single_lane: bool = False,
     ) -> tuple[QueueDefinition, bool]:
         """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
-        `shards`, `lanes`, `among`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
+        `shards`, `lanes`, `among`, `is_asked`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
         config = config.bare()
         async with self._turn:
             known = self.defined(tenant, name)
@@ -200,6 +201,7 @@ class Metadata:
                 shards=shards,
                 lanes=lanes,
                 among=among,
+                is_asked=is_asked,
                 single_lane=single_lane,
                 turn=self._next_uid,
             )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import structlog
+from msgspec.structs import replace
 
 from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.outer.choice import choose
@@ -126,8 +127,14 @@ def _refuse(clusters: Sequence[BackendCluster], name: str, config: QueueConfig) 
     """Raises `InvalidRequest` for what none of the clusters has, and `Unavailable` where it may be there soon."""
     asked, needs_one = config.replication, needs_single_lane(config)
     for cluster in clusters:
-        if asked.fits(has := cluster.copying.usual(asked, needs_one=needs_one)) or not has.asked():
-            detail = f"queue {name!r}: no shard of cluster {cluster.name!r} is placed yet that it may lie in"
+        copying, of = cluster.copying, f"cluster {cluster.name!r}"
+        if not copying.copies:
+            detail = f"queue {name!r}: backends of {of} do not say how they copy, as those of earlier versions"
+            raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
+        has = copying.usual(asked, needs_one=needs_one)
+        hoped = asked if copying.is_placed else replace(asked, mode=None)
+        if hoped.fits(has) or not has.asked():
+            detail = f"queue {name!r}: no shard of {of} is placed yet that it may lie in"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
     asked.check_at(clusters[0].copying.usual(asked, needs_one=needs_one), name)
     raise AssertionError("what a place has not is refused by its name")

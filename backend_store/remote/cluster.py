@@ -23,7 +23,7 @@ from backend_store.remote.directory import Directory, FixedDirectory, parsed
 from backend_store.remote.doors import Doors
 from backend_store.remote.home import FIRST, Home
 from backend_store.remote.line import Line
-from backend_store.wire.store_frames import Greeted
+from backend_store.wire.store_frames import Copies, Greeted
 
 if TYPE_CHECKING:
     from backend_store.remote.store import RemoteBackends
@@ -141,7 +141,7 @@ class BackendCluster:
 
     def greeted(self, frame: Greeted) -> None:
         """By its first shard."""
-        self.copying = Copying(frame.copies, frame.mode, frame.lanes)
+        self.copying = Copying((), frame.mode, frame.lanes)
         if frame.lanes and self._doors is None:
             self.lanes = frame.lanes
             self._doors = Doors(
@@ -152,11 +152,16 @@ class BackendCluster:
                 zone=self._zone,
                 learnt=self.addresses,
             )
-        for shard in range(len(self.homes), frame.shards):
-            self.home(shard)
+        self.home(max(1, frame.shards) - 1)
+        self.copied(frame.copies)
         if not self.is_met:
             self.is_met = True
             self._store.met()
+
+    def copied(self, copies: Sequence[Copies]) -> None:
+        """By its first shard. Those that only take queues which ask for their mode are among these alone."""
+        self.copying = self.copying._replace(copies=copies)
+        self.home(max(1, len(copies)) - 1)
 
     async def close(self) -> None:
         if self.addresses is not None:

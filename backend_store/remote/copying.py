@@ -1,6 +1,6 @@
 """How queues are copied in a cluster, as its backends say it of their shards, and which shards a queue may lie in.
 
-Nothing here is asked of anybody: a cluster's backends say it when a gateway comes.
+Nothing here is asked of anybody: a cluster's backends say it when a gateway comes, and when it changes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from backend_store.metadata.elsewhere import usual_shards
 from backend_store.model import QueueDefinition, Replication
 from backend_store.wire.store_frames import Copies
 
@@ -31,6 +32,11 @@ class Copying(NamedTuple):
     lanes: int
     """0: the backends are no independent hosts."""
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether all shards are: of one that is not yet, nobody knows its mode."""
+        return all(one.mode for one in self.copies)
+
     def of(self, definition: QueueDefinition) -> Replication:
         """How a queue is copied that lies here."""
         has_lanes = self.lanes > 0 and not definition.single_lane
@@ -40,7 +46,7 @@ class Copying(NamedTuple):
         """Where a queue may lie that asks for that; None: nowhere here. `needs_one`: it takes one shard, or lane."""
         has_lanes = self._has_lanes(asked, needs_one=needs_one)
         if not self.copies:
-            return Site((), has_lanes)
+            return Site((), has_lanes) if not asked.asked() else None
         if has_lanes:
             return Site((), has_lanes) if asked.fits(self._shown(range(self.lanes), has_lanes=True)) else None
         among = tuple(n for n in self._open_to(asked) if asked.fits(self._shown((n,), has_lanes=False)))
@@ -56,11 +62,10 @@ class Copying(NamedTuple):
         return self.lanes > 0 and not needs_one and asked.model != "leader_follower"
 
     def _open_to(self, asked: Replication) -> list[int]:
-        """The shards that are there for a queue of this mode."""
-        there = [n for n, one in enumerate(self.copies) if one.mode]
-        if asked.mode is None and self.mode == "async":
-            return there  # of such a cluster one shard is sync all the same: it has the definitions
-        return [n for n in there if self.copies[n].mode == (asked.mode or self.mode)]
+        """The shards that are placed and are of this mode."""
+        if asked.mode is None:
+            return usual_shards(self.copies, self.mode)
+        return [number for number, one in enumerate(self.copies) if one.mode == asked.mode]
 
     def _shown(self, shards: Iterable[int], *, has_lanes: bool) -> Replication:
         """Of several what they all have."""

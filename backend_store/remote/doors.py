@@ -21,7 +21,7 @@ from backend_store.remote.addresses import Addresses, There
 from backend_store.remote.directory import DoorDirectory, parsed
 from backend_store.remote.limits import DOOR_HOME_SECONDS, LINE_CONNECT_SECONDS_MAX
 from backend_store.remote.line import Line
-from backend_store.wire.store_frames import DOOR, Bits, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails
+from backend_store.wire.store_frames import DOOR, Bits, Copies, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails
 
 log = structlog.get_logger("pushq.remote")
 
@@ -192,6 +192,7 @@ class Unheard:
     def greeted(self, frame: Greeted) -> None:
         self.zone = frame.zone
 
+    def copied(self, copies: list[Copies]) -> None: ...
     def defined(self, frame: Defined, *, is_first: bool) -> None: ...
     def leased(self, frame: Leases) -> None: ...
     def ended(self, frame: Ended) -> None: ...

@@ -36,6 +36,7 @@ from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions as News
 from backend_store.wire.store_frames import (
     Bits,
+    Copies,
     Defined,
     Ended,
     Greeted,
@@ -146,6 +147,10 @@ class Home:
             self.cluster.greeted(frame)
         if self.is_first:
             self._store.greeted(frame)
+
+    def copied(self, copies: list[Copies]) -> None:
+        if self.shard == FIRST:
+            self.cluster.copied(copies)
 
     def defined(self, frame: Defined, *, is_first: bool) -> None:
         news = _news(frame.data)

@@ -69,6 +69,7 @@ from backend_store.wire.store_frames import (
     Asks,
     Backends,
     Bits,
+    Copies,
     Defined,
     Ended,
     FromBackend,
@@ -114,6 +115,9 @@ class Owner(Protocol):
         """The leases that consumers here hold."""
 
     def greeted(self, frame: Greeted) -> None: ...
+    def copied(self, copies: list[Copies]) -> None:
+        """How the cluster's shards are copied from now on."""
+
     def defined(self, frame: Defined, *, is_first: bool) -> None:
         """`is_first`: the connection is new, and all that comes until one of them is the last belongs together."""
 
@@ -394,6 +398,7 @@ class Line:
                     self._opened()
             case Backends():
                 self._hear_of(frame)
+                self._owner.copied(frame.copies)
             case Turned():
                 self._send_on(parsed(frame.leader))
             case Answered(number, value, error):

@@ -23,7 +23,6 @@ from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
 from backend_store.core.shelves import VIEW_DEAD
-from backend_store.metadata.elsewhere import links_of
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedAnywhere
 from backend_store.metadata.relocation import places_of
@@ -37,6 +36,7 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
     QueueNotFound,
+    Replication,
     Whereabouts,
     placed,
 )
@@ -356,19 +356,17 @@ class RemoteBackends:
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
         """Raises `Conflict` where the queue is there with another config, and what `Choosing.chosen` does."""
         _check_dead_letters(name, config)
-        bare = config.bare()
+        bare, asks = config.bare(), config.replication
         if (tenant, name) in self.metadata.queues:
-            if not config.replication.fits(has := self.here(tenant, name).replication):
-                shown = msgspec.json.encode(has).decode()
-                raise Conflict(f"queue {name!r} exists with another config: replication is {shown}, and cannot change")
+            _check_copied(name, asks, self.here(tenant, name).replication)
             config = bare
         with self._choosing.chosen(tenant, name, config) as (cluster, site):
             size = cluster.key, len(cluster.homes), cluster.lanes
-            single_lane = config.replication.model == "leader_follower"
-            is_beside = bool(links_of(config)) and not config.replication.asked()
-            among = () if is_beside else site.among
-            asked = CreateQueue(tenant, name, bare, *size, among=among, single_lane=single_lane)
+            is_asked, is_led = bool(asks.asked()), asks.model == "leader_follower"
+            asked = CreateQueue(tenant, name, bare, *size, among=site.among, is_asked=is_asked, single_lane=is_led)
             definition, created = _created(await self.ask(asked))
+        if not created:  # another gateway made it meanwhile, who may have asked for something else
+            _check_copied(name, asks, self.cluster_of(definition).copying.of(definition))
         await self._told(definition)
         await self._keyring.ready(definition)
         return await self._pinned(tenant, name, is_new=created), created
@@ -568,6 +566,13 @@ def _check_has_one_lane(queue: RemoteQueue) -> None:
             f"queue {queue.name!r} has a lane at each of independent hosts, and this version moves no messages "
             "from there or to there; consume them, or discard them"
         )
+
+
+def _check_copied(name: str, asked: Replication, has: Replication) -> None:
+    """Of a queue that is there. Raises `Conflict`."""
+    if asked.unlike(has):
+        shown = msgspec.json.encode(has).decode()
+        raise Conflict(f"queue {name!r} exists with another config: replication is {shown}, and cannot change")
 
 
 def _unnamed(cluster: str) -> str:

@@ -31,6 +31,8 @@ class CreateQueue(OfTenant, frozen=True):
     lanes: int = 0
     among: tuple[int, ...] = ()
     """It is to lie in one of these; (): in any."""
+    is_asked: bool = False
+    """It is refused where it would lie beside another one that is in none of these."""
     single_lane: bool = False
     """It takes one lane alone, whatever its config says."""
 
@@ -103,6 +105,7 @@ async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefini
         shards=asked.shards,
         lanes=asked.lanes,
         among=asked.among,
+        is_asked=asked.is_asked,
         single_lane=asked.single_lane,
     )
 

@@ -22,6 +22,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from backend_store.client.embedded import EmbeddedStore
+from backend_store.metadata.elsewhere import usual_shards
 from backend_store.model import InvalidRequest, PushqError
 from backend_store.service.limits import (
     FINISH_SECONDS_MAX,
@@ -110,9 +111,10 @@ class StoreService:
         copies: Callable[[], list[Copies]] = _unsaid,
         mode: str = "sync",
     ):
-        """`shards`: how many the cluster has; the first one chooses where a new queue lies. `lane`: of independent
-        hosts, where a queue lies in all of its `lanes`, the number of this one. `shard`: this one's number. `tracer`:
-        None where nobody wants spans. `copies`, `mode`: see `Greeted`."""
+        """`shards`: how many the cluster has, but for those that only take queues which ask for their mode; the first
+        one chooses where a new queue lies. `lane`: of independent hosts, where a queue lies in all of its `lanes`, the
+        number of this one. `shard`: this one's number. `tracer`: None where nobody wants spans. `copies`, `mode`: see
+        `Greeted`."""
         self.store = store
         self.shard = shard
         self.tracer = tracer
@@ -120,8 +122,9 @@ class StoreService:
         self.lanes = lanes
         self._copies = copies
         self._mode = mode
-        store.node.metadata.elsewhere.shards = shards
-        store.node.metadata.elsewhere.lanes = lanes
+        elsewhere = store.node.metadata.elsewhere
+        elsewhere.shards, elsewhere.lanes = shards, lanes
+        elsewhere.usual = lambda: usual_shards(copies(), mode)
         store.node.metadata.lane = lane
         self.visitors: dict[str, Visitor] = {}
         self.is_empty = asyncio.Event()
@@ -290,17 +293,19 @@ class StoreServer:
         is_coming: IsComing = lambda shard: False,
         door: Served | None = None,
         there: There = tuple,
+        copies: Callable[[], list[Copies]] = _unsaid,
         name: str = "this backend",
         strangers: Strangers | None = None,
     ):
         """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
-        host. `there`: without it gateways are told of no backends. `name`: for people. `strangers`: who is refused for
-        its version.
+        host. `there`, `copies`: see `Backends`; without them gateways are told of none. `name`: for people.
+        `strangers`: who is refused for its version.
         """
         self._name = name
         self._strangers = strangers or Strangers(_warn)
         self._there = there
-        self._told: Sequence[BackendAt] = []
+        self._copies = copies
+        self._told = Backends([])
         self._hearing: set[Link] = set()
         """Gateways that want to hear of backends."""
         self._is_coming = is_coming
@@ -317,14 +322,17 @@ class StoreServer:
         self._led = asyncio.Event()
 
     def tell_backends(self) -> None:
-        """Which backends are there may have changed."""
-        there = self._there()
-        if there == self._told:
+        """Which backends are there may have changed, or how shards are copied."""
+        now = self._backends()
+        if now == self._told:
             return
-        self._told = there
-        frame = pack(Backends(list(there)))
+        self._told = now
+        frame = pack(now)
         for link in self._hearing:
             link.send(frame)
+
+    def _backends(self) -> Backends:
+        return Backends(list(self._there()), self._copies())
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Returns the port. Raises `OSError`."""
@@ -366,9 +374,9 @@ class StoreServer:
         if not isinstance(greeting, Greeting):
             raise InvalidRequest("the first frame is no greeting")
         self._strangers.let_in(greeting.gateway)
-        there = self._there() if greeting.hears_backends else ()
-        if there:
-            await connection.send(pack(Backends(list(there))))
+        told = self._backends() if greeting.hears_backends else Backends([])
+        if told != Backends([]):
+            await connection.send(pack(told))
         service = self._door if greeting.shard == DOOR else await self._served(greeting)
         if service is None or (greeting.shard == DOOR and service.is_leaving):
             error = PushqError(f"shard {greeting.shard} is not led here", code=NOT_LEADER)
@@ -381,7 +389,7 @@ class StoreServer:
         visitor.tell_definitions()
         log.info("a gateway is here", gateway=greeting.gateway, shard=greeting.shard)
 
-        def told(data: bytes) -> None:
+        def hear(data: bytes) -> None:
             if link.has_left:
                 return
             frame = from_gateway(data)
@@ -391,10 +399,10 @@ class StoreServer:
 
         if greeting.hears_backends:
             self._hearing.add(link)
-            if (now := self._there()) != there:
-                link.send(pack(Backends(list(now))))
+            if (now := self._backends()) != told:
+                link.send(pack(now))
         try:
-            await connection.hear(told)
+            await connection.hear(hear)
         finally:
             self._hearing.discard(link)
             service.depart(greeting.gateway, link)

@@ -306,9 +306,10 @@ class BackendAt(msgspec.Struct, frozen=True, array_like=True):
 
 class Backends(_Frame, frozen=True, tag="backends"):
     """Those of the cluster that are there, as far as this one knows: said before a greeting is answered, and when it
-    has changed."""
+    has changed. `copies`: see `Greeted`."""
 
     there: list[BackendAt]
+    copies: list[Copies] = []
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

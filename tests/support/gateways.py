@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backend_store.client.streams import Gap
-from backend_store.wire.store_frames import Bits, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails, to_bits
+from backend_store.wire.store_frames import (
+    Bits,
+    Copies,
+    Defined,
+    Ended,
+    Greeted,
+    GroupNews,
+    Leases,
+    Place,
+    Tails,
+    to_bits,
+)
 
 
 class Gateway:
@@ -36,6 +47,7 @@ class Gateway:
     def greeted(self, frame: Greeted) -> None:
         self.unknown = [token for _, token in frame.unknown]
 
+    def copied(self, copies: list[Copies]) -> None: ...
     def defined(self, frame: Defined, *, is_first: bool) -> None: ...
 
     def leased(self, frame: Leases) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backend_store.metadata.elsewhere import HERE, Elsewhere
+from backend_store.metadata.elsewhere import HERE, Elsewhere, usual_shards
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
+from backend_store.wire.store_frames import Copies
 
 
 def queue(name: str, cluster: str = "", shard: int = 0) -> QueueDefinition:
@@ -34,6 +35,32 @@ def test_queues_are_counted_in_each_shard_of_each_cluster(elsewhere: Elsewhere) 
     assert elsewhere.choose("new", [], here=0, cluster="us", shards=3) == Whereabouts("us", 2)
     elsewhere.remove(queue("bb", "eu", 0))
     assert elsewhere.choose("new", [], here=0, cluster="eu", shards=2) == Whereabouts("eu", 0)
+
+
+def test_without_a_word_on_its_copies_a_queue_lies_in_no_shard_of_another_mode(elsewhere: Elsewhere) -> None:
+    copies = [Copies("sync", 3, 2), Copies("async", 3, 2)]
+    elsewhere.usual = lambda: usual_shards(copies, "sync")
+    assert elsewhere.choose("new", [], here=9) == HERE
+    assert elsewhere.choose("new", [], here=9, among=(1,)) == Whereabouts("", 1)
+    assert elsewhere.choose("new", [queue("a", "", 1)], here=9) == Whereabouts("", 1)
+    copies.append(Copies("sync", 3, 2))
+    assert elsewhere.choose("new", [], here=9) == Whereabouts("", 2)
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode", "shards"),
+    [
+        (["sync", "sync", "async"], "sync", [0, 1]),
+        (["sync", "", "async"], "sync", [0]),
+        (["sync", "async", "async"], "async", [0, 1, 2]),
+        (["async", "async"], "sync", [0, 1]),  # of a cluster that was async when its shards were placed
+        (["", ""], "sync", []),
+    ],
+)
+def test_queues_that_ask_for_no_mode_lie_where_it_is_the_clusters(
+    modes: list[str], mode: str, shards: list[int]
+) -> None:
+    assert usual_shards([Copies(one) for one in modes], mode) == shards
 
 
 def test_a_changed_queue_is_counted_once(elsewhere: Elsewhere) -> None:

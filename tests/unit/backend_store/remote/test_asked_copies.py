@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from backend_store.model import Conflict, InvalidRequest, QueueConfig, Replication, Unavailable
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
+from backend_store.service.defining import CreateQueue
+from backend_store.service.operations import perform
+from backend_store.service.serving import StoreService
 from backend_store.wire.store_frames import Copies
 from tests.support.patience import eventually
 from tests.unit.backend_store.remote.test_clusters import PLAIN, TENANT, World
@@ -114,3 +118,44 @@ async def test_a_cluster_whose_shards_are_not_placed_yet_takes_the_queue_a_littl
     store = await world.gateway(others=[])
     with pytest.raises(Unavailable, match="no shard of cluster 'main' is placed yet"):
         await made(store, "q")
+    world.home.say(Copies("sync", 3, 2), Copies())
+    await eventually(lambda: store.home_cluster.copying.copies[0].factor == 3)
+    assert (await made(store, "q")).replication.factor == 3
+    asked = Replication(factor=3, mode="async")
+    with pytest.raises(Unavailable, match="no shard of cluster 'main' is placed yet"):
+        await made(store, "fast", asked)
+    with pytest.raises(InvalidRequest, match="factor 3"):
+        await made(store, "fast", Replication(factor=4, mode="async"))
+    world.home.say(Copies("sync", 3, 2), Copies("async", 3, 2))
+    await eventually(lambda: store.home_cluster.copying.copies[1].factor == 3)
+    assert asked.fits((await made(store, "fast", asked)).replication)
+
+
+async def test_backends_that_do_not_say_how_they_copy_are_not_asked_for_it(world: World) -> None:
+    world.home.copies = []
+    await world.home.go()
+    await world.home.come()
+    store = await world.gateway(others=[])
+    with pytest.raises(Unavailable, match="do not say how they copy"):
+        await made(store, "q", Replication(mode="async"))
+    queue = await made(store, "q")
+    assert await made(store, "q", Replication(mode="async")) is queue, "nobody knows that it is not so"
+
+
+async def test_of_two_gateways_that_make_a_queue_at_once_one_gets_other_copies_than_it_asked_for(world: World) -> None:
+    stores = [await world.ready(), await world.ready()]
+    asked = Replication(factor=3, mode="async"), Replication(factor=3, mode="sync")
+    results = await asyncio.gather(*map(made, stores, ("q", "q"), asked), return_exceptions=True)
+    queue = next(one for one in results if isinstance(one, RemoteQueue))
+    refused = next(one for one in results if isinstance(one, Conflict))
+    assert "exists with another config: replication is" in refused.detail
+    assert asked[results.index(queue)].fits(queue.replication)
+
+
+async def test_a_gateway_that_knows_nothing_of_modes_makes_no_queue_async(world: World) -> None:
+    service = world.home.services[0]
+    assert service.shards == 1, "to such a gateway there are no others, in further clusters either"
+    again = StoreService(service.store, shards=2, copies=lambda: world.home.copies)  # some were placed after it
+    for number in range(3):
+        definition, _ = await perform(again.store, CreateQueue(TENANT, f"q{number}", PLAIN, shards=2))
+        assert definition.shard == 0

@@ -39,7 +39,7 @@ from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import Copies
+from backend_store.wire.store_frames import BackendAt, Copies
 from gateway.stored_quotas import StoredQuotas
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
@@ -62,6 +62,8 @@ class Shards:
         self._port = 0
         self.copies: list[Copies] = []
         """What is said of how its shards are copied."""
+        self.there: list[BackendAt] = []
+        """What is said of its backends."""
         self.operate: Operate | None = None
         """Answers an operator."""
 
@@ -72,9 +74,12 @@ class Shards:
 
     async def come(self) -> None:
         for shard, node in enumerate(self.nodes):
-            shards = len(self.nodes) if shard == 0 else 1
+            usual = [one for one in self.copies if one.mode != "async"] or self.nodes
+            shards = len(usual) if shard == 0 else 1
             self.services[shard] = StoreService(EmbeddedStore(node), shards=shards, copies=lambda: self.copies)
-        self._server = StoreServer(self.services, operate=self.operate)
+        self._server = StoreServer(
+            self.services, operate=self.operate, there=lambda: self.there, copies=lambda: self.copies
+        )
         self._port = await self._server.listen("127.0.0.1", self._port, None)
 
     async def go(self) -> None:
@@ -89,6 +94,12 @@ class Shards:
         await self.go()
         for node in self.nodes:
             await node.close()
+
+    def say(self, *copies: Copies) -> None:
+        """How its shards are copied from now on, to gateways that are connected, too."""
+        self.copies = list(copies)
+        assert self._server is not None
+        self._server.tell_backends()
 
     @property
     def at(self) -> ClusterAt:
