@@ -33,7 +33,7 @@ from backend_store.shard.keys import MANAGER, REBALANCE, plan_key, record_key
 from backend_store.shard.ledger import Ledger, Told
 from backend_store.shard.limits import MANAGER_PAUSE_SECONDS, ROUND_SECONDS, SHARDS_MAX, STEP_SECONDS
 from backend_store.shard.members import EventKind
-from backend_store.shard.placing import Plan, place, place_lane
+from backend_store.shard.placing import Modes, Plan, place, place_lane
 from backend_store.shard.registry import encode, logs_of, sessions_of
 from backend_store.shard.rounds import Patience, due, planned, why
 from backend_store.shard.view import ClusterView
@@ -58,7 +58,7 @@ class Rules:
 
     @property
     def shards_all(self) -> int:
-        return self.lanes or self.shards + self.async_shards
+        return self.lanes or min(self.shards + self.async_shards, SHARDS_MAX)
 
 
 class Manager:
@@ -128,7 +128,7 @@ class Manager:
 
     async def _step(self, ledger: Ledger, attendance: Attendance) -> None:
         view = self._view
-        for number in range(min(self._rules.shards_all, SHARDS_MAX)):
+        for number in range(self._rules.shards_all):
             shard = ShardNumber(number)
             if shard not in view.plans:
                 await self._guarded(shard, self._plan(shard, ledger))
@@ -160,10 +160,7 @@ class Manager:
         chosen = place(shard, view.plans.values(), zones, replicas=rules.replicas)
         if chosen is None:
             return
-        # Among several shards the first has all definitions: a number of a queue that was given must not be lost.
-        mode: Mode = "sync" if shard == 0 and rules.shards_all > 1 else rules.mode
-        if shard >= rules.shards:
-            mode = "async"
+        mode = Modes(rules.mode, rules.shards, rules.async_shards).of(shard, view.plans.values())
         plan = Plan(shard, chosen, rules.min_in_sync, mode)
         told = Told("placed", f"shard {shard} is placed on {', '.join(chosen)}", shard=shard)
         key = plan_key(shard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,6 +48,26 @@ def place(
         chosen.append(best)
         used[zones[best]] += 1
     return tuple(chosen)
+
+
+class Modes(NamedTuple):
+    """How many shards there shall be of each mode."""
+
+    mode: Mode
+    """Of those for queues that ask for none."""
+    shards: int
+    """So many of them; among several the first is sync, as it has the definitions of all: a number of a queue that was
+    given must not be lost."""
+    async_shards: int
+    """So many more for queues that ask for it."""
+
+    def of(self, shard: ShardNumber, plans: Collection[Plan]) -> Mode:
+        """Of a new shard; `plans` are those before. Where the cluster gets more shards, there are others behind those
+        that are async."""
+        if shard == 0 and self.shards + self.async_shards > 1:
+            return "sync"
+        is_extra = shard >= self.shards and sum(plan.mode == "async" for plan in plans) < self.async_shards
+        return "async" if is_extra else self.mode
 
 
 def place_lane(

@@ -3,9 +3,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backend_store.core.replication.record import DiskId, Incarnation, NodeId, first_record
+from backend_store.core.replication.record import DiskId, Incarnation, Mode, NodeId, first_record
 from backend_store.shard.interface import ShardNumber
-from backend_store.shard.placing import Plan, place, place_lane, successor
+from backend_store.shard.placing import Modes, Plan, place, place_lane, successor
 
 A, B, C, D = map(NodeId, "abcd")
 
@@ -25,6 +25,28 @@ def test_replicas_stand_in_different_zones_and_leaders_are_spread() -> None:
     assert all(len({zones[node] for node in plan.replicas}) == 2 for plan in plans)
     assert Counter(plan.replicas[0] for plan in plans) == {A: 2, B: 2, C: 2, D: 2}
     assert Counter(node for plan in plans for node in plan.replicas) == {A: 4, B: 4, C: 4, D: 4}
+
+
+def _modes(plans: list[Plan], mode: Mode = "sync", **counts: int) -> list[Mode]:
+    """Of all shards, once those are placed that are not yet."""
+    asked = Modes(mode, **counts)
+    for number in range(len(plans), asked.shards + asked.async_shards):
+        shard = ShardNumber(number)
+        plans.append(Plan(shard, (A,), 1, asked.of(shard, plans)))
+    return [plan.mode for plan in plans]
+
+
+def test_the_shards_behind_the_others_are_those_for_queues_that_ask_for_async() -> None:
+    assert _modes([], shards=3, async_shards=2) == ["sync", "sync", "sync", "async", "async"]
+    assert _modes([], "async", shards=3, async_shards=0) == ["sync", "async", "async"]
+    assert _modes([], "async", shards=1, async_shards=0) == ["async"]
+
+
+def test_a_cluster_that_gets_more_shards_has_as_many_of_each_mode_as_it_was_told() -> None:
+    plans: list[Plan] = []
+    _modes(plans, shards=2, async_shards=1)
+    assert _modes(plans, shards=5, async_shards=1) == ["sync", "sync", "async", "sync", "sync", "sync"]
+    assert _modes(plans, shards=5, async_shards=2).count("async") == 2
 
 
 def test_nothing_is_placed_on_too_few_nodes() -> None:
