@@ -19,7 +19,7 @@ from backend_store.core.outer.choice import choose
 from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import KIND, parsed
 from backend_store.metadata.elsewhere import links_of
-from backend_store.model import QueueConfig, QueueDefinition, Unavailable
+from backend_store.model import QueueConfig, QueueDefinition, Replication, Unavailable
 from backend_store.remote.cluster import BackendCluster
 from backend_store.remote.copying import Site
 from backend_store.remote.definitions import RemoteDefinitions
@@ -53,15 +53,22 @@ class Choosing:
     def chosen(self, tenant: str, name: str, config: QueueConfig) -> Iterator[tuple[BackendCluster, Site]]:
         """Where the queue is to lie that is made inside of the block. Raises `Unavailable`, also where no cluster may
         take one now, and `InvalidRequest` where none has what `config.replication` asks for."""
-        cluster = self._choose(tenant, name, config)
-        site = _site(cluster, config) or _refuse([cluster], name, config)
+        asked = config.replication
+        needs_one = self._needs_single_lane(tenant, config)
+        cluster = self._choose(tenant, name, config, needs_one=needs_one)
+        site = cluster.copying.site(asked, needs_one=needs_one) or _refuse([cluster], name, asked, needs_one=needs_one)
         self._coming[cluster.key] += 1
         try:
             yield cluster, site
         finally:
             self._coming[cluster.key] -= 1
 
-    def _choose(self, tenant: str, name: str, config: QueueConfig) -> BackendCluster:
+    def _needs_single_lane(self, tenant: str, config: QueueConfig) -> bool:
+        """At independent hosts: as its config says, or those that it goes beside."""
+        linked = (self._metadata.queues.get((tenant, other)) for other in links_of(config))
+        return needs_single_lane(config) or any(one is not None and one.single_lane for one in linked)
+
+    def _choose(self, tenant: str, name: str, config: QueueConfig, *, needs_one: bool) -> BackendCluster:
         home, *others = self._clusters
         if not others:
             return home
@@ -69,11 +76,11 @@ class Choosing:
             if (known := self._metadata.queues.get((tenant, other))) is not None:
                 return self._cluster_of(known)  # where they lie apart, their shard refuses it
         ready = [one for one in self._clusters if one.is_ready]
-        able = [one for one in ready if _site(one, config) is not None]
+        able = [one for one in ready if one.copying.site(config.replication, needs_one=needs_one) is not None]
         if config.replication.model == "leader_follower":  # which one lane of independent hosts is, where need be
             able = [one for one in able if not one.lanes] or able
         if ready and not able:
-            _refuse(ready, name, config)
+            _refuse(ready, name, config.replication, needs_one=needs_one)
         rows, now_ms = self._reported(), self._clock_ms()
         if not any(row.is_heard(now_ms) for row in rows.values()):
             return self._with_fewest(able)
@@ -119,13 +126,8 @@ class Choosing:
         return min(able, key=crowd)
 
 
-def _site(cluster: BackendCluster, config: QueueConfig) -> Site | None:
-    return cluster.copying.site(config.replication, needs_one=needs_single_lane(config))
-
-
-def _refuse(clusters: Sequence[BackendCluster], name: str, config: QueueConfig) -> NoReturn:
+def _refuse(clusters: Sequence[BackendCluster], name: str, asked: Replication, *, needs_one: bool) -> NoReturn:
     """Raises `InvalidRequest` for what none of the clusters has, and `Unavailable` where it may be there soon."""
-    asked, needs_one = config.replication, needs_single_lane(config)
     for cluster in clusters:
         copying, of = cluster.copying, f"cluster {cluster.name!r}"
         if not copying.copies:

@@ -24,7 +24,7 @@ from backend_store.remote.line import Line
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import BackendAt
+from backend_store.wire.store_frames import BackendAt, Copies
 from push.looking_up import LookingUp
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -135,7 +135,9 @@ class Lanes:
 
     def _serve(self, lane: int, name: str) -> None:
         store = EmbeddedStore(self.nodes[lane])
-        self.hosts[name].services[lane] = StoreService(store, lane=lane, lanes=len(self.nodes))
+        lanes = len(self.nodes)
+        copies = [Copies("sync", 1, 1)] * lanes
+        self.hosts[name].services[lane] = StoreService(store, lane=lane, lanes=lanes, copies=lambda: copies)
 
     async def store(self, *names: str, zone: str = "") -> RemoteBackends:
         """A gateway's, that was told of these hosts; of all without a name."""

@@ -10,7 +10,7 @@ import pytest
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.core.receipts import partition_of_token
-from backend_store.model import Conflict, InvalidRequest, Published, PushqError, QueueConfig, QueueFull
+from backend_store.model import Conflict, InvalidRequest, Published, PushqError, QueueConfig, QueueFull, Replication
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
@@ -97,6 +97,17 @@ async def test_a_queue_that_has_lanes_keeps_them(lanes: Lanes) -> None:
         await store.update_queue(TENANT, "q", QueueConfig(encrypted=False, max_messages=2), 1)
     assert [one.pointer for one in refused.value.errors] == ["/max_messages"]
     assert where(lanes, "q") == [0, 1, 2]
+
+
+async def test_what_goes_beside_a_queue_of_one_lane_is_refused_where_it_asks_for_lanes(lanes: Lanes) -> None:
+    store = await lanes.store()
+    await made(store, "graves", max_messages=10)
+    asked = Replication(model="independent_hosts")
+    with pytest.raises(InvalidRequest, match="cannot be copied so") as refused:
+        await made(store, "orders", dead_letter_queue="graves", replication=asked)
+    assert [one.pointer for one in refused.value.errors] == ["/replication/model"]
+    queue = await made(store, "orders", dead_letter_queue="graves")
+    assert queue.replication.model == "leader_follower" and where(lanes, "orders") == where(lanes, "graves")
 
 
 async def test_a_queue_of_one_lane_stays_so_without_the_setting(lanes: Lanes) -> None:
