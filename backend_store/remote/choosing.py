@@ -56,7 +56,11 @@ class Choosing:
         asked = config.replication
         needs_one = self._needs_single_lane(tenant, config)
         cluster = self._choose(tenant, name, config, needs_one=needs_one)
-        site = cluster.copying.site(asked, needs_one=needs_one) or _refuse([cluster], name, asked, needs_one=needs_one)
+        site = cluster.copying.site(asked, needs_one=needs_one)
+        if site is None and (tenant, name) in self._metadata.queues:  # it is there, and is not held against others
+            site = cluster.copying.site(Replication(), needs_one=needs_one)
+        if site is None:
+            _refuse([cluster], name, asked, needs_one=needs_one)
         self._coming[cluster.key] += 1
         try:
             yield cluster, site

@@ -359,7 +359,6 @@ class RemoteBackends:
         bare, asks = config.bare(), config.replication
         if (tenant, name) in self.metadata.queues:
             _check_copied(name, asks, self.here(tenant, name).replication)
-            config = bare
         with self._choosing.chosen(tenant, name, config) as (cluster, site):
             size = cluster.key, len(cluster.homes), cluster.lanes
             is_asked, is_led = bool(asks.asked()), asks.model == "leader_follower"

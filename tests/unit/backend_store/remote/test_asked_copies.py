@@ -80,6 +80,17 @@ async def test_made_again_as_it_is_shown_it_is_the_same_queue_and_otherwise_it_i
         await made(store, "q", Replication(mode="async"), max_attempts=3)
 
 
+async def test_made_again_where_its_end_was_not_heard_of_it_is_copied_as_it_asks(world: World) -> None:
+    store = await world.ready()
+    asked = Replication(factor=3, mode="async")
+    before = (await made(store, "q", asked)).definition
+    await store.delete_queue(TENANT, "q")
+    await eventually(lambda: (TENANT, "q") not in store.metadata.queues)
+    store.metadata.queues[TENANT, "q"] = before
+    queue = await made(store, "q", asked)
+    assert queue.uid != before.uid and asked.fits(queue.replication)
+
+
 async def test_a_changed_queue_keeps_its_copies_and_is_not_asked_for_others(world: World) -> None:
     store = await world.ready()
     queue = await made(store, "q", Replication(mode="async"))
