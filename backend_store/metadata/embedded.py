@@ -108,6 +108,8 @@ class Metadata:
             stored = definition.config.bare()
             config = configs.setdefault(_encode(stored), stored)
             msgspec.structs.force_setattr(definition, "config", config)
+            if needs_single_lane(config):  # earlier versions did not say so, and had no such queue in lanes
+                msgspec.structs.force_setattr(definition, "single_lane", True)
         self.queues = QueueRows(definitions)
         self.elsewhere = Elsewhere(elsewhere)
         """Queues that are defined here, and whose messages lie in other shards."""

@@ -27,7 +27,7 @@ from backend_store.service.relocating import (
 )
 from backend_store.storage.engine import Batch
 from tests.support.queues import draft
-from tests.support.stores import opened, published
+from tests.support.stores import opened, published, reopened
 
 pytestmark = pytest.mark.anyio
 
@@ -170,4 +170,15 @@ async def test_a_queue_with_something_left_keeps_no_other_from_going() -> None:
     with pytest.raises(Conflict, match="still has 1 message"):
         await perform(store, DropQueues([], moved=((7, 3), (8, 3))))
     assert [one.name for one in store.node.metadata.queues.values()] == ["a"]
+    await store.close()
+
+
+async def test_a_limited_queue_of_an_earlier_version_may_go_to_independent_hosts_as_one_of_one_lane() -> None:
+    store = await opened()
+    limited = replace(PLAIN, max_messages=5)
+    known, _ = await perform(store, CreateQueue(TENANT, "q", limited))
+    await store.node.metadata.relocate(TENANT, "q", known.version, lambda known: replace(known, single_lane=False))
+    store = await reopened(store)
+    moving = await perform(store, BeginRelocation(TENANT, "q", "hosts", shards=3, lanes=3))
+    assert moving.moving_to is not None and moving.single_lane
     await store.close()
