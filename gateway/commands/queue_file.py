@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
+from backend_store.model import ONE_NODE
 from backend_store.model import PushqError as ServerError
 from gateway.commands.asking import ask
 from gateway.commands.base import command, json_option, run
@@ -66,14 +67,15 @@ def export(names: tuple[str, ...], is_all: bool, target: Target) -> None:
     """Write the settings of queues to stdout, as JSON for `pushq queue import`.
 
     One document, queues by name, settings in the order of the reference: the same queues are the same bytes. Messages,
-    numbers and what the server makes are not in it, nor are QUEUE.dead and QUEUE.late, which come with their queue.
+    numbers and what the server makes are not in it, nor are QUEUE.dead and QUEUE.late, which come with their queue. Of
+    replication it has mode async alone: how many copies there are, another server decides for itself.
     """
     if is_all == bool(names):
         raise click.UsageError("say which queues: name them, or --all, one of the two")
     if companions := [name for name in names if owner_of(name) != name]:
         raise click.UsageError(f'"{companions[0]}" comes with queue "{owner_of(companions[0])}": export that one')
     items = run(ask(target, lambda admin: _found(admin, names, is_all)))
-    entries = [{"name": item["name"], "config": _ordered(item["config"])} for item in items]
+    entries = [{"name": item["name"], "config": _ordered(portable(item["config"]))} for item in items]
     put(json.dumps({"version": VERSION, "queues": entries}, ensure_ascii=False, indent=2))
     tell(f"{counted(len(entries), 'queue')} written")
 
@@ -84,6 +86,13 @@ async def _found(admin: Admin, names: Sequence[str], is_all: bool) -> list[dict[
     else:
         found = [await admin.get_queue(name) for name in dict.fromkeys(names)]
     return sorted(found, key=lambda item: str(item["name"]))
+
+
+def portable(config: Config) -> Config:
+    """Without what a queue's place says of its copies, but for async: elsewhere there are others."""
+    rest = {name: value for name, value in config.items() if name != "replication"}
+    is_async = config.get("replication", {}).get("mode") == "async"
+    return rest | ({"replication": {"mode": "async"}} if is_async else {})
 
 
 def _ordered(config: Config) -> Config:
@@ -152,8 +161,14 @@ def read(file: BinaryIO) -> dict[str, Config]:
             queue_config(entry.config, entry.name)
         except ServerError as error:
             raise _wrong(f'/queues/{number}: queue "{entry.name}": {error.detail}') from None
-        entries[entry.name] = entry.config
+        entries[entry.name] = _asked(entry.config)
     return entries
+
+
+def _asked(config: Config) -> Config:
+    """What a file of an earlier version says of the copies of every queue nobody has asked for."""
+    is_said = config.get("replication") == msgspec.to_builtins(ONE_NODE)
+    return {name: value for name, value in config.items() if name != "replication" or not is_said}
 
 
 async def _import(

@@ -10,8 +10,8 @@ import click
 import msgspec
 import pytest
 
-from backend_store.model import ONE_NODE
-from gateway.commands.queue_file import differences, in_order, read
+from backend_store.model import ONE_NODE, Replication
+from gateway.commands.queue_file import differences, in_order, portable, read
 from gateway.queue_config import queue_config, shown_config
 
 
@@ -58,6 +58,30 @@ def test_only_what_is_given_is_held_against_what_is_there() -> None:
 
 def test_a_setting_that_is_said_otherwise_is_the_same() -> None:
     assert differences("q", {"dead_letter_queue": "q.dead", "replication": {"factor": 1}}, there()) == {}
+
+
+@pytest.mark.parametrize(
+    ("place", "kept"),
+    [
+        (ONE_NODE, None),
+        (Replication(3, "sync", 2, "leader_follower"), None),
+        (Replication(3, "async", 2, "leader_follower"), {"mode": "async"}),
+        (Replication(), None),
+    ],
+)
+def test_of_copies_that_is_kept_which_a_queue_asks_for_wherever_it_is_made(
+    place: Replication, kept: dict[str, Any] | None
+) -> None:
+    shown = msgspec.to_builtins(shown_config(queue_config({}, "q"), "q", place))
+    assert portable(shown).get("replication") == kept
+    assert differences("q", portable(shown), shown) == {}
+
+
+def test_one_copy_which_earlier_versions_said_of_every_queue_is_not_asked_for() -> None:
+    entry = {"name": "q", "config": {"max_attempts": 3, "replication": msgspec.to_builtins(ONE_NODE)}}
+    assert read(document(entry)) == {"q": {"max_attempts": 3}}
+    entry["config"] = {"replication": {"factor": 1}}
+    assert read(document(entry)) == {"q": {"replication": {"factor": 1}}}
 
 
 def test_a_queue_comes_after_those_that_it_names() -> None:
