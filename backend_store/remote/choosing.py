@@ -83,7 +83,12 @@ class Choosing:
         able = [one for one in ready if one.copying.site(config.replication, needs_one=needs_one) is not None]
         if config.replication.model == "leader_follower":  # which one lane of independent hosts is, where need be
             able = [one for one in able if not one.lanes] or able
-        if ready and not able:
+        if not able:
+            for one in self._clusters:
+                hopes = not one.copying.copies or one.copying.site(config.replication, needs_one=needs_one) is not None
+                if not (one.is_ready or one.why_not) and hopes:
+                    detail = f"queue {name!r}: cluster {one.name!r} is not there, which may have what it asks for"
+                    raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
             _refuse(ready, name, config.replication, needs_one=needs_one)
         rows, now_ms = self._reported(), self._clock_ms()
         if not any(row.is_heard(now_ms) for row in rows.values()):

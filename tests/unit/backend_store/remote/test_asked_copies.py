@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from backend_store.model import Conflict, InvalidRequest, QueueConfig, Replication, Unavailable
+from backend_store.remote import store as stores
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import CreateQueue
@@ -67,6 +68,26 @@ async def test_what_no_cluster_has_is_refused_by_its_parts(world: World) -> None
         await made(store, "q", asked)
     assert [one.pointer for one in refused.value.errors] == ["/replication/factor", "/replication/model"]
     assert (TENANT, "q") not in store.metadata.queues
+
+
+async def test_what_a_cluster_may_have_that_is_away_is_not_refused_for_good(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "OTHERS_SECONDS_MAX", 0.05)
+    asked = Replication(factor=5)
+    store = await world.ready()
+    await world.eu.go()
+    await eventually(lambda: not store.clusters["eu"].is_ready)
+    with pytest.raises(Unavailable, match="'eu' is not there"):
+        await made(store, "q", asked)
+    with pytest.raises(InvalidRequest):
+        await made(store, "q", Replication(factor=4))
+    never_met = await world.gateway()
+    with pytest.raises(Unavailable, match="'eu' is not there"):
+        await made(never_met, "q", Replication(factor=4))
+    await world.eu.come()
+    await eventually(lambda: store.clusters["eu"].is_ready)
+    assert (await made(store, "q", asked)).definition.cluster == "eu"
 
 
 async def test_made_again_as_it_is_shown_it_is_the_same_queue_and_otherwise_it_is_refused(world: World) -> None:
