@@ -22,7 +22,7 @@ from backend_store.cluster.embedded_host import open_embedded
 from backend_store.cluster.etcd.driver import open_etcd
 from backend_store.core.replication.record import NodeId
 from backend_store.hosts.door import Door, OwnersOfLanes
-from backend_store.hosts.table import table_of, there
+from backend_store.hosts.table import copies, table_of, there
 from backend_store.model import Epoch, PushqError
 from backend_store.node.node import Node, end_process
 from backend_store.remote.doors import Unheard
@@ -39,7 +39,6 @@ from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
-from backend_store.wire.store_frames import Copies
 from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import of_backend
 from gateway.backend_metrics import page
@@ -92,15 +91,13 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
     sent_on: dict[int, tuple[Epoch, str]] = {}
     """By shard, at which epoch it was handed over by this process, and to whom."""
 
+    copied = partial(copies, host.view, rules.shards_all)
+
     def leader(shard: int) -> str | None:
         found = host.leaders.get(ShardNumber(shard))
         known, epoch = (None, Epoch(0)) if found is None else (found.address, found.epoch)
         handed_at, to = sent_on.get(shard, (Epoch(-1), ""))
         return to if handed_at >= epoch else known
-
-    def copies() -> list[Copies]:
-        plans = [host.view.plans.get(ShardNumber(number)) for number in range(rules.shards_all)]
-        return [Copies(p.mode, len(p.replicas), p.min_in_sync) if p is not None else Copies() for p in plans]
 
     def is_coming(shard: int) -> bool:
         here = host.shards.get(ShardNumber(shard))
@@ -113,7 +110,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
         embedded.load = host.load
         laned = {"lane": shard.number, "lanes": lanes} if lanes else {"shards": rules.shards if is_first else 1}
         services[shard.number] = StoreService(
-            embedded, shard=shard.number, tracer=spans, copies=copies, mode=rules.mode, **laned
+            embedded, shard=shard.number, tracer=spans, copies=copied, mode=rules.mode, **laned
         )
         hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
@@ -144,7 +141,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
             is_coming=is_coming,
             door=door,
             there=lambda: there(host.view, lanes),
-            copies=copies,
+            copies=copied,
             name=f"backend {node.name}",
             strangers=host.lines.strangers,
         )

@@ -14,7 +14,7 @@ from backend_store.core.slots import first_table
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.placing import Plan
 from backend_store.shard.view import ClusterView
-from backend_store.wire.store_frames import BackendAt
+from backend_store.wire.store_frames import BackendAt, Copies
 
 
 def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
@@ -43,6 +43,13 @@ def there(view: ClusterView, lanes: int) -> Sequence[BackendAt]:
     table = table_of(view, lanes) if lanes else None
     at_home = {row.preferred for row in table.lanes.values() if row.is_home} if table is not None else set()
     return [BackendAt(name, row.service, name in at_home) for name, row in sorted(view.nodes.items()) if row.service]
+
+
+def copies(view: ClusterView, shards: int) -> list[Copies]:
+    """How shards are copied, by their numbers. `shards`: how many there shall be; there are more where the settings
+    asked for more before."""
+    plans = [view.plans.get(ShardNumber(number)) for number in range(max([shards, *(one + 1 for one in view.plans)]))]
+    return [Copies(one.mode, len(one.replicas), one.min_in_sync) if one is not None else Copies() for one in plans]
 
 
 def _home(plan: Plan, record: PartitionRecord) -> NodeId:

@@ -2,13 +2,13 @@ from msgspec.structs import replace
 
 from backend_store.core.host_lanes.table import Owner
 from backend_store.core.replication.record import DiskId, Incarnation, NodeId, first_record
-from backend_store.hosts.table import table_of, there
+from backend_store.hosts.table import copies, table_of, there
 from backend_store.model import Epoch
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.placing import Plan
 from backend_store.shard.registry import NodeRow
 from backend_store.shard.view import ClusterView
-from backend_store.wire.store_frames import BackendAt
+from backend_store.wire.store_frames import BackendAt, Copies
 
 A, B, C = map(NodeId, "abc")
 
@@ -85,3 +85,13 @@ def test_gateways_are_told_who_is_there_and_owns_the_lane_that_is_its_own() -> N
     assert [one.name for one in there(known, 0) if one.has_lane] == []
     del known.nodes[A]
     assert [one.name for one in there(known, 3)] == ["b", "c", "d"]
+
+
+def test_how_a_shard_is_copied_is_said_also_where_the_settings_know_it_no_more() -> None:
+    known = ClusterView()
+    for number, mode in enumerate(("sync", "sync", "async")):
+        known.plans[ShardNumber(number)] = Plan(ShardNumber(number), (A, B, C), 2, mode)  # type: ignore[arg-type]
+    placed = [Copies("sync", 3, 2), Copies("sync", 3, 2), Copies("async", 3, 2)]
+    assert copies(known, 5) == [*placed, Copies(), Copies()]
+    assert copies(known, 2) == placed, "it takes queues as long as it is there"
+    assert copies(ClusterView(), 1) == [Copies()]
