@@ -16,11 +16,22 @@ import msgspec
 import pytest
 
 from backend_store.cluster.coordinator import Coordinator
+from backend_store.cluster.core.values import Put, Transaction
 from backend_store.metadata.changes import Change, Moment, News
+from backend_store.metadata.directory.core.names import queue_key
 from backend_store.metadata.directory.service import open_directory
 from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
 from backend_store.metadata.service import MetadataService
-from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound, Quotas
+from backend_store.model import (
+    ONE_NODE,
+    ApiKey,
+    Conflict,
+    NotFound,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    Quotas,
+)
 from tests.support.coordinators import open_folder, over_etcd
 from tests.support.metadata import local_service, remote_service
 from tests.support.patience import eventually
@@ -107,6 +118,32 @@ async def test_another_config_under_a_name_is_a_conflict(service: MetadataServic
     await service.create_queue("default", "q", STREAM)
     with pytest.raises(Conflict, match="exists with another config: kind, max_attempts, tags; change it with PATCH"):
         await service.create_queue("default", "q", QueueConfig(max_attempts=3))
+
+
+async def test_one_copy_of_which_earlier_versions_speak_is_no_other_config(service: MetadataService) -> None:
+    before = msgspec.structs.replace(STREAM, replication=ONE_NODE)
+    made, _ = await service.create_queue("default", "q", before)
+    assert made.config == STREAM
+    for config in (before, STREAM):
+        assert await service.create_queue("default", "q", config) == (made, False)
+    changed = await service.update_queue("default", "q", msgspec.structs.replace(before, max_attempts=3), 1)
+    assert changed is not None and changed.config == msgspec.structs.replace(STREAM, max_attempts=3)
+
+
+async def test_a_queue_of_an_earlier_version_at_a_coordinator_is_made_again_as_it_is(tmp_path: Path) -> None:
+    host = open_folder(tmp_path / "data")
+    try:
+        async with two_hosts(host.coordinator, host.coordinator) as subject:
+            config = msgspec.structs.replace(STREAM, replication=ONE_NODE)
+            known = QueueDefinition(7, "default", "q", config, 1, 1)
+            row = Put(queue_key("default", "q"), msgspec.msgpack.encode(known))
+            await host.coordinator.transact(Transaction((), (row,)))
+            found, is_new = await subject.service.create_queue("default", "q", STREAM)
+            assert (found.uid, is_new) == (7, False)
+            with pytest.raises(Conflict, match="exists with another config: max_attempts;"):
+                await subject.service.create_queue("default", "q", msgspec.structs.replace(STREAM, max_attempts=3))
+    finally:
+        await host.close()
 
 
 async def test_a_queue_needs_a_tenant_that_is_there(service: MetadataService) -> None:

@@ -146,16 +146,16 @@ class Writes:
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[QueueDefinition, bool]:
         check_queue_name(tenant, name)
         keys = queue_key(tenant, name), tenant_key(tenant), held_key(tenant)
-        uid = 0
+        config, uid = config.bare(), 0
 
         async def attempt() -> tuple[QueueDefinition, bool]:
             nonlocal uid
             queue, owner, tally = await self._store.look(*keys)
             known, held = _value(QueueDefinition, queue), _value(Held, tally) or Held()
             if known is not None:
-                if known.config == config:
+                if (has := known.config.bare()) == config:
                     return known, False
-                differing = ", ".join(known.config.differing(config))
+                differing = ", ".join(has.differing(config))
                 raise Conflict(f"queue {name!r} exists with another config: {differing}; change it with PATCH")
             _check_room(tenant, _value(Tenant, owner), held)
             uid = uid or await self._new_uid()
@@ -187,7 +187,7 @@ class Writes:
                 raise QueueNotFound(f"there is no queue {name!r}")
             if known.version != version:
                 return None
-            after = known.changed(config)
+            after = known.changed(config.bare())
             await self._write((_unchanged(key, record),), (Put(key, _encode(after)),))
             return after
 
