@@ -398,7 +398,8 @@ class Line:
                     self._opened()
             case Backends():
                 self._hear_of(frame)
-                self._owner.copied(frame.copies)
+                if frame.copies:
+                    self._owner.copied(frame.copies)
             case Turned():
                 self._send_on(parsed(frame.leader))
             case Answered(number, value, error):
