@@ -85,6 +85,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """After `bye` the server closes; one that does not is cut, which keeps the session's leases."""
     backoff_base_s: float = 0.5
     backoff_cap_s: float = 20.0
+    asked_wait_cap_s: float = 120.0
+    """The longest wait that a server or a proxy may ask for: of a longer one, between half of this and all is kept."""
     stable_after_s: float = 10.0
     """A connection that lived this long was a good one: the next delay starts at the base again."""
     silence_grace_s: float = 5.0

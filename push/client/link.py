@@ -237,7 +237,7 @@ class Link:
         )
         self._last_cut = cut
         self._missed()
-        if cut.problem is not None and not self._may_wait(wait_s):
+        if cut.problem is not None and not self._may_wait(max(wait_s, cut.retry_s)):
             effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
         self.apply(effects)
         return wait_s

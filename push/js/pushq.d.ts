@@ -334,8 +334,11 @@ export class EventParser {
 /** How long a message waits whose handler threw at this attempt. */
 export function retryMs(attempt: number, random: number, limits?: Limits): number;
 
+/** What to keep of a wait that was asked for. */
+export function askedMs(ms: number, random: number, limits?: Limits): number;
+
 /** How long to wait before the next try. */
-export function backoffMs(failures: number, random: number, askedMs?: number, limits?: Limits): number;
+export function backoffMs(failures: number, random: number, retryAfterMs?: number, limits?: Limits): number;
 
 /** What a close code advises. */
 export function closeAdvice(code: number): "stop" | "refresh" | "reconnect";
@@ -384,6 +387,7 @@ export interface Limits {
   commentMs: number;
   backoffBaseMs: number;
   backoffCapMs: number;
+  askedWaitMs: number;
   stableMs: number;
   transportFailures: number;
   refreshAheadMs: number;

@@ -68,6 +68,7 @@ export const LIMITS = Object.freeze({
   commentMs: 15_000, // an SSE stream says something this often
   backoffBaseMs: 500,
   backoffCapMs: 20_000,
+  askedWaitMs: 120_000, // of what a server or a proxy asks: of a longer wait, between half of this and all is kept
   stableMs: 5_000, // a connection that lived this long starts the back-off again
   transportFailures: 3, // of a transport that has worked before, until the next one is tried
   refreshAheadMs: 60_000, // a token is replaced so long before it ends, or at half its life
@@ -220,10 +221,15 @@ export class LeaseLost extends PushqError {
 const disconnected = (detail, retryAfterMs = 0) => new PushqError("disconnected", detail, {retryAfterMs});
 const closed = () => new PushqError("closed", "this client or subscription is closed");
 
+/** What to keep of a wait that was asked for: all of it, or of one above the limit between half of that and all. */
+export function askedMs(ms, random, {askedWaitMs} = LIMITS) {
+  return ms <= askedWaitMs ? ms : askedWaitMs * (0.5 + random / 2);
+}
+
 /** What the server asks of this client, then full jitter: anywhere below 0.5 s·2^n, capped. `random` is in [0, 1). */
-export function backoffMs(failures, random, askedMs = 0, limits = LIMITS) {
+export function backoffMs(failures, random, retryAfterMs = 0, limits = LIMITS) {
   const windowMs = Math.min(limits.backoffCapMs, limits.backoffBaseMs * 2 ** Math.min(failures, 30));
-  return askedMs + random * windowMs;
+  return askedMs(retryAfterMs, random, limits) + random * windowMs;
 }
 
 /** What a close code advises: 4500–4999 stop; 4401 come back with a new token; everything else come back. */
@@ -592,8 +598,8 @@ export class Client extends EventTarget {
   }
 
   async #pause(error) {
-    const askedMs = Math.max(this.#retryMs, error.retryAfterMs);
-    const retryMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), askedMs, this.limits);
+    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
+    const retryMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.limits);
     this.#retryMs = 0;
     this.#enter("waiting", {error, retryMs});
     await new Promise((resolve) => {
@@ -972,7 +978,8 @@ class Consumer {
     if (error.code === "disconnected") return; // the reconnect starts it again
     if (!error.retriable) return this.end(error);
     this.#client.emit("problem", {error});
-    sleep(Math.max(error.retryAfterMs, this.#client.limits.backoffBaseMs)).then(() => this.start());
+    const waitMs = askedMs(error.retryAfterMs, Math.random(), this.#client.limits);
+    sleep(Math.max(waitMs, this.#client.limits.backoffBaseMs)).then(() => this.start());
   }
 
   receive(frame) {
@@ -1334,7 +1341,9 @@ class Settler {
       // The receipts stay good: they are told again after the reconnect. Credit bounds how many can wait here.
       decisions.forEach((decision) => (decision.isRepeat = true));
       this.#decided.unshift(...decisions);
-      if (error.code !== "disconnected") sleep(Math.max(error.retryAfterMs, 100)).then(() => this.#client.soon());
+      if (error.code === "disconnected") return;
+      const waitMs = askedMs(error.retryAfterMs, Math.random(), this.#client.limits);
+      sleep(Math.max(waitMs, 100)).then(() => this.#client.soon());
     }
   }
 
@@ -1622,7 +1631,8 @@ class Publisher {
     items.forEach((item) => this.#watch(item));
     if (error.code === "disconnected") return;
     this.#problem(error);
-    entry.pausedUntil = steadyMs() + Math.max(error.retryAfterMs, this.#limits.backoffBaseMs);
+    const waitMs = askedMs(error.retryAfterMs, Math.random(), this.#limits);
+    entry.pausedUntil = steadyMs() + Math.max(waitMs, this.#limits.backoffBaseMs);
     if (isOver) this.check(steadyMs());
   }
 
@@ -1900,7 +1910,7 @@ class Requests {
         if (error.code === "conflict") return null; // it is there, with settings of somebody's choice
         const isAwaited = [...this.#waiting.values()].some(({inbox}) => inbox === name);
         if (!error.retriable || !isAwaited) throw unmakeable(name, error);
-        await sleep(Math.max(error.retryAfterMs, backoffBaseMs));
+        await sleep(Math.max(askedMs(error.retryAfterMs, Math.random(), this.#limits), backoffBaseMs));
       }
     }
   }

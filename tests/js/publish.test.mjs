@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {accepted, aMoment, confirm, entering, eventually, quickClient, refuse} from "./fakes.mjs";
+import {accepted, aMoment, confirm, entering, eventually, leased, quickClient, refuse, settle} from "./fakes.mjs";
 
 test("publishes of one turn share a frame, of a hundred at most, and resolve with the server's answer", async (t) => {
   const {pushq, sockets} = quickClient(t);
@@ -373,6 +373,23 @@ test("a proxy that asks for patience without a problem document gets it", async 
   assert.ok((await waits).retryMs >= 7_000);
   const asked = answered(t, [busy(429, {"retry-after": "7"})], {limits: {publishTimeoutMs: 100}});
   await assert.rejects(asked.pushq.publish("q", 1), {code: "rate-limited", retryAfterMs: 7_000});
+});
+
+test("what asks for a day holds the next publish, an ack and a subscription no longer than the limit", async (t) => {
+  const aDay = {code: "rate-limited", status: 429, retry_after_ms: 86_400_000};
+  const {pushq, sockets} = quickClient(t, {limits: {askedWaitMs: 40}});
+  pushq.addEventListener("problem", () => {});
+  pushq.subscribe("q", {}, () => {});
+  const published = pushq.publish("q", 1);
+  const socket = await accepted(sockets);
+  refuse(socket, await eventually(() => socket.last("publish")), aDay);
+  refuse(socket, await eventually(() => socket.last("subscribe")), aDay);
+  confirm(socket, await eventually(() => socket.frames("publish")[1]));
+  await published;
+  socket.say({type: "ok", id: (await eventually(() => socket.frames("subscribe")[1])).id, sub: 1, resume: "complete"});
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  refuse(socket, await eventually(() => socket.last("ack")), aDay);
+  settle(socket, await eventually(() => socket.frames("ack")[1]));
 });
 
 test("refusals without a problem document have the code of their status", async (t) => {

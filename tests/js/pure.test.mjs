@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {EventParser, LIMITS, PushqError, backoffMs, closeAdvice, retryMs, tokenExpiry} from "../../push/js/pushq.js";
+import {EventParser, LIMITS, PushqError, askedMs, backoffMs, closeAdvice, retryMs, tokenExpiry} from "../../push/js/pushq.js";
 
 test("back-off is anywhere below a window that doubles from half a second to twenty", () => {
   const windows = [0, 1, 2, 3, 4, 5, 6, 50].map((failures) => backoffMs(failures, 1));
@@ -20,6 +20,12 @@ test("a failed message waits between half of a window and all of it, which doubl
 test("nobody comes back earlier than the server asks, and the jitter comes after it", () => {
   assert.equal(backoffMs(0, 0.5, 10_000), 10_250);
   assert.equal(backoffMs(9, 0.5, 100), 10_100);
+});
+
+test("of more than two minutes that are asked, between one and two are kept", () => {
+  const asked = [[120_000, 0], [86_400_000, 0], [86_400_000, 0.5], [999_999_999_000, 1]];
+  assert.deepEqual(asked.map(([ms, random]) => askedMs(ms, random)), [120_000, 60_000, 90_000, 120_000]);
+  assert.equal(backoffMs(0, 0.5, 86_400_000), 90_250);
 });
 
 test("close codes from 4500 to 4999 stop, 4401 wants a new token, all others reconnect", () => {

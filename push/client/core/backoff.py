@@ -12,13 +12,20 @@ def ceiling_s(tries: int, limits: Limits) -> float:
     return min(limits.backoff_cap_s, limits.backoff_base_s * 2.0 ** min(tries, 30))
 
 
+def asked_wait_s(asked_s: float, chance: float, limits: Limits) -> float:
+    """What to keep of a wait that was asked for: all of it, or of one above the cap `chance` (0…1) between half the cap
+    and all: those who were asked alike would come back at one moment."""
+    cap_s = limits.asked_wait_cap_s
+    return asked_s if asked_s <= cap_s else cap_s * (0.5 + chance / 2)
+
+
 def delay_s(tries: int, asked_s: float, chance: float, limits: Limits) -> float:
     """The wait to keep: what the server asks of this client, and then `chance` (0…1) of the longest.
 
     A server draws what it asks of each client evenly from a window; to draw from that once more would bring most of
     them back in the window's beginning.
     """
-    return asked_s + chance * ceiling_s(tries, limits)
+    return asked_wait_s(asked_s, chance, limits) + chance * ceiling_s(tries, limits)
 
 
 def retry_ms(attempt: int, chance: float, limits: Limits) -> int:

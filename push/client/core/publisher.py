@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from push.client.config import Limits
-from push.client.core.backoff import delay_s
+from push.client.core.backoff import asked_wait_s, delay_s
 from push.client.core.numbering import OWN_FIELDS, Numbered, Numbering
 from push.client.errors import (
     ApiError,
@@ -318,9 +318,11 @@ class Publisher:
         if not entries:
             return
         error = entries[0].last_error
-        wait = error.retry_after_s if error is not None else None
-        if wait is None:
+        asked_s = error.retry_after_s if error is not None else None
+        if asked_s is None:
             wait = delay_s(entries[0].tries - 1, 0.0, self._chance(), self._limits)
+        else:
+            wait = asked_wait_s(asked_s, self._chance(), self._limits)
         self._requeue(queue, entries)
         self._lane(queue).hold_until = now + wait
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, assert_never
 
 from push.client.config import Limits
-from push.client.core.backoff import delay_s
+from push.client.core.backoff import asked_wait_s, delay_s
 from push.client.core.leases import Delivery
 from push.client.core.numbering import Numbered, Numbering
 from push.client.core.subscriptions import SubscriptionState
@@ -156,8 +156,11 @@ class Settler:
             if group.how.step is not None:
                 self._step_ended(group.how.step, is_stored=False)
             return [Settled(item, group.how.action, error) for item in group.items]
-        wait = error.retry_after_s
-        group.hold_until = now + (delay_s(group.tries, 0.0, self._chance(), self._limits) if wait is None else wait)
+        if error.retry_after_s is None:
+            wait = delay_s(group.tries, 0.0, self._chance(), self._limits)
+        else:
+            wait = asked_wait_s(error.retry_after_s, self._chance(), self._limits)
+        group.hold_until = now + wait
         group.tries += 1
         self._again.appendleft(group)
         return []

@@ -159,6 +159,20 @@ def test_an_overloaded_server_gets_the_messages_again_after_the_time_it_names() 
     assert [bodies(frame) for frame in world.take(Publish)] == [["a", "b"]]
 
 
+def test_a_queue_is_held_for_two_minutes_at_most_whatever_is_asked() -> None:
+    world = World()
+    world.open()
+    world.publish("a")
+    a_day = Problem(code="rate-limited", status=429, retry_after_ms=86_400_000)
+    world.feed(Error(id=world.take(Publish)[0].id, problem=a_day))
+    world.pass_time(119)
+    assert isinstance(world.results["a"], ApiError)
+    world.publish("b")
+    assert world.take(Publish) == []
+    world.pass_time(1)
+    assert [bodies(frame) for frame in world.take(Publish)] == [["b"]]
+
+
 def test_retries_end_with_the_servers_own_error() -> None:
     world = World(publish_retries_max=1)
     world.open()

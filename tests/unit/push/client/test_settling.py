@@ -117,6 +117,18 @@ def test_an_overloaded_server_gets_the_acks_again() -> None:
     assert [list(frame.receipts) for frame in world.take(Ack)] == [["r-a"]]
 
 
+def test_acks_wait_for_two_minutes_at_most_whatever_is_asked() -> None:
+    world = World(settle_timeout_s=600)
+    world.open()
+    state = world.subscribe(handler_limit_s=0.0)
+    world.deliver("a")
+    world.settle(world.get(state))
+    a_day = Problem(code="rate-limited", status=429, retry_after_ms=86_400_000)
+    world.feed(Error(id=world.take(Ack)[0].id, problem=a_day))
+    world.pass_time(120)
+    assert [list(frame.receipts) for frame in world.take(Ack)] == [["r-a"]]
+
+
 def test_a_refusal_for_good_is_raised() -> None:
     world = World()
     world.open()
