@@ -10,6 +10,7 @@ from datetime import datetime
 
 import msgspec
 
+from push.client.config import Limits
 from push.client.errors import ApiError, FieldError, Problem
 from push.client.model import From
 from push.client.times import time_text
@@ -34,6 +35,15 @@ def check_fields(**fields: object) -> None:
             raise _refused(name, "a number beyond 64 bits") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise _refused(name, str(error)) from None
+
+
+def check_subscribed(credit: object, ack: object, limits: Limits) -> None:
+    """Raises `ApiError` (`invalid-request`) as the server does over a WebSocket: over HTTP it may not hear of it."""
+    most = limits.subscription_credit_max
+    if not isinstance(credit, int) or isinstance(credit, bool) or not 1 <= credit <= most:
+        raise _refused("credit", f"credit is a whole number from 1 to {most}, not {credit!r:.80}")
+    if ack not in ("manual", "auto"):
+        raise _refused("ack", f'ack is "manual" or "auto", not {ack!r:.80}')
 
 
 def start_of(given: From | None) -> From | None:

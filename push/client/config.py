@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     settle_timeout_s: float = 60.0
 
     subscription_credit: int = 100
+    subscription_credit_max: int = 10_000
+    """A larger `credit` is refused here: over SSE and long-poll the server may not hear of it."""
     credit_return_fraction: float = 0.5
     """Credit that no receipt gives back is returned in one frame once this part of it was consumed."""
     auto_inbox_factor: int = 10

@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 import msgspec
 
 from push.client.admin import Admin
-from push.client.arguments import start_of
+from push.client.arguments import check_subscribed, start_of
 from push.client.config import Limits
 from push.client.core import SessionCore, Subscribed
 from push.client.core.clock import HybridClock
@@ -293,8 +293,7 @@ class Pushq:
             extend_leases=extend_leases,
             handler_limit_s=limits.handler_limit_s if handler_limit_s is None else handler_limit_s,
         )
-        if asked.credit < 1:
-            raise ValueError(f"credit must be at least 1, not {asked.credit}")
+        check_subscribed(asked.credit, asked.ack, limits)
         link = self._link
         state = link.core.subscribe(asked)
         link.kick()

@@ -83,19 +83,23 @@ const CONNECT_OPTIONS = [
   "url", "token", "transports", "producer", "firstNumber", "numberAlways", "publishIds", "replyQueue", "limits", "trace",
   "WebSocket", "EventSource", "fetch",
 ];
+const SUBSCRIBE_OPTIONS = [
+  "credit", "group", "from", "ack", "visibilityTimeoutMs", "visibility_timeout_ms", "maxHandlerMs", "inOrder",
+];
 const RETRIABLE = new Set([
   "disconnected", "rate-limited", "too-many-connections", "not-leader", "unavailable", "overloaded", "draining",
   "not-durable", "outcome-unknown", "request-timeout", "request-in-progress",
 ]);
 const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
 const REASON_CHARS_MAX = 256; // of a nack
+const CREDIT_MAX = 10_000; // of a subscription; over HTTP the server may not hear of it
 const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
 const CODES = Object.freeze({ // of a status that comes without a problem document
   401: "unauthenticated", 403: "forbidden", 404: "not-found", 409: "conflict", 413: "message-too-large", 429: "rate-limited",
 });
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
 
-/** Options with another name on the wire. All others travel as they are given; the server refuses unknown ones. */
+/** Options with another name on the wire. All others travel as given; the server refuses a message with unknown ones. */
 const WIRE_NAMES = Object.freeze({
   contentType: "content_type",
   correlationId: "correlation_id",
@@ -896,12 +900,16 @@ class Consumer {
   constructor(queue, options, handler, client) {
     if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
     const {maxHandlerMs = client.limits.maxHandlerMs, inOrder, ...rest} = options ?? {};
+    checkNames("subscribe", rest, SUBSCRIBE_OPTIONS);
     const wire = toWire(rest);
     if (wire.from?.time instanceof Date) wire.from = toWire(wire.from);
     checkQueue(queue);
     refuseHalves(JSON.stringify(wire));
-    if (wire.credit !== undefined && !(Number.isInteger(wire.credit) && wire.credit > 0)) {
-      throw new PushqError("invalid-request", `credit is a whole number from 1, not ${wire.credit}`);
+    if (wire.credit !== undefined && !(Number.isInteger(wire.credit) && wire.credit > 0 && wire.credit <= CREDIT_MAX)) {
+      throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${wire.credit}`);
+    }
+    if (![undefined, "manual", "auto"].includes(wire.ack)) {
+      throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${wire.ack}`);
     }
     if (wire.group !== undefined) wire.credit ??= client.limits.subscriptionCredit;
     this.queue = queue;

@@ -247,10 +247,22 @@ test("a message that cannot be decoded goes back with the reason, and its neighb
   assert.deepEqual(socket.last("ack").receipts, ["t.1", "t.3"]);
 });
 
+test("an option of a subscription that nobody knows is refused by its name, over every transport", (t) => {
+  for (const transports of [["ws"], ["sse"], ["poll"]]) {
+    const {pushq} = quickClient(t, {transports, fetch: async () => Response.json({items: []})});
+    const refused = (options, message) => assert.throws(() => pushq.subscribe("q", options, () => {}), {name: "TypeError", message});
+    refused({prefetch: 5}, /^subscribe has no option "prefetch"$/);
+    refused({visibilityTimeout: 5}, /no option "visibilityTimeout"; did you mean "visibilityTimeoutMs"\?/);
+    refused({max_handler_ms: 5}, /did you mean "maxHandlerMs"\?/);
+    assert.throws(() => pushq.subscribe("q", {ack: "maybe"}, () => {}), {code: "invalid-request", message: /"manual" or "auto", not maybe/});
+    pushq.subscribe("q", {credit: 10_000, ack: "auto", visibility_timeout_ms: 5_000, visibilityTimeoutMs: 5_000}, () => {});
+  }
+});
+
 test("a credit or a name that cannot be is an error at once, over every transport", (t) => {
   for (const transports of [["ws"], ["poll"]]) {
     const {pushq} = quickClient(t, {transports, fetch: async () => Response.json({items: []})});
-    for (const credit of [0, -1, 1.5, NaN]) {
+    for (const credit of [0, -1, 1.5, NaN, 10_001]) {
       assert.throws(() => pushq.subscribe("q", {credit}, () => {}), {code: "invalid-request", message: /credit/});
     }
     for (const queue of ["\u{1f600}".slice(0, 1), undefined]) {

@@ -26,7 +26,6 @@ SENTENCES = {
     "close_timeout_s": "How long closing waits for what is unconfirmed, and `run` for handlers that it cancelled.",
     "backoff_base_s": "The longest wait before the first reconnect, doubled with each that follows.",
     "backoff_cap_s": "The longest wait before a reconnect, beside what the server asks.",
-    "asked_wait_cap_s": "",
     "silence_grace_s": "A server that is silent for two pings and this time is taken for gone.",
     "frame_bytes_max": "A frame from the server, and an event of a stream.",
     "poll_wait_ms": "`wait_ms` of a poll.",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from push.client import (
+    ApiError,
     LeaseLost,
     Lost,
     NotFound,
@@ -42,6 +44,21 @@ async def test_acks_of_many_tasks_travel_in_one_frame() -> None:
         held = [await messages.get() for _ in range(3)]
         await asyncio.gather(*(message.ack() for message in held))
     assert [list(frame.receipts) for frame in server.frames if isinstance(frame, Ack)] == [["r-a", "r-b", "r-c"]]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ack": "maybe"}, {"credit": 0}, {"credit": 10_001}, {"credit": 1.5}, {"credit": True}]
+)
+async def test_what_the_server_refuses_over_a_websocket_is_refused_here_over_every_transport(
+    wrong: dict[str, Any],
+) -> None:
+    server = PlayedServer()
+    ((name, value),) = wrong.items()
+    async with session(server) as pushq:
+        with pytest.raises(ApiError, match=f"/{name}: {name} is .*, not {value!r}$") as caught:
+            pushq.subscribe("q", **wrong)
+    assert caught.value.code == "invalid-request"
+    assert not any(isinstance(frame, Subscribe) for frame in server.frames)
 
 
 async def test_a_lost_lease_is_raised_by_ack_and_told() -> None:
