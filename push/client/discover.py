@@ -40,11 +40,11 @@ def redirected(url: str, location: str | None, otherwise: str) -> str:
 
 
 def find_key(*, data: Path | None = None) -> str | None:
-    """The key from `PUSHQ_KEY`, else from `admin.key` in the data folder; None when there is neither."""
+    """The key from `PUSHQ_KEY`, else the first line of `admin.key` in the data folder; None when there is neither."""
     if key := os.environ.get("PUSHQ_KEY"):
         return key.strip()
     file = Path(DEFAULT_KEY_FILE) if data is None else data / "admin.key"
-    return file.read_text().strip() if file.is_file() else None
+    return file.read_text().split("\n", 1)[0].strip() if file.is_file() else None
 
 
 def find_tls(tls: ssl.SSLContext | None = None, *, ca_file: Path | None = None) -> ssl.SSLContext | None:

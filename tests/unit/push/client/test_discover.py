@@ -43,6 +43,12 @@ def test_the_key_is_in_the_environment_else_in_the_data_folder(monkeypatch: pyte
     assert find_key() == "pushq_c_d"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
+def test_of_a_file_with_several_keys_the_first_line_is_taken(tmp_path: Path, end: str) -> None:
+    (tmp_path / "admin.key").write_bytes(f"pushq_a_b{end}pushq_c_d\nmade by hand\n".encode())
+    assert find_key(data=tmp_path) == "pushq_a_b"
+
+
 async def test_a_key_may_be_a_value_a_function_or_a_coroutine_function() -> None:
     async def fetch() -> str:
         return "three"
