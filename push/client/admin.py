@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from push.client.api import Api, JsonObject, decoded, given
+from push.client.arguments import check_part, check_queue
 from push.client.config import Limits
 from push.client.errors import ApiError
 from push.client.times import Moment, time_text
@@ -317,7 +318,7 @@ class Admin(Api):
     async def put_tenant(self, name: str, *, quotas: Mapping[str, Any] | None = None) -> JsonObject:
         """Create a tenant, or change its quotas to exactly these; without `quotas` those it has stay."""
         return await self.ask(
-            "PUT", f"/v1/tenants/{quote(name, safe='')}", json=given(quotas=None if quotas is None else dict(quotas))
+            "PUT", f"/v1/tenants/{_part(name)}", json=given(quotas=None if quotas is None else dict(quotas))
         )
 
     async def list_tenants(self, *, limit: int | None = None, cursor: str | None = None) -> JsonObject:
@@ -326,11 +327,11 @@ class Admin(Api):
 
     async def get_tenant(self, name: str) -> JsonObject:
         """One tenant with its quotas."""
-        return await self.ask("GET", f"/v1/tenants/{quote(name, safe='')}")
+        return await self.ask("GET", f"/v1/tenants/{_part(name)}")
 
     async def delete_tenant(self, name: str) -> None:
         """Remove a tenant that has nothing left."""
-        await self.request("DELETE", f"/v1/tenants/{quote(name, safe='')}")
+        await self.request("DELETE", f"/v1/tenants/{_part(name)}")
 
     async def usage(
         self,
@@ -375,11 +376,13 @@ class Admin(Api):
 
 
 def _part(name: str) -> str:
+    check_part(name)
     return quote(name, safe="")
 
 
 def _queue(name: str) -> str:
-    return f"/v1/queues/{_part(name)}"
+    check_queue(name)
+    return f"/v1/queues/{name}"
 
 
 def _redrive(

@@ -5,6 +5,7 @@ The frames of one turn are encoded together and share a connection: what has no 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -15,13 +16,23 @@ from push.client.errors import ApiError, FieldError, Problem
 from push.client.model import From
 from push.client.times import time_text
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
 
 def check_queue(queue: object) -> None:
-    """Raises `ApiError` (`invalid-request`) for what is a queue's name in no frame. The server knows the rest."""
+    """Raises `ApiError` (`invalid-request`) for what no queue is named: `..` in a URL may be something else."""
     if not isinstance(queue, str):
         raise _refused("queue", f"a queue's name is a text, not {queue!r:.80}")
-    if not queue.isascii():
+    if _NAME.fullmatch(queue) is None:
         check_fields(queue=queue)
+        rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
+        raise _refused("queue", f"{queue[:200]!r} is no name of a queue: {rule}")
+
+
+def check_part(part: str) -> None:
+    """Raises `ApiError` (`invalid-request`) for what cannot stand between two slashes of a URL."""
+    if part in ("", ".", ".."):
+        raise _refused("path", f"{part!r} is no part of an address")
 
 
 def check_fields(**fields: object) -> None:

@@ -2722,6 +2722,9 @@ function refuseHalves(text) {
 function checkQueue(queue) {
   if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
   refuseHalves(JSON.stringify(queue));
+  if (/^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/.test(queue)) return; // in a URL "a/b" or ".." may be something else
+  const rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit";
+  throw new PushqError("invalid-request", `"${queue.slice(0, 200)}" is no name of a queue: ${rule}`);
 }
 
 /** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */

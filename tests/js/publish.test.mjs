@@ -323,6 +323,7 @@ test("what the server could not read is its caller's error: the connection is ev
   await assert.rejects(pushq.publish("q", new Uint8Array(), {headers: {a: half}}), refused(/half a surrogate pair/));
   await assert.rejects(pushq.publish(half, 1), refused(/half a surrogate pair/));
   for (const queue of [undefined, null, 7]) await assert.rejects(pushq.publish(queue, 1), refused(/name is a text, not/));
+  for (const queue of ["..", "a/b"]) await assert.rejects(pushq.publish(queue, 1), refused(/is no name of a queue/));
   for (const delayMs of [NaN, Infinity]) await assert.rejects(pushq.publish("q", 1, {delayMs}), refused(/delayMs is/));
   const socket = await accepted(sockets);
   const frame = await eventually(() => socket.last("publish"));

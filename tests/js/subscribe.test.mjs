@@ -265,9 +265,10 @@ test("a credit or a name that cannot be is an error at once, over every transpor
     for (const credit of [0, -1, 1.5, NaN, 10_001]) {
       assert.throws(() => pushq.subscribe("q", {credit}, () => {}), {code: "invalid-request", message: /credit/});
     }
-    for (const queue of ["\u{1f600}".slice(0, 1), undefined]) {
-      assert.throws(() => pushq.subscribe(queue, {}, () => {}), {code: "invalid-request"});
+    for (const queue of ["\u{1f600}".slice(0, 1), undefined, "", ".", "..", "a/../b", "a b", ".dead", "a\n", "a".repeat(129)]) {
+      assert.throws(() => pushq.subscribe(queue, {}, () => {}), {code: "invalid-request", message: /name|surrogate/});
     }
+    for (const queue of ["a".repeat(128), "A_b-c.d..e", "7"]) pushq.subscribe(queue, {}, () => {});
     assert.throws(() => pushq.subscribe("q", {group: "\u{1f600}".slice(0, 1)}, () => {}), {code: "invalid-request"});
   }
 });

@@ -45,6 +45,20 @@ async def test_an_answer_that_cannot_be_unpacked_leaves_the_outcome_open() -> No
             await admin.get_queue("q")
 
 
+async def test_what_would_be_the_address_of_something_else_is_refused_unsent() -> None:
+    async with answered(204) as admin:
+        for call in (
+            admin.get_queue(".."),
+            admin.delete_queue("orders/messages"),
+            admin.purge_queue("."),
+            admin.delete_group("orders", ".."),
+            admin.delete_key("."),
+            admin.delete_key(""),
+        ):
+            with pytest.raises(ApiError, match=r"^invalid-request: .* is no (name of a queue|part of an address)"):
+                await call
+
+
 async def test_a_deletion_has_no_body() -> None:
     async with answered(204) as admin:
         await admin.delete_key("k")

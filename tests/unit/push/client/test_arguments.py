@@ -15,8 +15,17 @@ def test_what_is_no_name_is_refused(queue: Any) -> None:
         check_queue(queue)
 
 
-@pytest.mark.parametrize("queue", ["orders", "zażółć", "😀", ""])
-def test_any_text_may_be_a_name_as_far_as_the_client_knows(queue: str) -> None:
+WRONG = ["", ".", "..", "a/b", "a/../b", ".dead", "-a", "a b", "a?b", "a%2Fb", "a\n", "zażółć", "😀", "a" * 129]
+
+
+@pytest.mark.parametrize("queue", WRONG)
+def test_a_name_that_no_queue_has_could_be_the_address_of_something_else(queue: str) -> None:
+    with pytest.raises(ApiError, match="is no name of a queue: it has 1 to 128 of"):
+        check_queue(queue)
+
+
+@pytest.mark.parametrize("queue", ["orders", "orders.dead", "7", "A_b-c.d..e", "a" * 128])
+def test_the_server_knows_which_of_the_names_there_are(queue: str) -> None:
     check_queue(queue)
 
 
