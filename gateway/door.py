@@ -58,17 +58,18 @@ class Door:
         """Counts a connection that ends by a request's head."""
         self._intake.heads_refused[reason] += 1
 
-    def enter(self, connections: int, address: str) -> bytes | None:
-        """The answer to a connection that cannot come in now; None lets it in, until `leave`."""
+    def enter(self, connections: int, address: str, *, was_greeted: bool = False) -> bytes | None:
+        """The answer to a connection that cannot come in now; None lets it in, until `leave`. `was_greeted`: it came
+        through `greet`, which has counted it."""
         if connections > self.connections_max:
             error = self._intake.refusal(
                 "connection", "full", f"{counted(self.connections_max, 'connection is', 'connections are')} open"
             )
         elif not self.wait(address):
             error = self._of_address(address)
-        elif not self._pace.admits(self._clock_ns(), network_of(address)):
+        elif not was_greeted and not self._pace.admits(self._clock_ns(), network_of(address)):
             self.leave(address)
-            error = self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
+            error = self._too_fast()
         else:
             return None
         return _answer(error)
@@ -82,8 +83,12 @@ class Door:
 
     def greet(self, address: str) -> Callable[[], None] | None:
         """How a connection whose handshake is not done leaves the room that it takes meanwhile; None where there is
-        none. For some there is though their address has no room left: they are told so behind the handshake."""
+        none, or where too many came: the handshake would cost more than all that follows. For some there is room though
+        their address has none left: they are told so behind the handshake."""
         network = network_of(address)
+        if not self._pace.admits(self._clock_ns(), network):
+            self._too_fast()  # counts it
+            return None
         if self.wait(address):
             return partial(self._room.give, network, 1)
         if self._told.take(network, 1):
@@ -98,6 +103,9 @@ class Door:
 
     def leave(self, address: str) -> None:
         self._room.give(network_of(address), 1)
+
+    def _too_fast(self) -> Overloaded:
+        return self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
 
     def _of_address(self, address: str) -> Overloaded:
         network = network_of(address)

@@ -106,6 +106,8 @@ class HttpProtocol(Remembering):
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
     door: Door | None = None
+    was_greeted = False
+    """The door has counted it before its handshake."""
     _leaves: Callable[[], None] | None = None
     """The door, once it was let in; a WebSocket leaves in its place."""
 
@@ -117,7 +119,7 @@ class HttpProtocol(Remembering):
             self.ws_protocol_class = partial(_websocket, self.via)  # type: ignore[assignment]
         address = self.client[0] if self.client else ""
         if self.door is not None:
-            refusal = self.door.enter(len(self.connections), address)
+            refusal = self.door.enter(len(self.connections), address, was_greeted=self.was_greeted)
             if refusal is not None:
                 transport.write(refusal)
                 transport.close()
@@ -402,6 +404,11 @@ class Listener(uvicorn.Server):
             made.door, made.bounds, made.turnstile = self.door, self.bounds, turnstile
             return made
 
+        def greeted() -> HttpProtocol:
+            made = http()
+            made.was_greeted = True
+            return made
+
         def gate() -> ProxyGate:
             return ProxyGate(self.entrance, http, self.server_state.connections, self.door)
 
@@ -410,7 +417,7 @@ class Listener(uvicorn.Server):
             protocol = partial(
                 TlsGate,
                 self.entrance.certificates.context,
-                http,
+                greeted,
                 self.server_state.connections,
                 self.door,
                 seconds_max=TLS_HANDSHAKE_SECONDS_MAX,

@@ -129,6 +129,30 @@ async def test_handshakes_that_are_not_done_take_the_room_of_their_address(
         assert door.wait("127.0.0.1"), "all that went left their places"
 
 
+async def test_connections_above_the_pace_are_cut_before_their_handshake_costs_anything(tmp_path: Path) -> None:
+    authority, intake = Authority(tmp_path / "ca"), Intake(accepts_per_s=1, accepts_burst=1)
+    door = Door(intake, connections_max=100, clock_ns=lambda: NS_PER_S)  # so 10 connections, 9 of an address
+    context = authority.context()
+    async with listening(entrance(authority), door) as port, asyncio.timeout(10):
+        answers = [await answered(port, context, "127.0.0.1") for _ in range(12)]
+        assert [answer.partition(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 9 + [b""] * 3
+        assert intake.refused == {("connection", "pace"): 3}
+        assert (await answered(port, context, "127.0.0.2")).startswith(b"HTTP/1.1 200 ")
+        await eventually(lambda: door.open == 0)
+
+
+async def test_handshakes_of_an_address_without_room_count_as_well(tmp_path: Path) -> None:
+    authority, intake = Authority(tmp_path / "ca"), Intake(accepts_per_s=1, accepts_burst=1)
+    door = Door(intake, connections_max=100, per_address_max=1, clock_ns=lambda: NS_PER_S)
+    context = authority.context()
+    async with listening(entrance(authority), door) as port, asyncio.timeout(10):
+        held = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        answers = [await answered(port, context, "127.0.0.1") for _ in range(10)]
+        assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 8 + [b""] * 2
+        assert intake.refused == {("connection", "address"): 8, ("connection", "pace"): 2}
+        held[1].close()
+
+
 async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
     authority = Authority(tmp_path / "ca")
