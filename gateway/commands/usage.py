@@ -86,11 +86,14 @@ def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None
 @json_option
 def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json: bool) -> None:
     """Bring usage files of several places together; what is there already stays as it is."""
+    from gateway.usage.collect import SameFolder
     from gateway.usage.collect import collect as bring_together
 
     places = list(sources) or [data / "usage"]
     try:
         done = bring_together(to, places, moves=moves)
+    except SameFolder as error:
+        raise Failure(f"cannot collect: {error}", exit=Exit.USAGE) from None
     except OSError as error:
         raise Failure(f"cannot collect: {error}", exit=Exit.FAILED, lines=["run it again: it goes on where it was"])
     if as_json:

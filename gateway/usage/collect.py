@@ -16,6 +16,10 @@ from gateway.usage.files import SUFFIX, UsageFile, found, write_durably
 HASH_CHARS = 12
 
 
+class SameFolder(ValueError):
+    """Files would be collected where they are: known there, and removed as such if they were to move."""
+
+
 class Collected(NamedTuple):
     copied: int
     known: int
@@ -26,8 +30,14 @@ class Collected(NamedTuple):
 def collect(
     to: Path, sources: Sequence[Path], *, moves: bool = False, told: Callable[[int], None] = lambda done: None
 ) -> Collected:
-    """Copies what is not in `to`. An interrupted run is gone on with by the next one. Raises `OSError`."""
+    """Copies what is not in `to`. An interrupted run is gone on with by the next one.
+
+    Raises `OSError`, and `SameFolder` before anything is done.
+    """
     to.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for source in sources:
+        if source.samefile(to):  # also by a link, or mounted elsewhere
+            raise SameFolder(f"{source} is the folder {to} itself; collect into another one")
     copied = known = removed = 0
     # The oldest first, so that what was collected has no hole if it ends early.
     files = sorted((file for source in sources for file in found(source)), key=lambda file: (file.first, file.path))

@@ -14,6 +14,7 @@ import gzip
 import io
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,8 +198,11 @@ def read(file: UsageFile) -> Iterator[Any]:
     decode = msgspec.json.Decoder(ROWS[file.kind]).decode
     number = 0
     try:
+        if not file.path.stat().st_size:
+            raise EOFError("it is empty")  # to gzip that is a file of no lines
         with gzip.open(file.path, "rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007 - the error names it
                 yield decode(line)
-    except (OSError, EOFError, msgspec.MsgspecError) as error:
-        raise Damaged(f"{file.path}: line {number}: {error}; collect it again from where it was written") from None
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        detail = "remove it and collect it again from where it was written"
+        raise Damaged(f"{file.path}: line {number}: {error}; {detail}") from None

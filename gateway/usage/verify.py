@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from backend_store.client import LEDGER_KINDS
-from gateway.usage.files import UsageFile, found, read
+from gateway.usage.files import Damaged, UsageFile, found, read
 from gateway.usage.ledger_rows import HELD, PUBLISHED
 from gateway.usage.schema import LedgerRow
 
 RANGES_REMEMBERED: Final = 4_096
 """Ranges of one partition that a repeated row is compared with; it may repeat what one file had."""
 VIOLATIONS_MAX: Final = 100
+_KINDS: Final = frozenset({*LEDGER_KINDS, HELD})
 
 PartitionKey = tuple[str, int, int]
 """(node, queue uid, partition)."""
@@ -115,6 +116,9 @@ def _ranges(file: UsageFile) -> Iterator[tuple[PartitionKey, str, Range, int]]:
             if last is not None:
                 yield last[0], name, Range(last[1], last[2], counts), len(counts)
             last, counts, name = place, {}, f"{row.tenant}/{row.queue}/{row.partition}"
+        if row.kind not in _KINDS:
+            detail = f'kind "{row.kind}" of version {row.version} is not known here; verify it with a newer pushq'
+            raise Damaged(f"{file.path}: {detail}")
         counts[row.kind] = row.count
     if last is not None:
         yield last[0], name, Range(last[1], last[2], counts), len(counts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.usage import collect as collecting
-from gateway.usage.collect import Collected, collect
+from gateway.usage.collect import Collected, SameFolder, collect
 from gateway.usage.files import PART, UsageFolder
 from gateway.usage.verify import verify
 from tests.support.usage import span
@@ -73,3 +73,14 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (source / "notes.txt").write_text("mine")
     collect(tmp_path / "all", [source], moves=True)
     assert [path.name for path in source.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_files_that_are_where_they_are_to_be_stay_there(tmp_path: Path, link: bool) -> None:
+    source = written(tmp_path / "a", "node-1", (0, 3))
+    to = tmp_path / "b"
+    if link:
+        to.symlink_to(source)
+    with pytest.raises(SameFolder, match="collect into another one"):
+        collect(to if link else source, [source], moves=True)
+    assert verify(source).files == 1

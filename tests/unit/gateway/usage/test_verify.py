@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.usage.files import UsageFolder
+from gateway.usage.files import Damaged, UsageFolder
 from gateway.usage.schema import LedgerRow
 from gateway.usage.verify import Report, verify
 from tests.support.usage import NODE, span
@@ -74,3 +74,24 @@ def test_files_from_the_middle_begin_with_what_was_there(tmp_path: Path) -> None
 @pytest.mark.parametrize("gone", range(len(WHOLE) - 1))
 def test_no_range_but_the_last_and_the_first_can_be_taken_away(tmp_path: Path, gone: int) -> None:
     assert bool(faults(tmp_path, *WHOLE[:gone], *WHOLE[gone + 1 :])) == (gone > 0)
+
+
+@pytest.mark.parametrize("cut", ["whole", "empty", "begun", "half", "trailer", "changed"])
+def test_a_file_that_is_not_as_it_was_written_is_named(tmp_path: Path, cut: str) -> None:
+    checked(tmp_path, *WHOLE)
+    path = max((tmp_path / "usage").iterdir())
+    data = path.read_bytes()
+    parts = {"whole": data, "empty": b"", "begun": data[:5], "half": data[: len(data) // 2], "trailer": data[:-3]}
+    path.write_bytes(parts.get(cut, data[:40] + bytes(byte ^ 0xFF for byte in data[40:60]) + data[60:]))
+    if cut == "whole":
+        assert not verify(path.parent).broken
+        return
+    with pytest.raises(Damaged, match=rf"{path.name}: line .* remove it and collect it again"):
+        verify(path.parent)
+
+
+def test_a_kind_that_is_not_known_yet_is_named(tmp_path: Path) -> None:
+    """Whether it is in or out, only who knows it can say."""
+    newer = [msgspec.structs.replace(row, kind="lent", version=2) for row in WHOLE[0][:1]]
+    with pytest.raises(Damaged, match=r'kind "lent" of version 2 .* with a newer pushq'):
+        checked(tmp_path, [*WHOLE[0], *newer])
