@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark.jobs.quick import sums_of
-from spark.jobs.reading import BadFolder, Rows
+from spark.jobs.reading import BadFolder, Rows, check_whole
 from spark.jobs.tables import PARTITIONED_BY, Tables
 from spark.transforms import audit, screen
 from spark.transforms.sweep import DAY_LOG
@@ -63,7 +63,8 @@ class Days:
         return [path for name, path in self._sources.items() if name not in self._known]
 
     def look_at(self, new: Sequence[Path], *, screens: bool) -> Look:
-        """Reads new files, once."""
+        """Reads new files, once. Raises `BadFolder` where one is empty."""
+        check_whole(new)
         if not new:
             return Look(None, 0, None, None, set(), {})
         look = self._summed(new) if screens else None

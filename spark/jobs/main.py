@@ -7,8 +7,13 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from spark.jobs import failures
 from spark.jobs.reading import BadFolder, is_little
 from spark.jobs.tables import Busy
 from spark.session import CannotStart, spark_session
@@ -27,6 +32,8 @@ JOBS: Final = {
 """Each is a module of this package with `add_arguments(parser)` and `run(session, options)`."""
 ENDLESS: Final = ("live_usage",)
 FAILED: Final = 1
+_PATTERN: Final = frozenset("*?[]{}\\")
+"""With one of these in it a name stands, to Spark, for all that it matches."""
 
 
 def parser() -> ArgumentParser:
@@ -43,12 +50,22 @@ def parser() -> ArgumentParser:
 def run_job(arguments: Sequence[str]) -> dict[str, Any]:
     """Runs one job in a session of its own. Raises `CannotStart`, `BadFolder`, `Busy`, `TransferFailed`."""
     options = parser().parse_args(arguments)
+    _check_names(options)
     session = spark_session(f"pushq {options.job}", options.master, options.memory, little=_is_little(options))
     try:
         done: dict[str, Any] = importlib.import_module(f"spark.jobs.{options.job}").run(session, options)
     finally:
         session.stop()
     return done
+
+
+def _check_names(options: Namespace) -> None:
+    """Raises `BadFolder`."""
+    for option, name in (("--from", "source"), ("--to", "to")):
+        folder: Path | None = getattr(options, name, None)
+        if folder is not None and not _PATTERN.isdisjoint(str(folder)):
+            detail = "to Spark its name is a pattern, for the sake of one of * ? [ ] { } \\; give it another name"
+            raise BadFolder(f"{option} {folder}: {detail}")
 
 
 def _is_little(options: Namespace) -> bool:
@@ -63,6 +80,11 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(run_job(arguments), default=str))
     except (BadFolder, Busy, CannotStart, TransferFailed) as error:
         print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    except (Py4JJavaError, PySparkException) as error:
+        if (why := failures.reason(str(error))) is None:
+            raise
+        print(f"error: {why}", file=sys.stderr)
         return FAILED
     return 0
 

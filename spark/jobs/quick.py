@@ -51,7 +51,7 @@ def sums_of(session: SparkSession, files: Sequence[Path]) -> Sums:
     """Reads files of the ledger, once."""
     ship_code(session)
     session.dataSource.register(SumsSource)
-    read = session.read.format(SumsSource.name()).option("files", json.dumps([str(path) for path in files]))
+    read = session.read.format(SumsSource.name()).option("files", json.dumps([str(path.absolute()) for path in files]))
     frame = read.load().localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
     ends = frame.where(F.col("rows").isNotNull()).select("file", "rows").collect()
     rows = {row["file"]: int(row["rows"]) for row in ends}

@@ -36,6 +36,13 @@ def usage_files(folder: Path, kind: str) -> list[Path]:
     return sorted(path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and match[1] == kind)
 
 
+def check_whole(files: Iterable[Path]) -> None:
+    """That none is empty: to Spark it would be one without rows, and count as read. Raises `BadFolder`."""
+    for path in files:
+        if not path.stat().st_size:
+            raise BadFolder(f"{path}: it is empty; remove it and collect it again from where it was written")
+
+
 def is_little(folders: Iterable[Path]) -> bool:
     """Whether all the files below folders are little together; those that vanish meanwhile are not there."""
     left = LITTLE_BYTES_MAX

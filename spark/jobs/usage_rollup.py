@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.jobs.quarantine import set_aside
-from spark.jobs.reading import Rows, usage_files
+from spark.jobs.reading import Rows, check_whole, usage_files
 from spark.jobs.tables import Tables
 from spark.transforms import rollup
 
@@ -37,6 +37,8 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, options: Namespace)
         kind: [path for path in usage_files(options.source, kind) if path.name not in known]
         for kind in ("minutes", "ledger")
     }
+    for files in new.values():
+        check_whole(files)
     done: dict[str, Any] = {"files": sum(map(len, new.values())), "rows": 0, "quarantined": 0, "days": []}
     if not done["files"]:
         return done
