@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark.jobs.quick import sums_of
 from spark.jobs.reading import BadFolder, Rows, check_whole
 from spark.jobs.tables import PARTITIONED_BY, Tables
 from spark.transforms import audit, screen
 from spark.transforms.sweep import DAY_LOG
+from spark.usage_schema import LEDGER
 from spark.wording import counted
 
 HOURS: Final = "audit_hours"
@@ -134,7 +136,7 @@ class Days:
 
     def _parts(self, look: Look, days: set[str], opened: DataFrame | None) -> DataFrame | None:
         """All ranges of the days of logs that are looked at range by range."""
-        stored = self._tables.read(RANGES, days)
+        stored = self._tables.read(RANGES, days, like=self._parts_now())
         found = [*_some(stored), *_some(look.parts)]
         again: list[DataFrame] = []
         wanted = _days_of(opened)
@@ -150,6 +152,9 @@ class Days:
         if not found:
             return None
         return _keep(audit.merged(_together(found)) if len(found) > 1 else found[0])
+
+    def _parts_now(self) -> StructType:
+        return audit.parts_of(self._session.createDataFrame([], LEDGER)).schema
 
     def _again(self, names: Sequence[str], logs: DataFrame) -> list[DataFrame]:
         """Rows of files about days of logs."""

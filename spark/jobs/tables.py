@@ -27,6 +27,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow.dataset import dataset  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark.jobs.durable import sync, sync_below, write_whole
 
@@ -91,16 +92,19 @@ class Tables:
         """Those that a table has rows of."""
         return {path.name.partition("=")[2] for path in (self.folder / table).glob("day=*")}
 
-    def read(self, table: str, days: Iterable[str] | None = None) -> DataFrame | None:
-        """A table, or some days of it, which are all that is read; None while there is nothing."""
+    def read(
+        self, table: str, days: Iterable[str] | None = None, *, like: StructType | None = None
+    ) -> DataFrame | None:
+        """A table, or some days of it, which are all that is read; None while there is nothing. `like`: the columns it
+        has now; in days of earlier versions some are null. Without it one of the files says which there are."""
         root = self.folder / table
-        if days is None:
-            paths = [root] if root.exists() else []
-        else:
-            paths = [path for day in days if (path := root / f"day={day}").exists()]
+        places = [root] if days is None else [root / f"day={day}" for day in days]
+        paths = [place for place in places if next(place.rglob("*.parquet"), None)]
         if not paths:
             return None
         reader = self._session.read.option("basePath", str(root))
+        if like is not None:
+            reader = reader.schema(like)
         rows = reader.parquet(*[str(path) for path in paths])
         if "day" not in rows.columns:
             return rows

@@ -57,7 +57,7 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, options: Namespace)
         touched = sorted(str(row["day"]) for row in part.select("day").distinct().collect())
         days.update(touched)
         name = "usage_hours" if kind == "minutes" else "flows"
-        before = tables.read(name, touched)
+        before = tables.read(name, touched, like=part.schema)
         whole = part if before is None else part.unionByName(before)
         if kind == "minutes":
             hours = part if before is None else rollup.added(whole, rollup.USAGE_KEYS)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
+import msgspec
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.jobs import usage_rollup
+from spark.jobs import delivery_audit, usage_rollup
 from spark.jobs.tables import Busy, Tables
+from tests.spark.test_jobs import history, table, total
 from tests.support.spark import file, minute, ran
 
 WAIT_S_MAX = 60
@@ -71,3 +75,36 @@ def test_a_journal_is_written_when_all_that_it_vouches_for_is_on_the_disk(
     after = synced[len(before) :]
     moved = after[: after.index(str(tmp_path / "tables" / "_files.json.part"))]
     assert {str(tmp_path / "tables" / name) for name in ("usage_hours", "usage_days")} <= set(moved)
+
+
+def test_days_that_an_earlier_version_made_or_that_lost_a_tenant_are_brought_up_to_date(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """A version that knows another kind of the ledger has a column more. Who has a tenant's rows removed removes its
+    folders, and leaves that of a day where it was alone."""
+    source, to = tmp_path / "files", tmp_path / "tables"
+    ledger = history()  # from the evening of the 20th to the next morning
+    file(source, "ledger", 1, ledger)
+    for job in (usage_rollup, delivery_audit):
+        ran(session, job, source, to)
+    for name, gone in (("flows", ["late"]), ("audit_ranges", ["late", "least_late"])):
+        for path in (to / name / "day=2026-11-20").rglob("*.parquet"):
+            rows = pq.ParquetFile(path).read().drop_columns(gone)
+            pq.write_table(rows.replace_schema_metadata(), path)
+            path.with_name(f".{path.name}.crc").unlink()
+    for folder in to.glob("*/day=2026-11-21/tenant=a"):
+        shutil.rmtree(folder)
+    others = [msgspec.structs.replace(row, tenant="b", queue_uid=row.queue_uid + 9) for row in ledger]
+    for number, is_evening in ((2, False), (3, True)):
+        file(source, "ledger", number, [row for row in others if (row.at < "2026-11-21") is is_evening])
+        for job in (usage_rollup, delivery_audit):
+            assert ran(session, job, source, to)["quarantined"] == 0
+    evening = [row for row in ledger if row.at < "2026-11-21"]
+    kinds = ("published", "settled", "expired")
+    billed = table(session, to, "bill", "tenant", "published", "delivered", "expired")
+    for tenant, counted in (("a", evening), ("b", others)):
+        sums = tuple(sum(column) for column in zip(*(row[1:] for row in billed if row[0] == tenant), strict=True))
+        assert sums == tuple(total(counted, kind) for kind in kinds), tenant
+    audited = table(session, to, "audit_queues", "tenant", "published", "is_accounted")
+    assert sum(row[1] for row in audited if row[0] == "a") == total(evening, "published")
+    assert all(row[2] for row in audited)
