@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from spark.transforms import audit
-from spark.transforms.quality import ADDED, NAT
+from spark.transforms.quality import ADDED, AMOUNT_MAX, AMOUNTS, NAT
 from spark.transforms.screen import HASH_BITS
 from spark.transforms.sweep import LOG
 from spark.usage_schema import LEDGER, LEDGER_FLOWS
@@ -68,6 +68,9 @@ def table_of(lines: bytes) -> pa.Table:
     for name in {*NAT} & {*audit.COLUMNS}:
         if pc.min(table[name]).as_py() < 0:
             raise Odd(f"{name} is negative")
+    for name in {*AMOUNTS} & {*audit.COLUMNS}:
+        if pc.max(table[name]).as_py() > AMOUNT_MAX:
+            raise Odd(f"{name} is too much")
     return table
 
 

@@ -17,7 +17,10 @@ NO_ROW: Final = "not a row of this kind"
 ADDED: Final[Mapping[str, Mapping[str, tuple[int, object]]]] = {"ledger": {}, "minutes": {}, "audit": {}}
 """By kind: fields of later versions, with the version that brought each and what stands for it in older rows."""
 
-NAT: Final = ("count", "requests", "messages", "bytes_in", "bytes_out", "seconds", "from", "partition")
+AMOUNTS: Final = ("count", "bytes", "requests", "messages", "bytes_in", "bytes_out", "seconds")
+NAT: Final = (*AMOUNTS, "from", "partition")
+AMOUNT_MAX: Final = 2**53
+"""Of what is added up: more than any server comes to in a minute, and a thousand of them fit a sum."""
 
 
 def schema_of(kind: str, columns: list[str] | None = None) -> StructType:
@@ -45,14 +48,19 @@ def reason(kind: str, columns: list[str]) -> Column:
     for name in NAT:
         if name in there:
             why = why.when(F.col(name) < 0, F.lit(f"{name} is negative"))
+    for name in AMOUNTS:
+        if name in there:  # what is no number is more than each
+            why = why.when(F.col(name) > AMOUNT_MAX, F.lit(f"{name} is too much"))
     if "kind" in there:
         why = why.when(~F.col("kind").isin(*LEDGER_FLOWS), F.lit("kind is unknown"))
     if {"from", "to"} <= there:
         why = why.when(F.col("to") <= F.col("from"), F.lit("to is not behind from"))
     if "latency_counts" in there:
-        added = F.aggregate("latency_counts", F.lit(0).cast("long"), lambda total, one: total + one)
+        added = F.aggregate("latency_counts", F.lit(0).cast("long"), F.try_add)
         why = why.when(F.size("latency_counts") != BUCKETS, F.lit("latency_counts has not 8 numbers"))
-        why = why.when(added != F.col("requests"), F.lit("latency_counts do not add up to requests"))
+        why = why.when(F.array_min("latency_counts") < 0, F.lit("latency_counts has a negative number"))
+        differ = ~F.coalesce(added == F.col("requests"), F.lit(False))
+        why = why.when(differ, F.lit("latency_counts do not add up to requests"))
     return why
 
 

@@ -138,3 +138,46 @@ def test_lines_that_are_no_row_are_counted_and_kept_or_neither(session: SparkSes
     assert (done["rows"], done["quarantined"]) == (1 + len(found), len(found)), found
     assert found == [("messages is negative", True)] * 3 + [("not a row of this kind", True)] * len(broken)
     assert table(session, to, "usage_hours", "messages") == [(3,)]
+
+
+def test_numbers_that_no_server_writes_are_set_aside_and_the_rest_is_counted(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """One of them would make sums that fit no number, and none of its table."""
+    source, to = tmp_path / "files", tmp_path / "tables"
+    path = file(source, "minutes", 1, [minute(0)])
+    good = gzip.decompress(path.read_bytes())
+    changes = {
+        b'"seconds":0.5': [b'"seconds":NaN', b'"seconds":1e300'],
+        b'"messages":3': [b'"messages":9223372036854775807', b'"messages":9007199254740993'],
+        b"[1,0,0,1,": [
+            b"[null,0,0,1,",
+            b"[-1,2,0,1,",
+            b"[9223372036854775807,9223372036854775807,0,1,",
+        ],
+        b'"bytes_in":10': [b'"bytes_in":18446744073709551617'],
+    }
+    bad = [good.replace(old, new) for old, news in changes.items() for new in news]
+    path.write_bytes(gzip.compress(b"".join([good, *bad])))
+    rows = history(logs=1, ranges=2)
+    less = msgspec.structs.replace(rows[0], bytes=-5)
+    most = [msgspec.structs.replace(rows[0], count=2**63 - 1, to=rows[0].to + n) for n in (1, 2)]
+    file(source, "ledger", 1, [*rows, less, *most])
+    done = ran(session, usage_rollup, source, to)
+    assert (done["rows"], done["quarantined"]) == (1 + len(bad) + len(rows) + 3, len(bad) + 3)
+    reasons = [row[0] for row in table(session, to, "quarantine", "reason")]
+    assert reasons == [
+        "bytes is negative",
+        "count is too much",
+        "count is too much",
+        "latency_counts do not add up to requests",
+        "latency_counts do not add up to requests",
+        "latency_counts has a negative number",
+        "messages is too much",
+        "messages is too much",
+        "not a row of this kind",
+        "seconds is too much",
+        "seconds is too much",
+    ]
+    assert table(session, to, "usage_hours", "messages", "seconds", "latency_0") == [(3, 0.5, 1)]
+    assert sum(row[0] for row in table(session, to, "bill", "published")) == total(rows, "published")
