@@ -24,12 +24,17 @@ _OTHER: Final = "other"
 
 
 def live(minutes: DataFrame, late: str) -> DataFrame:
-    """Requests, messages and bytes a minute of a tenant, queue, operation and outcome."""
+    """Requests, messages and bytes a minute of a tenant, queue, operation and outcome.
+
+    Without minutes that are still to come, of a clock that is ahead: the watermark would be there, and all that others
+    count would be late until that time.
+    """
     names = [field.name for field in SCHEMAS["minutes"].fields]
-    good = minutes.where(reason("minutes", names).isNull()).where("operation <> 'start'").withWatermark("minute", late)
+    good = minutes.where(reason("minutes", names).isNull()).where("operation <> 'start'")
+    good = good.where(F.col("minute") <= F.current_timestamp() + F.expr(f"interval {late}"))
     window = F.window("minute", "1 minute")
     sums = [F.sum(name).alias(name) for name in SUMS]
-    added = good.groupBy(window, *KEYS).agg(*sums)
+    added = good.withWatermark("minute", late).groupBy(window, *KEYS).agg(*sums)
     return added.select(F.to_date("window.start").alias("day"), F.col("window.start").alias("minute"), *KEYS, *SUMS)
 
 

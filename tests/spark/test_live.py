@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from gateway.limits import USAGE_LIVE_STALE_MS
@@ -17,7 +18,7 @@ from spark.jobs import live_usage
 from spark.jobs.live_page import FOLDERS_KEPT, LivePage
 from spark.transforms.live import SHOWN_MINUTES, SHOWN_QUEUES_MAX, SUMS, of_tenants, page_of
 from tests.support.server import PushqServer
-from tests.support.spark import BEGIN, ran, stamp
+from tests.support.spark import BEGIN, file, minute, ran, stamp
 
 PUBLISHED = 12
 
@@ -106,6 +107,20 @@ def test_the_usage_page_shows_what_clients_did_and_says_when_the_job_has_stopped
         old_s = now.stat().st_mtime - USAGE_LIVE_STALE_MS / 1000 - 1
         os.utime(now, (old_s, old_s))
         assert 'data-usage="stale"' in usage_page(server)
+
+
+def test_rows_of_a_clock_that_is_ahead_hold_up_no_others(session: SparkSession, tmp_path: Path) -> None:
+    """Its minute would be the last one that counts, for the table and for the page, until that time has come."""
+    source, live = tmp_path / "files", tmp_path / "live"
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    told = [now - timedelta(minutes=20), now + timedelta(days=3_650), now - timedelta(minutes=10), now]
+    for number, at in enumerate(told):
+        text = at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        file(source, "minutes", number, [msgspec.structs.replace(minute(0), minute=text)])
+        ran(session, live_usage, source, live, "--once", "--late", "1 minute")
+    found = session.read.parquet(str(live / "live_usage")).selectExpr("date_format(minute, 'HH:mm')").collect()
+    assert sorted(row[0] for row in found) == sorted(f"{told[n]:%H:%M}" for n in (0, 2))
+    assert [one for one, _ in by_minute(shown(live))] == [f"{told[n]:%Y-%m-%dT%H:%M}:00.000Z" for n in (0, 2, 3)]
 
 
 def usage_page(server: PushqServer) -> str:
