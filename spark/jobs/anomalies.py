@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark.jobs import alert_file
+from spark.jobs.arguments import above_zero, from_zero, moment, whole
 from spark.jobs.durable import write_whole
 from spark.jobs.reading import BadFolder
 from spark.jobs.tables import Tables
@@ -26,10 +27,10 @@ RULES: Final = "alert_rules"
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
     parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the tables are to be.")
-    parser.add_argument("--since", required=True, help="The first hour to judge: 2026-11-22T00:00:00Z.")
-    parser.add_argument("--weeks", type=int, default=3, help="How many weeks a baseline needs.  [3]")
-    parser.add_argument("--sigmas", type=float, default=4.0, help="How many deviations are too many.  [4]")
-    parser.add_argument("--messages", type=int, default=100, help="Smaller differences are none.  [100]")
+    parser.add_argument("--since", type=moment, required=True, help="The first hour to judge: 2026-11-22T00:00:00Z.")
+    parser.add_argument("--weeks", type=whole, default=3, help="How many weeks a baseline needs.  [3]")
+    parser.add_argument("--sigmas", type=above_zero, default=4.0, help="How many deviations are too many.  [4]")
+    parser.add_argument("--messages", type=from_zero, default=100, help="Smaller differences are none.  [100]")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark.jobs import plan_file
+from spark.jobs.arguments import above_zero, from_zero, whole
 from spark.jobs.durable import write_whole
 from spark.jobs.reading import BadFolder
 from spark.jobs.tables import Tables
@@ -21,8 +22,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
     parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and plan.json are to be.")
     parser.add_argument("--prices", type=Path, help='JSON: {"per_million_messages": 0.4, "per_gigabyte": 0.09}.')
-    parser.add_argument("--storage-bytes", type=int, default=100_000_000_000, help="What the cluster can store.")
-    parser.add_argument("--per-partition", type=float, default=5_000.0, help="Messages a second that one can take.")
+    parser.add_argument("--storage-bytes", type=whole, default=100_000_000_000, help="What the cluster can store.")
+    parser.add_argument(
+        "--per-partition", type=above_zero, default=5_000.0, help="Messages a second that one can take."
+    )
     parser.add_argument("--placements", type=Path, help="JSON: a list of {uid, partition, cluster}, as they are.")
     parser.add_argument("--clusters", nargs="*", default=[], help="Clusters that may have queues, besides those.")
 
@@ -76,6 +79,6 @@ def _prices(path: Path | None) -> dict[str, float]:
         return dict.fromkeys(names, 0.0)
     try:
         given = json.loads(path.read_text())
-        return {name: float(given[name]) for name in names}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {name: from_zero(str(given[name])) for name in names}
+    except (OSError, ValueError, KeyError, TypeError, ArgumentTypeError) as error:
         raise BadFolder(f"--prices {path}: it needs the numbers {' and '.join(names)}: {error!r}") from None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark.jobs.arguments import duration
 from spark.jobs.live_page import PLACE, LivePage
 from spark.jobs.reading import BadFolder
 from spark.progress import awaited
@@ -26,7 +27,9 @@ PAUSE: Final = "10 seconds"
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", type=Path, required=True, help="A folder where usage files appear.")
     parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and its checkpoint are.")
-    parser.add_argument("--late", default="5 minutes", help="How much later than others a row may come.  [5 minutes]")
+    parser.add_argument(
+        "--late", type=duration, default="5 minutes", help="How much later than others a row may come.  [5 minutes]"
+    )
     parser.add_argument("--once", action="store_true", help="Do what there is to do, and end.")
 
 

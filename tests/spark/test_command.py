@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import spark.session
 from gateway.commands.usage import usage
-from spark.jobs import main
+from spark.jobs import arguments, capacity_plan, main
 from spark.jobs.main import JOBS
-from spark.jobs.reading import LITTLE_BYTES_MAX
+from spark.jobs.reading import LITTLE_BYTES_MAX, BadFolder
 from spark.session import LITTLE, LITTLE_LOCAL, CannotStart, spark_session
 
 
@@ -61,6 +61,51 @@ def test_a_run_starts_little_where_all_its_files_are_little(tmp_path: Path, monk
         part.truncate(LITTLE_BYTES_MAX)
     main.main(["delivery_audit", *over])
     assert started == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "value"),
+    [
+        ("anomalies", "--since", "last week"),
+        ("anomalies", "--since", "2026-13-01"),
+        ("anomalies", "--sigmas", "nan"),
+        ("anomalies", "--weeks", "0"),
+        ("anomalies", "--messages", "-1"),
+        ("capacity_plan", "--per-partition", "0"),
+        ("capacity_plan", "--storage-bytes", "-5"),
+        ("live_usage", "--late", "soon"),
+        ("live_usage", "--late", "-5 minutes"),
+    ],
+)
+def test_a_wrong_value_is_said_before_spark_starts(
+    job: str, option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    since = ["--since", "2026-11-22"] if job == "anomalies" else []
+    given = [job, "--from", str(tmp_path), "--to", str(tmp_path), *since]
+    assert main.parser().parse_args(given)
+    with pytest.raises(SystemExit) as ended:
+        main.parser().parse_args([*given, f"{option}={value}"])
+    assert ended.value.code == 2
+    assert f"argument {option}: {value!r} is no " in capsys.readouterr().err
+
+
+def test_a_price_that_is_none_is_named(tmp_path: Path) -> None:
+    for price in ('"dear"', "-1", "NaN", "null"):
+        (tmp_path / "prices").write_text(f'{{"per_million_messages": {price}, "per_gigabyte": 1}}')
+        with pytest.raises(BadFolder, match=r"--prices .*it needs the numbers"):
+            capacity_plan._prices(tmp_path / "prices")
+
+
+@pytest.mark.parametrize(
+    ("moment", "read"),
+    [
+        ("2026-11-22", "2026-11-22T00:00:00+00:00"),
+        ("2026-11-22T00:00:00Z", "2026-11-22T00:00:00+00:00"),
+        ("2024-02-29T23:30:00+01:00", "2024-02-29T23:30:00+01:00"),
+    ],
+)
+def test_a_moment_of_no_zone_is_in_utc(moment: str, read: str) -> None:
+    assert arguments.moment(moment) == read
 
 
 @pytest.mark.parametrize(

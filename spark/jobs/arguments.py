@@ -1,0 +1,51 @@
+"""Kinds of values that jobs take: what is none is a wrong argument, and said before Spark starts."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime
+from typing import Final
+
+_DURATION: Final = re.compile(r"\d{1,6} +(second|minute|hour|day)s?")
+
+
+def moment(text: str) -> str:
+    """A time in RFC 3339, or a day; of no zone in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no time such as 2026-11-22T00:00:00Z") from None
+    return found.replace(tzinfo=found.tzinfo or UTC).isoformat()
+
+
+def duration(text: str) -> str:
+    if _DURATION.fullmatch(text) is None:
+        raise ArgumentTypeError(f"{text!r} is no time such as '5 minutes'")
+    return text
+
+
+def above_zero(text: str) -> float:
+    return _number(text, is_zero_fine=False)
+
+
+def from_zero(text: str) -> float:
+    return _number(text, is_zero_fine=True)
+
+
+def whole(text: str) -> int:
+    """1 or more."""
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _number(text: str, *, is_zero_fine: bool) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or found < 0 or (found == 0 and not is_zero_fine):
+        raise ArgumentTypeError(f"{text!r} is no number {'from 0 on' if is_zero_fine else 'above 0'}")
+    return found
