@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
 from spark import report
 from spark.jobs.durable import write_whole
@@ -185,8 +187,15 @@ def _unusual(anomalies: DataFrame) -> Section:
 
 def _section(title: str, text: str, rows: DataFrame, columns: Sequence[Column], plots: Sequence[Plot] = ()) -> Section:
     total = rows.count()
-    shown = rows.select(*[one.name for one in columns]).limit(report.ROWS_SHOWN_MAX).collect()
+    shown = rows.select(*[_as_shown(rows, one.name) for one in columns]).limit(report.ROWS_SHOWN_MAX).collect()
     return Section(title, text, columns, [tuple(row) for row in shown], plots, total - len(shown))
+
+
+def _as_shown(rows: DataFrame, name: str) -> SparkColumn:
+    """Times as text: what is collected is in the zone of this machine."""
+    if isinstance(rows.schema[name].dataType, TimestampType):
+        return F.date_format(name, "yyyy-MM-dd HH:mm").alias(name)
+    return F.col(name)
 
 
 def _days(rows: DataFrame, *sums: Any) -> list[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gateway.usage.live import LiveUsage
@@ -107,3 +109,20 @@ def test_a_log_that_has_most_of_the_rows_is_added_up_where_it_is_read(session: S
         plan = made._jdf.queryExecution().executedPlan().toString().splitlines()  # type: ignore[operator]
         moved = [number for number, line in enumerate(plan) if "Exchange" in line]
         assert len(moved) == 1 and "partial_" in plan[moved[0] + 1], "\n".join(plan)
+
+
+def test_hours_of_a_report_are_utc_wherever_it_is_made(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Summer began in Berlin at one o'clock UTC: of that night an hour is not there by its clocks."""
+    row = "'a' tenant, 'q' queue, 'held' measure, 9L value, 1d median, 8d score, 4L weeks"
+    hours = session.sql(f"select timestamp'2026-03-29T01:00:00Z' hour, {row}")
+    hours.write.parquet(str(tmp_path / "tables" / "anomalies"))
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        ran(session, report, tmp_path / "tables", tmp_path / "page.html")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "2026-03-29 01:00" in (tmp_path / "page.html").read_text()
