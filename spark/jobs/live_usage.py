@@ -37,10 +37,13 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
     """Rows that were read, and how often the table was added to."""
     if not options.source.is_dir():
         raise BadFolder(f"--from {options.source}: there is no such folder")
+    if options.to.resolve().is_relative_to(options.source.resolve()):
+        raise BadFolder(f"--to {options.to}: Spark would read it as usage; name a folder outside of --from")
     page = LivePage(session, options.to / PLACE)
     page.begin()
     table = (
         live(_lines(session, options), options.late)
+        .repartition("day", "tenant")  # a tenant's rows are one file, not one of each task
         .writeStream.format("parquet")
         .outputMode("append")
         .partitionBy("day", "tenant")

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import httpx2
 import msgspec
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gateway.limits import USAGE_LIVE_STALE_MS
 from gateway.usage.live import Live, LiveUsage
 from spark.jobs import live_usage
 from spark.jobs.live_page import FOLDERS_KEPT, LivePage
+from spark.jobs.reading import BadFolder
 from spark.transforms.live import SHOWN_MINUTES, SHOWN_QUEUES_MAX, SUMS, of_tenants, page_of
 from tests.support.server import PushqServer
 from tests.support.spark import BEGIN, file, minute, ran, stamp
@@ -121,6 +123,24 @@ def test_rows_of_a_clock_that_is_ahead_hold_up_no_others(session: SparkSession, 
     found = session.read.parquet(str(live / "live_usage")).selectExpr("date_format(minute, 'HH:mm')").collect()
     assert sorted(row[0] for row in found) == sorted(f"{told[n]:%H:%M}" for n in (0, 2))
     assert [one for one, _ in by_minute(shown(live))] == [f"{told[n]:%Y-%m-%dT%H:%M}:00.000Z" for n in (0, 2, 3)]
+
+
+def test_a_minute_of_a_tenant_is_one_file_of_the_table(session: SparkSession, tmp_path: Path) -> None:
+    """However many tasks have added it up: there are as many minutes as that, and who reads opens each file."""
+    source, live = tmp_path / "files", tmp_path / "live"
+    operations = ("publish", "ack", "receive", "peek", "queues.get", "redrive")
+    for number, at in enumerate((0, 30)):
+        file(source, "minutes", number, [minute(at, one, tenant) for one in operations for tenant in "ab"])
+    ran(session, live_usage, source, live, "--once")
+    assert session.read.parquet(str(live / "live_usage")).count() == 2 * len(operations)
+    assert len([*(live / "live_usage").rglob("*.parquet")]) == 2
+
+
+def test_a_table_that_would_lie_among_the_files_is_refused(session: SparkSession, tmp_path: Path) -> None:
+    """Spark looks for files in all that is below, and a second start would find the page there."""
+    file(tmp_path / "files", "minutes", 1, [minute(0)])
+    with pytest.raises(BadFolder, match="name a folder outside of --from"):
+        ran(session, live_usage, tmp_path / "files", tmp_path / "files" / "live", "--once")
 
 
 def usage_page(server: PushqServer) -> str:
