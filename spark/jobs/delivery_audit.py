@@ -55,7 +55,7 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
     look = days.look_at(new, screens=has_screened or is_much(new) if wanted is None else wanted)
     done["rows"], done["quarantined"] = look.counted()
     if look.rows is not None and done["quarantined"]:
-        set_aside(look.rows.bad(), options.to)
+        set_aside(look.rows.bad(), options.to, Tables(session, options.to).files())
     if look.days or opens_all:
         days.bring_up_to_date(look, opens_all=opens_all)
     else:

@@ -22,6 +22,8 @@ from spark.transforms.quality import CORRUPT, schema_of
 
 FILES_PER_BATCH: Final = 1_000
 PAUSE: Final = "10 seconds"
+TABLE: Final = "live_usage"
+_CHECKPOINT: Final = "_checkpoint"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,6 +41,10 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
         raise BadFolder(f"--from {options.source}: there is no such folder")
     if options.to.resolve().is_relative_to(options.source.resolve()):
         raise BadFolder(f"--to {options.to}: Spark would read it as usage; name a folder outside of --from")
+    if (options.to / TABLE / "_spark_metadata").exists() and not (options.to / _CHECKPOINT).exists():
+        # Spark would count its batches anew, and leave out those with numbers that the table has.
+        detail = f"the checkpoint of its table is gone; remove {TABLE}, or name another folder, and all is read anew"
+        raise BadFolder(f"--to {options.to}: {detail}")
     page = LivePage(session, options.to / PLACE)
     page.begin()
     table = (
@@ -47,8 +53,8 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
         .writeStream.format("parquet")
         .outputMode("append")
         .partitionBy("day", "tenant")
-        .option("checkpointLocation", str(options.to / "_checkpoint"))
-        .option("path", str(options.to / "live_usage"))
+        .option("checkpointLocation", str(options.to / _CHECKPOINT))
+        .option("path", str(options.to / TABLE))
     )
     pages = (
         live(of_tenants(_lines(session, options)), options.late)

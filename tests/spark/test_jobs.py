@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from gateway.usage.schema import LedgerRow
-from spark.jobs import usage_rollup
+from spark.jobs import delivery_audit, usage_rollup
 from tests.support.spark import file, minute, ran, stamp
 
 
@@ -115,6 +115,18 @@ def test_bad_rows_are_counted_and_kept_with_their_reason(session: SparkSession, 
     ]
     assert {row[1:] for row in found} == {("minutes", path.name)}
     assert table(session, to, "usage_hours", "messages") == [(9,)]
+
+
+def test_what_a_rollup_set_aside_stays_when_an_audit_that_reads_less_of_a_row_looks_at_the_file(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    source, to = tmp_path / "files", tmp_path / "tables"
+    rows = history(logs=1, ranges=3)
+    odd = [msgspec.structs.replace(rows[0], bytes=-5), msgspec.structs.replace(rows[1], count=-1)]
+    file(source, "ledger", 1, [*rows, *odd])
+    assert ran(session, usage_rollup, source, to)["quarantined"] == 2
+    assert ran(session, delivery_audit, source, to)["quarantined"] == 1
+    assert table(session, to, "quarantine", "reason") == [("bytes is negative",), ("count is negative",)]
 
 
 def test_lines_that_are_no_row_are_counted_and_kept_or_neither(session: SparkSession, tmp_path: Path) -> None:

@@ -143,6 +143,15 @@ def test_a_table_that_would_lie_among_the_files_is_refused(session: SparkSession
         ran(session, live_usage, tmp_path / "files", tmp_path / "files" / "live", "--once")
 
 
+def test_a_table_whose_checkpoint_is_gone_is_refused(session: SparkSession, tmp_path: Path) -> None:
+    """Spark would take its first batches for those that the table has, and leave them out."""
+    source, live = tmp_path / "files", tmp_path / "live"
+    file(source, "minutes", 1, [minute(0)])
+    (live / "live_usage" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(BadFolder, match="the checkpoint of its table is gone"):
+        ran(session, live_usage, source, live, "--once")
+
+
 def usage_page(server: PushqServer) -> str:
     with httpx2.Client(base_url=server.url, headers={"Origin": server.url}, trust_env=False) as client:
         assert client.post("/console/login", data={"credential": server.key}).status_code == 303
