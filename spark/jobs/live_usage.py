@@ -7,11 +7,16 @@ the page that gateways show: a minute is there as soon as there is a row of it, 
 
 from __future__ import annotations
 
+import signal
+import threading
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.jobs.arguments import duration
 from spark.jobs.live_page import PLACE, LivePage
@@ -64,12 +69,39 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
     )
     how: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": PAUSE}
     queries = [writer.trigger(**how).start() for writer in (table, pages)]
-    try:
-        seen = awaited(queries[0], queries[1:], page.is_alive)
-    finally:
-        for query in queries:
-            query.stop()
+    with _asked_to_stop() as stopping:
+
+        def looked() -> None:
+            page.is_alive()
+            if stopping.is_set():
+                _stop(queries)
+
+        try:
+            seen = awaited(queries[0], queries[1:], looked)
+        finally:
+            _stop(queries)
     return {"rows": seen.rows, "batches": seen.steps}
+
+
+def _stop(queries: Iterable[StreamingQuery]) -> None:
+    for query in queries:
+        query.stop()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Ctrl-C, and who ends a process, end the queries between two calls to Java: in the middle of one it would be a
+    traceback of thousands of lines."""
+    stopping = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+    before = {one: signal.signal(one, lambda *_: stopping.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
 def _lines(session: SparkSession, options: Namespace) -> DataFrame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from spark.jobs import live_usage
 from spark.jobs.live_page import FOLDERS_KEPT, LivePage
 from spark.jobs.reading import BadFolder
 from spark.transforms.live import SHOWN_MINUTES, SHOWN_QUEUES_MAX, SUMS, of_tenants, page_of
+from tests.support.patience import PATIENCE_S, until
 from tests.support.server import PushqServer
 from tests.support.spark import BEGIN, file, minute, ran, stamp
 
@@ -150,6 +153,34 @@ def test_a_table_whose_checkpoint_is_gone_is_refused(session: SparkSession, tmp_
     (live / "live_usage" / "_spark_metadata").mkdir(parents=True)
     with pytest.raises(BadFolder, match="the checkpoint of its table is gone"):
         ran(session, live_usage, source, live, "--once")
+
+
+def test_who_is_asked_to_stop_says_what_was_done_and_goes_on_with_it_later(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    source, live = tmp_path / "files", tmp_path / "live"
+    file(source, "minutes", 1, [minute(0)])
+
+    def ask() -> None:
+        until(
+            lambda: '"page-' in (live / "console" / "now.json").read_text(),
+            "the page is not there",
+            within_s=PATIENCE_S,
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    (live / "console").mkdir(parents=True)
+    (live / "console" / "now.json").write_text('{"version": 1, "folder": null, "last_minute": null}')
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever runs these tests lives on
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert ran(session, live_usage, source, live).keys() == {"rows", "batches"}
+    finally:
+        asking.join()
+        assert signal.signal(signal.SIGTERM, handler) is signal.SIG_IGN
+    ran(session, live_usage, source, live, "--once")
+    assert by_minute(shown(live)) == [(stamp(0), 3)]
 
 
 def usage_page(server: PushqServer) -> str:
