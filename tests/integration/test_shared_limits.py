@@ -57,7 +57,9 @@ def processes(url: str, *, quota: int, seconds: float, how: str, count: int = 3)
     command = [sys.executable, "-m", "tests.support.limited_process", url, str(quota), str(seconds), how]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     said = [each.communicate(timeout=60)[0].splitlines() for each in running]  # what was logged, and one number
-    return [int(next(line for line in reversed(lines) if line.isdigit())) for lines in said]
+    found = [[line for line in lines if line.isdigit()] for lines in said]
+    assert all(found), [(each.returncode, lines[-20:]) for each, lines in zip(running, said, strict=True)]
+    return [int(numbers[-1]) for numbers in found]
 
 
 @pytest.mark.parametrize("how", ["http", "frames"])

@@ -305,6 +305,7 @@ class NettedCluster:
             "PUSHQ_CLUSTER__ETCD_TLS_CA": authority,
             "PUSHQ_CLUSTER__MODEL": self.model,
             f"PUSHQ_CLUSTER__{'LANES' if self.model == 'independent_hosts' else 'SHARDS'}": str(self.shards),
+            "PUSHQ_CLUSTER__ASYNC_SHARDS": "0",
             "PUSHQ_CLUSTER__REPLICATION": self.mode,
         }
         backend = Backend(name, host, address, data, env)
