@@ -54,7 +54,7 @@ def test_a_plan_has_growth_peaks_costs_and_partitions_and_the_gateway_finds_it_g
     gateway.http.put("/v1/queues/busy", json={"kind": "stream", "partitions": 2}).raise_for_status()
     checked = cli("cluster", "apply-plan", "--dry-run", str(tmp_path / "out" / "plan.json"), *CLUSTERS, "--json").json()
     assert [(one["queue"], one["what"], one["to"], one["is_checked"]) for one in checked["items"]] == [
-        ("busy", "5 partitions", ["eu", "us"], True)
+        ("busy", "split, 5 partitions", ["eu", "us"], True)
     ]
     busy, skew = session.read.parquet(str(tmp_path / "out" / "capacity")).orderBy("queue").collect()
     assert (busy["published_per_day"], busy["skew"]) == (12_900, 1.0)
