@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from backend_store.metadata.queue_rows import QueueRows
 from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
@@ -17,6 +17,19 @@ from backend_store.wire.store_frames import Copies
 
 HERE: Final = Whereabouts("", 0)
 """The shard that has the definitions."""
+
+
+class ClusterSize(NamedTuple):
+    """A cluster where a queue is to lie, with so many shards or lanes; "": the home cluster, whose own are known."""
+
+    cluster: str
+    shards: int = 1
+    lanes: int = 0
+    among: tuple[int, ...] = ()
+    """It is to lie in one of these; (): in any."""
+
+
+HOME: Final = ClusterSize("")
 
 
 class Elsewhere:
@@ -48,23 +61,20 @@ class Elsewhere:
         self,
         name: str,
         linked: Iterable[QueueDefinition | None],
+        size: ClusterSize = HOME,
         *,
         here: int,
-        cluster: str = "",
-        shards: int = 1,
-        lanes: int = 0,
-        among: Sequence[int] = (),
         is_asked: bool = False,
         single_lane: bool = False,
         turn: int = 0,
     ) -> Whereabouts:
-        """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards` or `lanes`:
-        as the gateway chose; for the home cluster they are known. `among`: in one of these, or any; beside those that
-        it names it lies wherever they do, unless `is_asked`. `single_lane`: see `QueueDefinition`; those take the home
+        """Where a new queue's messages shall lie, in the cluster that the gateway chose; `here` so many do already.
+        Beside those that it names it lies wherever they do, also where that is not among the shards of `size`, unless
+        `is_asked`. `single_lane`: see `QueueDefinition`; those take the home
         cluster's lanes by `turn`. Raises `Conflict` where those that it names lie apart, or in none of the shards that
         are asked for, and `Unavailable` where they lie in another cluster than the gateway chose, which had not heard
         of them."""
-        lanes = lanes if cluster else self.lanes
+        cluster, shards, lanes, among = size if size.cluster else HOME._replace(lanes=self.lanes, among=size.among)
         if found := [one for one in linked if one is not None]:
             if lanes:
                 _check_lanes(name, found, single_lane=single_lane)
@@ -77,12 +87,12 @@ class Elsewhere:
                 raise Conflict(f"{detail}; leave `replication` out, or make both anew with it")
             return found[0].place
         if lanes and single_lane and not cluster:
-            among = among or range(lanes)
+            among = among or tuple(range(lanes))
             return Whereabouts(cluster, among[turn % len(among)])
         if not cluster:
             shards = self.shards
             if not lanes and not among:
-                among = self.usual()  # a gateway of an earlier version knows nothing of modes
+                among = tuple(self.usual())  # a gateway of an earlier version knows nothing of modes
         # The shard of the definitions has work enough: of those with as many queues it comes last.
         queues = {**self._queues, HERE: here}
         able = [Whereabouts(cluster, shard) for shard in among or range(max(1, shards))]

@@ -18,7 +18,7 @@ from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
-from backend_store.metadata.elsewhere import HERE, Elsewhere, check_linked, links_of
+from backend_store.metadata.elsewhere import HERE, HOME, ClusterSize, Elsewhere, check_linked, links_of
 from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.limits import MOVED_PER_TENANT_MAX
 from backend_store.metadata.moved import MovedQueue, MovedQueues
@@ -170,16 +170,13 @@ class Metadata:
         name: str,
         config: QueueConfig,
         now_ms: int,
+        size: ClusterSize = HOME,
         *,
-        cluster: str = "",
-        shards: int = 1,
-        lanes: int = 0,
-        among: Sequence[int] = (),
         is_asked: bool = False,
         single_lane: bool = False,
     ) -> tuple[QueueDefinition, bool]:
-        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
-        `shards`, `lanes`, `among`, `is_asked`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
+        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `size`,
+        `is_asked`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
         config = config.bare()
         async with self._turn:
             known = self.defined(tenant, name)
@@ -198,11 +195,8 @@ class Metadata:
             place = self.elsewhere.choose(
                 name,
                 linked,
+                size,
                 here=len(self.queues),
-                cluster=cluster,
-                shards=shards,
-                lanes=lanes,
-                among=among,
                 is_asked=is_asked,
                 single_lane=single_lane,
                 turn=self._next_uid,

@@ -18,6 +18,7 @@ import structlog
 
 from backend_store.core.host_lanes.single_lane import needs_single_lane
 from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
+from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.sharing import leaving_slots, open_places, why_waits
 from backend_store.model import (
     Conflict,
@@ -44,7 +45,6 @@ from backend_store.service.left_behind import Left
 from backend_store.service.relocating import (
     Arrive,
     BeginRelocation,
-    ClusterSize,
     FindEnd,
     FindLeft,
     ForgetPlace,

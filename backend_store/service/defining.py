@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from backend_store.client.embedded import EmbeddedStore, companion_view
 from backend_store.core.host_lanes.single_lane import check_has_lanes
-from backend_store.metadata.elsewhere import HERE
+from backend_store.metadata.elsewhere import HERE, ClusterSize
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.relocation import Spot, lies_in, places_of
 from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, QueueNotFound
@@ -35,6 +35,10 @@ class CreateQueue(OfTenant, frozen=True):
     """It is refused where it would lie beside another one that is in none of these."""
     single_lane: bool = False
     """It takes one lane alone, whatever its config says."""
+
+    @property
+    def size(self) -> ClusterSize:
+        return ClusterSize(self.cluster, self.shards, self.lanes, self.among)
 
 
 class UpdateQueue(OfTenant, frozen=True):
@@ -101,10 +105,7 @@ async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefini
         asked.name,
         asked.config,
         store.node.clock_ms(),
-        cluster=asked.cluster,
-        shards=asked.shards,
-        lanes=asked.lanes,
-        among=asked.among,
+        asked.size,
         is_asked=asked.is_asked,
         single_lane=asked.single_lane,
     )

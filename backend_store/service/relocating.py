@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.host_lanes.single_lane import check_has_lanes
 from backend_store.core.slots import unpacked
 from backend_store.metadata import relocation
+from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.embedded import ChangedMeanwhile, Metadata
 from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread, why_waits
 from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
@@ -37,15 +38,9 @@ class BeginRelocation(Asked, frozen=True):
     among: tuple[int, ...] = ()
     """It is to lie in one of these; (): in any."""
 
-
-class ClusterSize(NamedTuple):
-    """A cluster where a queue is to lie, with so many shards or lanes; "": the home cluster."""
-
-    cluster: str
-    shards: int = 1
-    lanes: int = 0
-    among: tuple[int, ...] = ()
-    """It is to lie in one of these; (): in any."""
+    @property
+    def size(self) -> ClusterSize:
+        return ClusterSize(self.cluster, self.shards, self.lanes, self.among)
 
 
 class SpreadQueue(Asked, frozen=True):
@@ -121,15 +116,14 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     _check_defines(store)
     known = _known(store, asked.tenant, asked.name)
     if known.beside or known.goal or _has_slots_to_settle(known):
-        size = ClusterSize(asked.cluster, asked.shards, asked.lanes, asked.among)
-        return await _spread(store, SpreadQueue(asked.tenant, asked.name, (size,)))
+        return await _spread(store, SpreadQueue(asked.tenant, asked.name, (asked.size,)))
     if known.moving_to is not None and known.moving_to.cluster == asked.cluster:
         return known
     if known.cluster == asked.cluster:
         if known.former:
             return known  # it is asked again, and has arrived meanwhile
         raise Conflict(f"queue {asked.name!r} lies there already")
-    to = _chosen(metadata, known, ClusterSize(asked.cluster, asked.shards, asked.lanes, asked.among))
+    to = _chosen(metadata, known, asked.size)
     relocation.check_movable(known, _others(store, known), to)
     check_numbers(known, is_alone=True)
     if (asked.lanes if asked.cluster else metadata.lane is not None) and not known.single_lane:
@@ -179,11 +173,8 @@ def _chosen(metadata: Metadata, known: QueueDefinition, size: ClusterSize) -> Wh
     return metadata.elsewhere.choose(
         known.name,
         (),
+        size,
         here=len(metadata.queues),
-        cluster=size.cluster,
-        shards=size.shards,
-        lanes=size.lanes,
-        among=size.among,
         single_lane=known.single_lane,
         turn=known.uid,
     )

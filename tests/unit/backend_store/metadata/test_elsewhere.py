@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backend_store.metadata.elsewhere import HERE, Elsewhere, usual_shards
+from backend_store.metadata.elsewhere import HERE, ClusterSize, Elsewhere, usual_shards
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, Unavailable, Whereabouts
 from backend_store.wire.store_frames import Copies
 
@@ -30,18 +30,18 @@ def test_a_definition_of_an_earlier_version_lies_in_the_home_cluster() -> None:
 def test_queues_are_counted_in_each_shard_of_each_cluster(elsewhere: Elsewhere) -> None:
     assert elsewhere.choose("new", [], here=5) == Whereabouts("", 1)
     assert elsewhere.choose("new", [], here=0) == HERE
-    assert elsewhere.choose("new", [], here=0, cluster="us", shards=3) == Whereabouts("us", 0)
+    assert elsewhere.choose("new", [], ClusterSize("us", 3), here=0) == Whereabouts("us", 0)
     elsewhere.put(queue("fffff", "us", 0))
-    assert elsewhere.choose("new", [], here=0, cluster="us", shards=3) == Whereabouts("us", 2)
+    assert elsewhere.choose("new", [], ClusterSize("us", 3), here=0) == Whereabouts("us", 2)
     elsewhere.remove(queue("bb", "eu", 0))
-    assert elsewhere.choose("new", [], here=0, cluster="eu", shards=2) == Whereabouts("eu", 0)
+    assert elsewhere.choose("new", [], ClusterSize("eu", 2), here=0) == Whereabouts("eu", 0)
 
 
 def test_without_a_word_on_its_copies_a_queue_lies_in_no_shard_of_another_mode(elsewhere: Elsewhere) -> None:
     copies = [Copies("sync", 3, 2), Copies("async", 3, 2)]
     elsewhere.usual = lambda: usual_shards(copies, "sync")
     assert elsewhere.choose("new", [], here=9) == HERE
-    assert elsewhere.choose("new", [], here=9, among=(1,)) == Whereabouts("", 1)
+    assert elsewhere.choose("new", [], ClusterSize("", among=(1,)), here=9) == Whereabouts("", 1)
     assert elsewhere.choose("new", [queue("a", "", 1)], here=9) == Whereabouts("", 1)
     copies.append(Copies("sync", 3, 2))
     assert elsewhere.choose("new", [], here=9) == Whereabouts("", 2)
@@ -67,12 +67,12 @@ def test_a_changed_queue_is_counted_once(elsewhere: Elsewhere) -> None:
     elsewhere.put(queue("bb", "eu", 0))
     elsewhere.remove(queue("bb", "eu", 0))
     elsewhere.put(queue("ccc", "eu", 1))
-    assert elsewhere.choose("new", [], here=0, cluster="eu", shards=2) == Whereabouts("eu", 0)
+    assert elsewhere.choose("new", [], ClusterSize("eu", 2), here=0) == Whereabouts("eu", 0)
 
 
 def test_a_queue_lies_beside_those_that_it_names(elsewhere: Elsewhere) -> None:
     named = queue("ccc", "eu", 1)
-    assert elsewhere.choose("new", [None, named], here=0, cluster="eu", shards=9) == named.place
+    assert elsewhere.choose("new", [None, named], ClusterSize("eu", 9), here=0) == named.place
 
 
 def test_a_gateway_that_had_not_heard_of_a_named_queue_tries_again(elsewhere: Elsewhere) -> None:

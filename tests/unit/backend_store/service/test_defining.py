@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from backend_store.client.embedded import EmbeddedStore, open_store
 from backend_store.metadata.data_keys import DataKey
-from backend_store.metadata.elsewhere import HERE
+from backend_store.metadata.elsewhere import HERE, ClusterSize
 from backend_store.model import Conflict, QueueConfig, QueueDefinition, Quotas
 from backend_store.service.defining import AdoptQueues, CreateQueue, DeleteQueue, DropQueues
 from backend_store.service.operations import perform
 from backend_store.service.relocating import (
     Arrive,
     BeginRelocation,
-    ClusterSize,
     ForgetPlace,
     NoteSettled,
     SpreadQueue,

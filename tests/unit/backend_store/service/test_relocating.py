@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.sharing import FLOOR_BITS, NUMBER_BITS, OPEN_BITS
 from backend_store.model import Conflict, QueueConfig, QueueDefinition
 from backend_store.service.defining import CreateQueue
 from backend_store.service.operations import perform
-from backend_store.service.relocating import Arrive, BeginRelocation, ClusterSize, GoOnSpreading, SpreadQueue
+from backend_store.service.relocating import Arrive, BeginRelocation, GoOnSpreading, SpreadQueue
 from tests.support.node_world import TENANT, NodeWorld
 from tests.support.split_queue import raised
 
