@@ -56,6 +56,10 @@ class Joint:
     def decide(self) -> None:
         """Called once at the start of a commit cycle, before anybody's decisions."""
         self._decide()
+        self.leave()
+
+    def leave(self) -> None:
+        """It is decided, or never will be: nothing waits for that any more."""
         for view, _ in self.acks:
             view.steps.remove(self)
         behind, self.behind = self.behind, []

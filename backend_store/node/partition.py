@@ -522,12 +522,15 @@ class Partition(LogReads):
     def close(self) -> None:
         """The queue is deleted: nothing more is written, and whoever waits is told."""
         self.closed = True
-        waiting = self.inbox.take_waiting()
+        steps = self.inbox.take_joint()
+        waiting = [*(step.reply for step in steps), *self.inbox.take_waiting()]
         waiting += self.groups.take_waiting() if self.groups is not None else []
         for view in self.views.values():
             waiting += view.take_waiting()
         for reply in waiting:
             self.tell(reply, self.deleted())
+        for step in steps:
+            step.leave()
         for view in self.views.values():
             view.core.purge(Offset(self.state.end))
 

@@ -68,6 +68,8 @@ class Settling:
         self._returns: list[Return] = []
         self.steps: list[Joint] = []
         """Those that settle something of it, and wait for a cycle."""
+        self._is_over = False
+        """Its queue or group is deleted: what a step asks of it still, no cycle answers."""
 
     @property
     def ready(self) -> int:
@@ -90,6 +92,9 @@ class Settling:
 
     def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
         """Token → the bits that these very receipts have settled before, once that is durable."""
+        if self._is_over:
+            reply({})
+            return
         self._settled.append((reply, self.core.won(grouped)))
         self.partition.request()
 
@@ -148,7 +153,7 @@ class Settling:
         returns, self._returns = self._returns, []
         settled, self._settled = self._settled, []
         strange, self._strange = self._strange, deque()
-        self.steps = []
+        self._is_over = True
         return [
             *(one.reply for one in settles),
             *(one.reply for one in strange),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.model import Conflict, InvalidRequest, NotFound
+from backend_store.core.receipts import by_token
+from backend_store.model import Conflict, InvalidRequest, NotFound, PushqError
+from backend_store.node.group import Mode
+from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import COUNTED_CHUNKS, GROUP_IDLE_MS, GROUPS_PER_STREAM_MAX
 from tests.support.streams import StreamWorld, all_receipts, seqs_of, stream
 from tests.support.world import VISIBILITY_MS, Consumer, receipts_by_seq
@@ -346,6 +349,25 @@ def test_a_deleted_group_is_gone_and_its_receipts_with_it(mode: str) -> None:
     assert world.groups.all() == [] and world.kept == [0, 1, 2, 3, 4, 5]
     with pytest.raises(NotFound, match="no group 'g'"):
         world.delete("g")
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["deleted", "sought"])
+def test_a_step_of_a_group_that_ends_before_its_commit_settles_nothing(mode: Mode, end: str) -> None:
+    """The commit cycle of all failed where it was decided, and nobody would have answered it."""
+    world = stream()
+    group = world.group(mode=mode)
+    receipt = receipts_by_seq(group.leased())[0]
+    if end == "deleted":
+        world.groups.delete("g", lambda _: None)
+    else:
+        world.groups.put("g", "earliest", None, lambda _: None)
+    assert world.committer.prepare()
+    answers: list[JointResult | PushqError] = []
+    world.partition.settle_and_publish(Joint([(group.view, by_token([receipt]))], [], answers.append))
+    world.settle_down()
+    assert answers == [JointResult({})]
+    assert world.stored(b"next").base == 6
 
 
 def test_a_group_of_the_same_name_is_another_one() -> None:

@@ -11,7 +11,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import by_token
 from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.shelves import VIEW_DEAD
+from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN
 from backend_store.model import (
     DedupeFull,
     Epoch,
@@ -32,7 +32,7 @@ from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state
 from backend_store.service.visitor import _free
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
-from tests.support.world import REPLICA, SECRET, World, partitions_of
+from tests.support.world import REPLICA, SECRET, Consumer, World, partitions_of
 
 OTHER = 8
 
@@ -334,6 +334,52 @@ def test_steps_that_wait_when_the_queue_is_deleted_are_told() -> None:
     answers = ask(world, given, draft("out"))
     world.partition.close()
     assert [type(one) for one in answers + ask(world, given)] == [QueueNotFound, QueueNotFound]
+
+
+def of_two(world: World) -> tuple[Partition, Lease, Lease, list[JointResult | PushqError]]:
+    """A step that waits for its commit and settles one of two messages that are held of each of two partitions: the
+    other partition, what is held of both, and the answers."""
+    other = beside(world).first
+    publish(world, draft("a"), draft("b"))
+    other.publish(blocks_of([draft("c"), draft("d")]).blocks, lambda _: None)
+    world.settle_down()
+    mine, theirs = took(world), other.view(VIEW_MAIN).take(64, Consumer(), 30_000)
+    world.settle_down()
+    assert mine is not None and theirs is not None
+    answers: list[JointResult | PushqError] = []
+    acks = [
+        (world.main, by_token(receipts(mine)[:1])),
+        (other.view(VIEW_MAIN), by_token(receipts(theirs)[:1])),
+    ]
+    world.partition.settle_and_publish(Joint(acks, [], answers.append))
+    return other, mine, theirs, answers
+
+
+def test_a_step_settles_nothing_where_a_partition_that_it_settles_of_goes_before_its_commit() -> None:
+    """That one forgot the step, and the commit cycle of all failed where it was decided."""
+    world = queue()
+    other, mine, _, answers = of_two(world)
+    other.close()
+    world.settle_down()
+    assert result(answers) == JointResult({})
+    world.main.give_back_lease(mine)
+    assert not mine.bits, "it waits for no step"
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_leases_that_a_step_settles_of_end_though_its_own_partition_goes(is_before: bool) -> None:
+    """They came behind a step that nobody decides, and what they held was never free again."""
+    world = queue()
+    other, _, theirs, answers = of_two(world)
+    view = other.view(VIEW_MAIN)
+    if is_before:
+        view.give_back_lease(theirs)
+        assert theirs.bits
+    world.partition.close()
+    if not is_before:
+        view.give_back_lease(theirs)
+    assert [type(one) for one in answers] == [QueueNotFound]
+    assert not theirs.bits
 
 
 # ------------------------------------------------------------------------------------------------------ full queues
