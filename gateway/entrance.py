@@ -196,8 +196,9 @@ class TlsGate(asyncio.Protocol):
         self._is_over = True
 
     def shutdown(self) -> None:
-        """The server stops: nobody has asked for anything here yet."""
-        self._transport.close()
+        """The server stops: nobody has asked for anything here yet. A close would wait for the handshake."""
+        self._is_over = True
+        self._transport.abort()
 
     async def _greet(self, handshake: Awaitable[Any]) -> None:
         try:
@@ -209,7 +210,8 @@ class TlsGate(asyncio.Protocol):
             if self._leaves is not None:
                 self._leaves()
         if self._is_over:
-            secured.close()
+            if secured is not None:  # of a connection that was cut before its handshake was done asyncio has none
+                secured.close()
             return
         inner = self._inner()
         secured.set_protocol(inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -162,3 +163,24 @@ async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypat
             assert b"HTTP/1.1" not in await answer(port, sent)
         assert (await answered(port, authority.context(), "127.0.0.1")).startswith(b"HTTP/1.1 200 ")
         await eventually(lambda: door.open == 0)
+
+
+@pytest.mark.parametrize("beginning", [b"", HELLO], ids=["nothing", "half a hello"])
+async def test_a_server_that_stops_waits_for_no_handshake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(listeners, "ANSWERS_SECONDS_MAX", 60)
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    door = Door(Intake(), connections_max=10)
+    async with asyncio.timeout(10):
+        async with listening(entrance(Authority(tmp_path / "ca")), door) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(beginning)
+            await eventually(lambda: door.open == 1)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await eventually(lambda: door.open == 0)
+    writer.close()
+    gc.collect()
+    assert faults == []
