@@ -47,10 +47,10 @@ class WorkSubscription:
 
     gateway = ""
     __slots__ = (
+        "_gaps",
         "auto",
         "credit",
         "feeder",
-        "gaps",
         "gaps_since",
         "in_doubt",
         "in_ring",
@@ -106,10 +106,9 @@ class WorkSubscription:
         """How many messages it holds no more, and how many of those were taken from it, as at the end of a lease."""
         self.lapsed = self.returned_before = 0
         """Of how many the lease ran out since it settled some, and how many it held no more then."""
-        self.gaps: list[Gap] = []
-        """What it was told to have missed since the client was heard; which time that was is `gaps_since`. Over SSE a
-        client is heard by what it has `settled`."""
+        self._gaps: dict[int | None, Gap] = {}
         self.gaps_since = -1
+        """When the client was heard before it was told of `gaps`. Over SSE it is heard by what it has `settled`."""
         self.unread: list[Lease] = []
         """What was sent and left since the client was heard; which time that was is `unread_since`."""
         self.unread_since = -1
@@ -185,8 +184,14 @@ class WorkSubscription:
         """Its client is told of these, and nothing was heard of it since `heard`."""
         if self.gaps_since != heard:
             self.gaps_since = heard
-            self.gaps = []
-        self.gaps += gaps
+            self._gaps = {}
+        for gap in gaps:
+            self._gaps[gap.partition] = self._gaps.get(gap.partition, gap).and_also(gap)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What it was told to have missed since the client was heard, of each partition from the first to the last."""
+        return [*self._gaps.values()]
 
     @property
     def settled(self) -> int:

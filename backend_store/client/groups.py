@@ -142,9 +142,7 @@ class GroupQueue(EmbeddedQueue):
 
     def put_back_gaps(self, gaps: Sequence[Gap]) -> None:
         for gap in gaps:
-            known = self._again.get(gap.partition, gap)
-            whole = Gap(min(known.first, gap.first), max(known.last, gap.last), gap.partition)
-            self._again[gap.partition] = whole
+            self._again[gap.partition] = self._again.get(gap.partition, gap).and_also(gap)
 
     def on_gap(self, tell: Callable[[], None]) -> None:
         self._tell = tell

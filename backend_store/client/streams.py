@@ -38,6 +38,10 @@ class Gap(NamedTuple):
     last: int
     partition: int | None = None
 
+    def and_also(self, other: Gap) -> Gap:
+        """Of the same partition: from the first of both to the last."""
+        return Gap(min(self.first, other.first), max(self.last, other.last), self.partition)
+
 
 class Start(NamedTuple):
     """Where a reader begins: the offset in each partition, and what it misses."""

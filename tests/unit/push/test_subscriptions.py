@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from backend_store.client import Gap
 from backend_store.core.receipts import by_token
 from backend_store.model import QueueNotFound
 from push.feeder import Feeder
@@ -406,3 +407,17 @@ def test_a_stream_of_events_that_held_nothing_leaves_nothing_behind(setup: Setup
         stream.sub = sub
         stream._closed()
     assert later == [holds] and setup.queue.consumers == 0
+
+
+def test_who_settles_nothing_and_misses_more_and_more_keeps_one_gap_a_partition(setup: Setup) -> None:
+    """A full stream drops something with each commit: there was a gap more each time, for as long as it stays."""
+    hub: Any = SimpleNamespace()
+    principal: Any = SimpleNamespace(tenant="t", id="k")
+    sub = setup.subscribe()
+    stream = EventStream(hub, principal, setup.queue)
+    stream.sub = sub
+    for seq in range(0, 100, 2):
+        stream.tell_gap(0, Gap(seq, seq + 1, seq % 4))
+    assert sub.gaps == [Gap(0, 97, 0), Gap(2, 99, 2)]
+    sub.missed([Gap(100, 101)], 1)
+    assert sub.gaps == [Gap(100, 101)], "it was heard since"
