@@ -49,6 +49,8 @@ class EventStream:
         self.sub: WorkSubscription | StreamSubscription | None = None
         self._buffer: list[bytes] = []
         self._size = 0
+        self._late_gaps: dict[int | None, Gap] = {}
+        """By partition, what there was no room to tell of."""
         self._wake = asyncio.Event()
         self._sending = False
         self._ending = False
@@ -71,9 +73,19 @@ class EventStream:
         """An SSE consumer learns it from its ack; there is no event for it in the protocol."""
 
     def tell_gap(self, number: int, gap: Gap) -> None:
+        sub = self.sub
+        if isinstance(sub, WorkSubscription) and self._size >= OUTBOX_BYTES_SOFT_MAX:
+            # A stream may drop something with each commit, and this client does not read.
+            self._late_gaps[gap.partition] = self._late_gaps.get(gap.partition, gap).and_also(gap)
+            return
         self.write(json_event("gap", {"type": "gap", **gap_fields(gap)}))
-        if isinstance(sub := self.sub, WorkSubscription):
+        if isinstance(sub, WorkSubscription):
             sub.missed([gap], max(sub.settled, sub.gaps_since))  # what was settled may turn out to be taken from it
+
+    def _tell_late_gaps(self) -> None:
+        late, self._late_gaps = self._late_gaps, {}
+        for gap in late.values():
+            self.tell_gap(0, gap)
 
     def tell_reset(self, number: int, cursor: str) -> None:
         self.write(json_event("reset", {"type": "reset", "cursor": cursor}))
@@ -101,6 +113,9 @@ class EventStream:
     async def _batches(self) -> AsyncIterator[bytes]:
         sub = self.sub
         while self._buffer or (isinstance(sub, WorkSubscription) and sub.may_send):
+            self._size = 0
+            if self._late_gaps:
+                self._tell_late_gaps()
             buffer, self._buffer = self._buffer, []
             self._size = 0
             leases = sub.take_pending() if isinstance(sub, WorkSubscription) else []
@@ -208,6 +223,7 @@ class EventStream:
         if isinstance(sub, WorkSubscription):
             if sub.settled <= sub.gaps_since:
                 self.queue.put_back_gaps(sub.gaps)
+            self.queue.put_back_gaps([*self._late_gaps.values()])
             sub.stop()
             if not sub.held():
                 return  # clients may come and go, and each would stay for so long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from push.feeder import Feeder
 from push.protocol import Unsubscribe
 from push.requests import unsubscribe
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
+from push.transports import sse
 from push.transports.sse import EventStream
 from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
 from throttling.admission import Level
@@ -421,3 +423,23 @@ def test_who_settles_nothing_and_misses_more_and_more_keeps_one_gap_a_partition(
     assert sub.gaps == [Gap(0, 97, 0), Gap(2, 99, 2)]
     sub.missed([Gap(100, 101)], 1)
     assert sub.gaps == [Gap(100, 101)], "it was heard since"
+
+
+def test_a_client_that_does_not_read_its_events_is_told_one_late_gap_for_many(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "OUTBOX_BYTES_SOFT_MAX", 1_000)
+    hub: Any = SimpleNamespace()
+    principal: Any = SimpleNamespace(tenant="t", id="k")
+    stream = EventStream(hub, principal, setup.queue)
+    stream.sub = setup.subscribe()
+    for seq in range(500):
+        stream.tell_gap(0, Gap(seq, seq))
+    assert stream.outbox_bytes < 1_100
+
+    async def said() -> bytes:
+        return b"".join([data async for data in stream._batches()])
+
+    gaps = [json.loads(line[6:]) for line in asyncio.run(said()).splitlines() if line.startswith(b"data: ")]
+    assert [gap["from"] for gap in gaps] == list(range(len(gaps))) and gaps[-1]["to"] == 499
+    assert stream.outbox_bytes == 0 and stream.sub.gaps == [Gap(0, 499)]
