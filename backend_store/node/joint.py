@@ -5,7 +5,7 @@ The queues may have different partitions of this node; what makes the step whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,10 +45,6 @@ class Joint:
     behind: list[Callable[[], None]] = field(default_factory=list)
     """Ends of leases that it settles some of, and that came after it."""
 
-    def names(self, view: Settling, tokens: Mapping[str, int]) -> bool:
-        """Whether some of its receipts are of these leases."""
-        return any(one is view and not grouped.keys().isdisjoint(tokens) for one, grouped in self.acks)
-
     def settles(self, view: Settling, lease: Lease) -> bool:
         """Whether it is asked to settle something that a lease still holds."""
         return any(one is view and grouped.get(lease.token, 0) & lease.bits for one, grouped in self.acks)
@@ -60,8 +56,8 @@ class Joint:
 
     def leave(self) -> None:
         """It is decided, or never will be: nothing waits for that any more."""
-        for view, _ in self.acks:
-            view.steps.remove(self)
+        for view, grouped in self.acks:
+            view.let_go(self, grouped)
         behind, self.behind = self.behind, []
         for end in behind:
             end()

@@ -404,8 +404,8 @@ class Partition(LogReads):
             joint.reply(self.deleted())
             return
         self.inbox.add_joint(joint)
-        for view, _ in joint.acks:
-            view.steps.append(joint)
+        for view, grouped in joint.acks:
+            view.await_step(joint, grouped)
         self.request()
 
     @property

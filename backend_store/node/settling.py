@@ -66,8 +66,8 @@ class Settling:
         self._settled: list[tuple[Callable[[Any], None], dict[str, int] | PushqError]] = []
         """Decided before this cycle: by a step that publishes too, or as leases were about to end."""
         self._returns: list[Return] = []
-        self.steps: list[Joint] = []
-        """Those that settle something of it, and wait for a cycle."""
+        self._steps: dict[str, list[Joint]] = {}
+        """By token, those that settle something of that lease, and wait for a cycle."""
         self._is_over = False
         """Its queue or group is deleted: what a step asks of it still, no cycle answers."""
 
@@ -178,18 +178,30 @@ class Settling:
         """Leases are about to end: what was said of them before counts. It is answered with the next commit."""
         if self._settles:
             self.decide_settles()
-        if self._returns and not self.steps:
+        if self._returns and not self._steps:
             self._settled += self._decide_returns()
         elif self._returns:
-            behind = [one for one in self._returns if any(step.names(self, one.grouped) for step in self.steps)]
+            behind = [one for one in self._returns if not self._steps.keys().isdisjoint(one.grouped)]
             self._returns = [one for one in self._returns if one not in behind]
             self._settled += self._decide_returns()
             self._returns = behind
 
+    def await_step(self, step: Joint, grouped: dict[str, int]) -> None:
+        """A step waits for a cycle that is to settle these, as token → bits."""
+        for token in grouped:
+            self._steps.setdefault(token, []).append(step)
+
+    def let_go(self, step: Joint, grouped: dict[str, int]) -> None:
+        """It waits no more."""
+        for token in grouped:
+            self._steps[token].remove(step)
+            if not self._steps[token]:
+                del self._steps[token]
+
     def comes_behind(self, lease: Lease, end: Callable[[], None]) -> bool:
         """Whether a step that settles some of a lease came first. It is decided at the start of a cycle, with all that
         it publishes, and not before: what is to `end` the lease is called then."""
-        for step in reversed(self.steps):
+        for step in reversed(self._steps.get(lease.token, ())):
             if step.settles(self, lease):
                 step.behind.append(end)
                 return True

@@ -30,6 +30,7 @@ from backend_store.node.joint import Joint, JointResult
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state
+from backend_store.node.settling import Settling
 from backend_store.service.visitor import _free
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
 from tests.support.world import REPLICA, SECRET, Consumer, World, partitions_of
@@ -141,6 +142,27 @@ def test_a_nack_behind_a_step_is_decided_behind_it_though_another_lease_ends() -
     assert sum(bits.bit_count() for bits in result(answers).settled.values()) == 1
     assert [len(one) for one in returned] == [1, 0], "the other one waits for nothing"
     assert settle(world, [second]) == [True]
+
+
+def test_the_end_of_a_lease_looks_at_steps_that_settle_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a disk stands still hundreds of steps may wait, and the leases of thousands of consumers end at once."""
+    looks: list[Lease] = []
+    settles = Joint.settles
+
+    def counted(step: Joint, view: Settling, lease: Lease) -> bool:
+        looks.append(lease)
+        return settles(step, view, lease)
+
+    monkeypatch.setattr(Joint, "settles", counted)
+    world = queue()
+    publish(world, *(draft(str(number)) for number in range(20)))
+    leases = [took(world, 1) for _ in range(20)]
+    world.settle_down()
+    answers = [ask(world, receipts(lease)) for lease in leases[:10]]
+    world.pass_time(30_000)
+    assert looks == leases[:10]
+    world.settle_down()
+    assert all(result(one).settled for one in answers)
 
 
 def test_a_lease_that_gets_more_time_while_a_step_waits_goes_on() -> None:
