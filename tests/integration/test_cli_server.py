@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -218,7 +218,7 @@ def is_listening(port: int) -> bool:
 
 @contextmanager
 def other_server(answer: bytes) -> Iterator[str]:
-    """Something that speaks HTTP and is no Pushq."""
+    """Something that speaks HTTP and is no Pushq. That a client goes, also amid an answer, is nothing to it."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -227,7 +227,7 @@ def other_server(answer: bytes) -> Iterator[str]:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(ConnectionError):
                 while connection.recv(65536):
                     connection.sendall(answer)
 
@@ -241,7 +241,8 @@ def other_server(answer: bytes) -> Iterator[str]:
 
 @contextmanager
 def collecting_proxy(port: int) -> Iterator[str]:
-    """Passes everything on, but event streams only every two seconds, as a proxy with buffers does."""
+    """Passes everything on, but event streams only every two seconds, as a proxy with buffers does. That one of the two
+    goes is nothing to it."""
     listening = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 
@@ -256,7 +257,7 @@ def collecting_proxy(port: int) -> Iterator[str]:
     def carry(client: socket.socket) -> None:
         is_slow = False
         held, flush_at = b"", 0.0
-        with client, socket.create_connection(("127.0.0.1", port)) as server:
+        with suppress(ConnectionError), client, socket.create_connection(("127.0.0.1", port)) as server:
             while not over.is_set():
                 readable = select.select([client, server], [], [], 0.05)[0]
                 if client in readable:
