@@ -32,6 +32,7 @@ log = structlog.get_logger("pushq.encryption")
 
 T = TypeVar("T")
 DAY_MS: Final = 24 * 3600 * 1000
+_SPARE: Final = 64
 
 
 class OtherSecrets(Protocol):
@@ -61,7 +62,7 @@ class Vault:
         self._seals: dict[int, QueueSeal] = {}
         self._wanted: dict[int, QueueSeal] = {}
         self._ages: list[tuple[int, int]] = []
-        """Heap of when keys were made, and the uids of their queues."""
+        """Heap of when keys were made, and the uids of their queues; those of queues that are gone are passed by."""
         self._looked_at_ms = 0
         self._worn: set[int] = set()
         """Uids of queues whose key is too old, and that need no other one: they were encrypted once."""
@@ -117,9 +118,16 @@ class Vault:
         is_kept = self._seals.get(seal.definition.uid) is seal  # it may have been shredded while its key was made
         self.keys += is_kept and cipher.key_id not in seal.ciphers
         seal.add(cipher)
-        heapq.heappush(self._ages, (cipher.created_at_ms, seal.definition.uid))
+        self._note_age(cipher.created_at_ms, seal.definition.uid)
         if cipher.created_at_ms > self._clock_ms() + DAY_MS:
             self._worn.add(seal.definition.uid)
+
+    def _note_age(self, created_at_ms: int, uid: int) -> None:
+        heapq.heappush(self._ages, (created_at_ms, uid))
+        if len(self._ages) > 2 * self.keys + _SPARE:  # most are of queues that are gone
+            newest = ((uid, seal.current) for uid, seal in self._seals.items())
+            self._ages = [(cipher.created_at_ms, uid) for uid, cipher in newest if cipher is not None]
+            heapq.heapify(self._ages)
 
     def _newest(self, definition: QueueDefinition) -> QueueDefinition:
         known = self.rows.queues.get((definition.tenant, definition.name))

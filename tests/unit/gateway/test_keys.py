@@ -366,6 +366,17 @@ async def test_a_key_that_was_made_by_a_clock_years_ahead_is_replaced() -> None:
         await sealed.store.close()
 
 
+async def test_queues_that_come_and_go_leave_nothing_of_their_keys_until_those_would_have_been_old() -> None:
+    sealed = await opened_sealed()
+    kept = await made(sealed.store, "kept")
+    for number in range(400):
+        queue = await made(sealed.store, f"q{number}")
+        sealed.vault.shredded(queue.definition.uid)
+    assert sealed.vault.keys == 1
+    assert len(sealed.vault._ages) < 100 and kept.definition.uid in {uid for _, uid in sealed.vault._ages}
+    await sealed.store.close()
+
+
 async def test_a_start_counts_as_many_blocks_as_a_key_may_have_sealed_before() -> None:
     sealed = await opened_sealed()
     await made(sealed.store, "q")
