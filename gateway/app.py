@@ -185,6 +185,8 @@ def create_app(
         memory_bytes_max=memory,
         clock_ms=clock_ms,
     )
+    numbers = QueueNumbers(store)
+    sampler.after.append(numbers.hear)
     gateway = Gateway(
         settings,
         store,
@@ -200,7 +202,7 @@ def create_app(
         sampler,
         watches,
         Begun(keyring),
-        QueueNumbers(store),
+        numbers,
         encryption,
         cluster,
         LiveUsage(Path(settings.usage.live_dir)) if settings.usage.live_dir else None,

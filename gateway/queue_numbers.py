@@ -139,6 +139,11 @@ class QueueNumbers:
         self._due: set[int] = set()
         """Those that something happened to since they were looked at."""
 
+    async def hear(self, _now_ms: int) -> None:
+        """Takes what happened since the last scrape, for there may be no other one."""
+        if self._toucher.is_listening and not self._turn.locked():
+            self._take(self._toucher.take())
+
     async def collect(self) -> Collected:
         """Raises `PushqError` where a backend is away; what was found until then stays known."""
         async with self._turn:

@@ -26,7 +26,7 @@ class StoredQuotas:
         self.looked_at = 0
         """Queues that were looked at, all in all."""
         self._store = store
-        self._toucher: Toucher | None = None
+        self._toucher = Toucher(store)
         self._queues: dict[int, tuple[str, str, int]] = {}
         """By uid, of tenants with a quota: tenant, name, and what it held when it was looked at."""
         self._uids: dict[tuple[str, str], int] = {}
@@ -45,7 +45,7 @@ class StoredQuotas:
         """One round."""
         tenants = self._store.tenants()
         quotas = {one.name: quota for one in tenants if (quota := one.quotas.stored_bytes) is not None}
-        held = await self._look_at(quotas.keys()) if quotas else {}
+        held = await self._look_at(quotas.keys()) if quotas else self._rest()
         over = {
             name: f"tenant {name!r} holds {held[name]} bytes and its quota is {quota}; consume, or purge a queue"
             for name, quota in quotas.items()
@@ -58,9 +58,15 @@ class StoredQuotas:
         self.full.clear()
         self.full.update(over)
 
+    def _rest(self) -> dict[str, int]:
+        """Nobody has a quota."""
+        if self._toucher.is_listening:
+            self._toucher.take()
+            self._meet_all(set())
+        return self._held
+
     async def _look_at(self, tenants: Set[str]) -> dict[str, int]:
         """Bytes of each tenant's queues. Of a million queues a few are looked at in a turn of the loop."""
-        self._toucher = self._toucher or Toucher(self._store)
         await self._toucher.refresh()
         touches = self._toucher.take()
         if touches is None or tenants != self._held.keys():

@@ -157,6 +157,11 @@ class Toucher:
         self._take: Callable[[], set[int]] | None = None
         self._defined = 0
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether somebody has looked: from then on what happens gathers until it is taken, deleted queues too."""
+        return self._take is not None
+
     async def refresh(self) -> None:
         """Returns when what happens until now is known, or nobody tells it soon."""
         if not isinstance(self._store, EmbeddedStore):

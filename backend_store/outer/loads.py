@@ -86,6 +86,9 @@ class Loads:
         """Takes over what happened to the queues that lie in these clusters."""
         self._did, self._new = {}, set()
         if not counted:
+            if self._toucher.is_listening:
+                self._toucher.take()
+            self._counted = counted
             return
         touches, before = self._toucher.take(), self._done
         if touches is None or counted != self._counted:

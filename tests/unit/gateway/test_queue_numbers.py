@@ -14,10 +14,13 @@ from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.metadata.queue_rows import QueueRows
 from backend_store.model import COMPANION, QueueConfig
 from gateway import queue_numbers
+from gateway.app import create_app
 from gateway.queue_numbers import OTHER, Collected, QueueNumbers
+from gateway.settings import Settings
 from tests.support.far_queues import FarQueues
 from tests.support.stores import asked, died, drained, made, opened, published
 from tests.support.world import Consumer
+from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +53,26 @@ async def test_one_tenants_names_push_out_no_others(store: Store, few: int) -> N
     collected = await QueueNumbers(store).collect()
     assert collected.stats.keys() == {("aaa", "q0"), ("aaa", "q1"), ("zzz", "a"), ("aaa", OTHER), ("zzz", OTHER)}
     assert collected.stats["aaa", OTHER].ready == 2
+
+
+async def test_after_one_scrape_without_another_what_happens_is_not_gathered(
+    store: Store, clock: Clock, few: int
+) -> None:
+    """Deleted queues would be held in memory until the next one, which may never come."""
+    gateway = create_app(store, Settings(), clock_ms=clock).gateway
+    await queues(store, "default", "a", "b", "c", "d", "e")
+    await gateway.numbers.collect()
+    gathered = store.node.touched._ears[-1]
+    await published(store.queue("default", "d"), MESSAGE)
+    await store.delete_queue("default", "d")
+    await published(store.queue("default", "e"), MESSAGE)
+    assert gathered
+    await gateway.sampler.look()
+    assert not gathered
+    collected = await gateway.numbers.collect()
+    assert collected.stats.keys() == {("default", name) for name in ("a", "b", "c", OTHER)}
+    assert collected.stats["default", OTHER].ready == 1
+    await gateway.hub.close()
 
 
 async def test_a_scrape_looks_at_what_it_names_and_at_what_something_happened_to(

@@ -82,6 +82,21 @@ async def test_only_queues_that_something_happened_to_are_added_up_again(store: 
     assert stored.full == {}
 
 
+async def test_while_nobody_has_a_quota_what_happens_is_not_gathered(store: Store, clock: Clock) -> None:
+    """Deleted queues would be held in memory as long."""
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=1_000))
+    stored = StoredQuotas(store)
+    await stored.look()
+    await store.metadata.put_tenant("acme", 1, Quotas())
+    queue, _ = await store.create_queue("acme", "q", QueueConfig())
+    await published(queue, MESSAGE)
+    await stored.look()
+    assert not any(store.node.touched._ears)
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=1_000))
+    await stored.look()
+    assert set(stored.full) == {"acme"}
+
+
 async def test_the_desk_takes_no_publish_of_a_full_tenant_and_all_else(store: Store, clock: Clock) -> None:
     keyring, stored = Keyring(store, clock), StoredQuotas(store)
     desk = GatewayDesk(store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, full=stored.full)

@@ -312,7 +312,30 @@ async def test_where_no_cluster_is_hot_and_no_queue_shared_none_is_looked_at(
     await eventually(lambda: (TENANT, "a") in store.metadata.queues, "it is known")
     monkeypatch.setattr(store, "all_definitions", None)
     cool = {name: Cluster(Report(name, 0, 1, 0.5)) for name in ("main", "us")}
+    heard = len(store._pulses._touched._ears)
     assert Loads(store).of(cool, 0) == Loads(store).of(cool, RELIEF_MS) == ([], [])
+    assert len(store._pulses._touched._ears) == heard
+
+
+async def test_while_no_cluster_is_hot_what_happens_is_not_gathered_and_counts_when_one_is(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened to deleted queues would be held in memory as long."""
+    await world.manager("one", Rules())
+    store = world.stores[0]
+    monkeypatch.setattr("backend_store.remote.pulses.PULSES_FRESH_SECONDS", 0)
+    await world.backends[0].create_queue(TENANT, "a", QueueConfig())
+    await eventually(lambda: _published(store) == [0], "it is counted")
+    cool = {"main": Cluster(Report("main", 0, 1, 0.5))}
+    hot = {"main": Cluster(Report("main", 0, 1, 0.9), is_hot=True)}
+    loads = Loads(store)
+    assert loads.of(hot, 0).loads == []
+    gathered = store._pulses._touched._ears[-1]
+    await _publish(store, "a")
+    await eventually(lambda: _published(store) == [1], "it is counted")
+    assert gathered
+    assert loads.of(cool, RELIEF_MS).loads == [] and not gathered
+    assert [load.queue for load in loads.of(hot, 2 * RELIEF_MS).loads] == ["a"]
 
 
 async def test_of_hot_clusters_only_queues_that_something_happened_to_are_looked_at(
