@@ -131,6 +131,7 @@ class Book:
             self._happened.setdefault(tenant, Happened()).version = self._versions
         else:
             self._happened.pop(tenant, None)
+            self.redelivered.pop(tenant, None)
 
     def queues_of(self, tenant: str) -> list[Watched]:
         """One tenant's, by name."""

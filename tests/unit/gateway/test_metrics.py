@@ -154,4 +154,7 @@ async def test_redeliveries_of_queues_without_a_series_of_their_own_are_added_up
     await store.delete_queue("default", "a")
     await store.create_queue("default", "a", config)
     assert await redelivered() == {("default", "a"): 0, ("default", "other"): 100, ("zzz", "a"): 97}
+    await store.delete_queue("zzz", "a")
+    assert await redelivered() == {("default", "a"): 0, ("default", "c"): 100}
+    assert "zzz" not in sampler.book.redelivered, "it may be deleted"
     await app.gateway.hub.close()
