@@ -33,8 +33,6 @@ FIXES: dict[TransportName, str] = {
     "poll": "let requests wait: the proxy's time-out must be longer than 60 s",
 }
 ADDRESS_FIX = "is this the server's address?"
-NOT_PUSHQ = "not-pushq"
-"""The client's code for an answer that is no Pushq's."""
 BUSY_FIX = "nothing on the way is at fault: wait as long as it asks, or see `pushq top` for what the server is short of"
 """Where the server itself refused, or took its time."""
 NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
@@ -75,6 +73,8 @@ async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], fix: str) -> Finding:
     """A check's finding, or the failure that it ended with."""
+    from push.client.errors import NOT_PUSHQ
+
     try:
         return await check()
     except Exception as error:
