@@ -183,10 +183,14 @@ class Vault:
         now_ms = self._clock_ms()
         self._want_worn(now_ms)
         wanted = list(self._wanted.values())
-        worn = [seal for seal in wanted if not _is_fresh(seal, 0) or self._is_old(seal.current, now_ms)]
+        worn: list[QueueSeal] = []
+        good: list[QueueSeal] = []
+        for seal in wanted:
+            is_worn = not _is_fresh(seal, 0) or self._is_old(seal.current, now_ms)
+            (worn if is_worn else good).append(seal)
         await self.new_keys(worn)
         async with self._making:
-            await self._reserve(seal for seal in wanted if seal not in worn)
+            await self._reserve(good)
         for seal in wanted:
             self._wanted.pop(seal.definition.uid, None)
 

@@ -13,6 +13,7 @@ from backend_store.client import KIND_JSON, Draft, PeekFilter, blocks_of, open_g
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.model import Block, Published, PushqError, QueueConfig, Unavailable
 from backend_store.storage.engine import Batch, Table
+from gateway.encrypt import QueueSeal
 from gateway.keys import DAY_MS, Vault
 from gateway.limits import DATA_KEY_BLOCKS_MAX, DATA_KEY_BLOCKS_RESERVED
 from gateway.masters import MasterError
@@ -364,6 +365,21 @@ async def test_a_key_that_was_made_by_a_clock_years_ahead_is_replaced() -> None:
         await eventually(lambda: len(seal.ciphers) == 2)
         assert abs(seal.current.created_at_ms - sealed.vault._clock_ms()) < DAY_MS
         await sealed.store.close()
+
+
+async def test_what_many_queues_want_at_once_takes_a_step_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were made in one day each was looked for among all others: of 100,000 that held the loop up."""
+    sealed = await opened_sealed()
+    for number in range(30):
+        seal = sealed.vault.of((await made(sealed.store, f"q{number}")).definition)
+        assert seal.current is not None
+        seal.current.created_at_ms -= 31 * DAY_MS
+        sealed.vault._want(seal)
+    compared: list[object] = []
+    monkeypatch.setattr(QueueSeal, "__eq__", lambda seal, other: bool(compared.append(other)) or seal is other)
+    await sealed.vault._make_wanted()
+    assert sealed.vault.keys == 60 and len(compared) <= 30
+    await sealed.store.close()
 
 
 async def test_queues_that_come_and_go_leave_nothing_of_their_keys_until_those_would_have_been_old() -> None:
