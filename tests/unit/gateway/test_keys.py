@@ -385,7 +385,7 @@ async def test_what_many_queues_want_at_once_takes_a_step_for_each(monkeypatch: 
 async def test_queues_that_come_and_go_leave_nothing_of_their_keys_until_those_would_have_been_old() -> None:
     sealed = await opened_sealed()
     kept = await made(sealed.store, "kept")
-    for number in range(400):
+    for number in range(200):
         queue = await made(sealed.store, f"q{number}")
         sealed.vault.shredded(queue.definition.uid)
     assert sealed.vault.keys == 1
