@@ -1,1 +1,1 @@
-"""The node's shell around the partition core: group commit, recovery, time, disk space."""
+"""The store's shell: group commit, recovery, timers and disk space around the cores that decide for each partition."""

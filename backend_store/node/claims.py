@@ -1,9 +1,9 @@
-"""Decides claims: whether an idempotency key is new, comes again with the same payload, or belongs to another one.
+"""Decides idempotency keys (claims): a key is new, repeats with the same payload, or belongs to another payload.
 
-Key and payload are remembered in the partition's id store, side by side and for the same time. So a key that is known
-without the payload was bound to another one, and to know that nothing must be read of the messages themselves. Beside
-them stands where the call's messages begin. Where they do not lie together, or some were refused, each message that was
-stored is remembered by itself.
+The hashes of key and payload are stored in the partition's id store, side by side and for the same time. A known key
+without its payload was therefore bound to another one, which is decided without reading any messages. With them is
+stored the offset where the call's messages begin. If a call's messages are not contiguous, or some were refused, each
+stored message is remembered by its own id.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from backend_store.node.placing import Places
 
 _ONE_BY_ONE = 0
-"""Instead of a place: the call's messages are known one by one. Other places are one more than the first offset."""
+"""Stored in place of an offset if the call's messages are remembered one by one. Offsets are stored plus one."""
 
 
 def only_new(
     ids: IdStore, elders: Sequence[Partition], calls: Sequence[Call], *, now_ms: int, window_ms: int
 ) -> list[bytes] | None:
-    """Key and payload of each call that has a claim, one behind the other, where nobody knows any of them and there is
-    room for all: nearly always. None where the calls must be asked one by one.
+    """Key and payload hashes of each call that has a claim, concatenated, if all are unknown and the store has room:
+    nearly always. None if the calls must be checked one by one.
     """
     hashes = [one for call in calls if call.claim is not None for one in call.claim]
     if len(set(hashes)) < len(hashes):
@@ -58,19 +58,20 @@ def only_new(
 
 
 def bind(ids: IdStore, hashes: Sequence[bytes], firsts: Sequence[int], *, now_ms: int) -> None:
-    """Gives the store what `only_new` found. `firsts`: where each such call's messages begin, which lie together."""
+    """Adds to the store what `only_new` found. `firsts`: the offset where each such call's contiguous messages
+    begin."""
     ids.add(hashes, [first + 1 for first in firsts for _ in range(2)], now_ms=now_ms)
 
 
 class Known(Enum):
-    """What there is to say of a claim that is no refusal and no whole call."""
+    """The outcome of a claim that is neither refused nor a repeat of a whole call."""
 
     NEW = "new"
     ONE_BY_ONE = "one by one"
 
 
 class _Again(NamedTuple):
-    """An earlier call of the same cycle has this claim."""
+    """A call that repeats the claim of an earlier call in the same cycle."""
 
     call: int
 
@@ -90,20 +91,21 @@ class Claims:
         self._now_ms = now_ms
         self._config = config
         self._bound: dict[bytes, _Bound] = {}
-        """Keys that this cycle binds, with their payloads and the calls that do."""
+        """Keys that this cycle binds, with their payloads and calls."""
         self._firsts: dict[int, int | None] = {}
-        """Where the messages of calls begin that bind a key; None where they do not lie together."""
+        """By call that binds a key: the offset where its messages begin; None if they are not contiguous."""
         self._others: Sequence[Mapping[int, Original | PushqError]] = ()
         self._places: Places | None = None
         self.settled: dict[int, Original | PushqError | _Again] = {}
-        """Calls whose answer is known by their claim alone."""
+        """Calls that are answered by their claim alone."""
         self.count = 0
         """Ids that the cycle's claims may add."""
 
     def ask(self, number: int, call: Call, *, added: int) -> Known | None:
-        """Binds a call's key to its payload, or says that the key is known; None: then the call is settled.
+        """Binds a call's key to its payload (`NEW`), or returns `ONE_BY_ONE` if each message must be looked up; None:
+        the call is settled, see `answer`.
 
-        `added`: ids that this cycle adds beside.
+        `added`: ids that this cycle adds besides.
         """
         assert call.claim is not None
         said = self._ask(number, call.claim, messages=call.messages, added=added)
@@ -129,7 +131,7 @@ class Claims:
         return Known.NEW
 
     def find(self, claim: Claim) -> Known | Original | PushqError | None:
-        """What is known of a claim from earlier commits; None: nothing. Raises `StorageCorrupt`."""
+        """Looks a claim up among earlier commits; None if it is unknown. Raises `StorageCorrupt`."""
         window_ms = self._config.dedupe_window_ms
         places = self._ids.lookup(claim, now_ms=self._now_ms, window_ms=window_ms)
         partition = self._partition
@@ -149,7 +151,7 @@ class Claims:
     def keep(
         self, calls: Sequence[Call], others: Sequence[Mapping[int, Original | PushqError]], places: Places
     ) -> None:
-        """Gives the store what was bound, and by what the messages are known that do not lie together."""
+        """Adds the bound claims to the store, and the ids of messages that are not contiguous."""
         self._others, self._places = others, places
         hashes: list[bytes] = []
         offsets: list[int] = []
@@ -170,7 +172,7 @@ class Claims:
     def answer(
         self, number: int, call: Call, answer_of: Callable[[int], Published | PushqError]
     ) -> Published | PushqError:
-        """The answer to a settled call. A repeat within the cycle has the answer of the first, by `answer_of`."""
+        """The answer to a settled call. A repeat within the cycle gets the answer of the first call, by `answer_of`."""
         said = self.settled[number]
         if isinstance(said, Original):
             return self.repeat(call, said)
@@ -188,7 +190,7 @@ class Claims:
         return msgspec.structs.replace(first, others=repeats)
 
     def repeat(self, call: Call, first: Original) -> Published:
-        """The answer to a call all of whose messages are there, from `first` on."""
+        """The answer to a call whose messages are all stored, from `first` on."""
         partition = self._partition if first.partition is None else first.partition
         fsynced = self._config.durability == "fsync"
         return Published(partition, Offset(first.offset), call.messages, fsynced=fsynced, is_repeat=True)

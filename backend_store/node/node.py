@@ -1,5 +1,5 @@
-"""A node: one storage environment, its writer, and the partitions in it. Opened once, at start; closed once, at the
-end.
+"""A node: one storage environment, its writer, and the partitions stored there. Opened once at start, closed once at
+the end.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ RECEIPT_KEY = b"receipt-key"
 COPY_ID = b"copy-id"
 KEPT = b"kept"
 ANSWER_SECONDS = 0.2
-"""Between the read that met a broken structure and the end of the process: who asked is told. Nothing is written."""
+"""Delay between a read that finds a broken structure and the end of the process, so that the caller still gets its
+error. Nothing is written meanwhile."""
 _ending = threading.Event()
 CANNOT_SERVE = 3
-"""Exit code of a process whose data folder cannot be served; that of a start that refuses it, too."""
+"""Exit code of a process whose data folder cannot be served, also when it refuses the folder at start."""
 
 
 def wall_clock_ms() -> int:
@@ -61,18 +62,19 @@ def wall_clock_ms() -> int:
 
 
 def steady_clock() -> Callable[[], int]:
-    """Milliseconds since 1970 as the wall clock said at the start; steady from then on, while the machine sleeps too.
+    """Returns a clock: milliseconds since 1970, read from the wall clock once at start, then steady, counting machine
+    sleep.
 
-    Leases and due times go by it: somebody who sets the clock must not end all leases at once, or make them last; and
-    what is due at ten must not come an hour late because a lid was closed for an hour at night.
+    Leases and due times use the clock. Setting the wall clock must neither end all leases at once nor prolong them, and
+    a message due at ten must not come an hour late because the machine slept for an hour.
     """
     offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return lambda: (offset + time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1_000_000
 
 
 def end_process(error: BaseException) -> None:
-    """Fail-stop: after a failed write nobody knows what is on the disk, so the next start must look. Where the file is
-    broken that will refuse, with the same exit code."""
+    """Fail-stop: after a failed write the content of the disk is unknown, so the next start must verify it. If the file
+    is broken, the next start refuses it with the same exit code."""
     if isinstance(error, StorageBroken):
         if not _ending.is_set():
             _ending.set()
@@ -98,16 +100,16 @@ class Node:
         writer: CommitWriter | None = None,
         epoch: Epoch = FIRST_EPOCH,
     ):
-        """`writer`: of somebody for whom a commit is more than this disk; it is his to end. `epoch`: in which logs go
-        on at least. A greater one than ever before where they may have lost their ends: receipts and cursors that name
-        something there must not be taken for those of what stands in its place."""
+        """`writer`: given when a commit means more than a write to this disk; its owner closes it. `epoch`: the lowest
+        epoch in which logs continue. It must exceed every earlier one if logs may have lost their tails: receipts and
+        cursors that point into a lost tail must not match what is stored there now."""
         self.engine = engine
         self.epoch = epoch
         self.clock_ms = clock_ms
         self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()
         self.copy_id = engine.disk_id
-        """Names the data in rows of the ledger: leaders of one log, each with a disk of its own, call it the same."""
+        """Names the data in rows of the ledger. Leaders of one log, each with its own disk, use the same name."""
         self._is_led = writer is not None
         self.writer: CommitWriter = writer or Writer(engine, self.loop, on_fatal=on_fatal)
         self.committer = Committer(self.writer, self.loop, on_fatal)
@@ -116,7 +118,7 @@ class Node:
         self.metadata.is_swept = partial(is_swept, engine)
         self.space = SpaceGuard(engine, directory, space) if directory is not None else None
         self.sealer: Sealer | None = None
-        """The gateway's. It is there before any queue is opened, or never."""
+        """The gateway's; set before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)
         self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.steady_ms, self._listen)
         self.audit = AuditLog(engine, self.committer.write)
@@ -125,29 +127,30 @@ class Node:
         self.aside = Aside(engine, self.committer, self.queues.partitions, self.background)
         self.broken_rows = 0
         self.not_durable: Callable[[], str] = lambda: ""
-        """See `why_not_durable`; told by somebody for whom a commit is more than this disk."""
+        """See `why_not_durable`; set where a commit means more than a write to this disk."""
         self.copies: Callable[[], int] = lambda: 1
-        """How many disks have what was confirmed a moment ago."""
+        """How many disks hold what was confirmed most recently."""
         self.on_durable: Callable[[], None] = lambda: None
-        """Told when what was not durable is so again: deliveries go on."""
+        """Called when writes become durable again, so that deliveries continue."""
         self.is_closing = False
-        """Nothing new is begun: what is on its way to the disk is the last."""
+        """The node begins no new work; writes in flight are the last."""
         self.kept_leases: dict[str, Lease] = {}
         self.kept_at: dict[str, list[tuple[View, str]]] = {}
-        """By gateway, until it is here again or they have ended: tokens of leases of before this process led."""
+        """Gateway → (view, token) of each lease granted before this process became leader; kept until the gateway is
+        back or its leases end."""
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self.touched = cast("Touched[Partition]", self.committer.touched)
-        """Partitions that something happened to: the members of a node's cycles are nothing else."""
+        """Partitions in which something happened; only these take part in commit cycles."""
         self._alarms: Alarms[Partition] = Alarms()
         self.ticks = 0
-        """How often a partition was looked at because of the time."""
+        """How often a partition was ticked by the timer."""
 
     def seal_with(self, sealer: Sealer) -> None:
-        """Has every queue's blocks opened and sealed by a gateway."""
+        """Has a gateway open and seal the blocks of every queue."""
         self.sealer = sealer
         self.metadata.on_shredded = sealer.shredded
 
@@ -169,7 +172,7 @@ class Node:
         leaving = self.queues.open_all(batch, restored=restored)
         self.aside.find()
         self.aside.verify()
-        # Of thousands of queues few have something that waits for its time: who has is found out once, and not by each.
+        # Few of thousands of queues have anything timed: one pass finds those, instead of a lookup per queue.
         timed = set[int]().union(*(replicas_in(self.engine, table) for table in TIMED))
         for partition in list(self.queues.partitions.values()):
             partition.recover(self.steady_ms(), is_timed=partition.replica in timed)
@@ -186,7 +189,7 @@ class Node:
         ]
 
     def _name_copy(self, batch: Batch, *, anew: bool) -> None:
-        """The first leader of a log names it, for all that follow."""
+        """The first leader of a log names the log's data; later leaders keep the name."""
         known = self.engine.get(Table.META, COPY_ID)
         if known is not None and not anew:
             self.copy_id = known.decode()
@@ -200,12 +203,12 @@ class Node:
         return self.touched.listen()
 
     def _restore_kept(self) -> None:
-        """Takes up stored leases, and those of a clean stop. Of leases that are memory a crash leaves none: what was in
-        flight is redelivered."""
+        """Restores stored leases and those saved by a clean stop. A crash loses leases that are kept only in memory:
+        the messages that were in flight are redelivered."""
         row = self.engine.get(Table.META, KEPT)
         kept = msgspec.msgpack.decode(row, type=Kept) if row is not None else Kept([], [])
         holder = Detached()
-        back_ms = max(0, kept.at_ms - self.steady_ms())  # the clock is an earlier one: what was left is still left
+        back_ms = max(0, kept.at_ms - self.steady_ms())  # the clock may go back: remaining times stay the same
         for lease in [*self._stored_leases(), *kept.leases]:
             if back_ms:
                 lease = msgspec.structs.replace(lease, deadline_ms=lease.deadline_ms - back_ms)
@@ -221,7 +224,8 @@ class Node:
             self.later(KEPT_LOOK_SECONDS, self._forget_kept)
 
     def _forget_kept(self) -> None:
-        """Of leases that ended nothing is kept for who had them: a gateway that was started anew has another name."""
+        """Drops entries whose leases have ended: a gateway that restarted has another name and never asks for its old
+        ones."""
         for gateway, kept in list(self.kept_at.items()):
             left = [(view, token) for view, token in kept if view.core.leases.get(token) is not None]
             if left:
@@ -262,14 +266,14 @@ class Node:
             for uid, partition in self.queues.partitions.items()
             for view in partition.views.values()
             for lease in view.core.leases.values()
-            if lease.counts and not lease.number  # those with a number have a row of their own
+            if lease.counts and not lease.number  # numbered leases have their own rows
         ]
         batch = Batch()
         batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions, self.steady_ms())))
         return batch
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:
-        """Writes what waits and what is to be kept, then closes the environment cleanly."""
+        """Drains the committer, saves leases and `sessions`, then closes the environment cleanly."""
         self.is_closing = True
         for task in self._tasks:
             task.cancel()
@@ -283,14 +287,14 @@ class Node:
         self.engine.close()
 
     async def abandon(self, error: PushqError) -> None:
-        """Stops without a word on the disk, for another leads: what this one holds in memory is void. Engine and writer
-        are left as they are."""
+        """Stops without writing anything, because another node leads: what this node holds in memory is void. Leaves
+        engine and writer open."""
         self.is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         self.committer.abandon(error)
         partitions = list(self.queues.partitions.values())
-        for _ in range(2):  # what had waited for the idempotency keys of the first ones comes by their answers
+        for _ in range(2):  # answering the first round releases publishes that waited for its idempotency keys
             for partition, reply in [(one, reply) for one in partitions for reply in one.inbox.take_waiting()]:
                 partition.tell(reply, Unavailable(f"queue {partition.label!r}: {error.detail}; nothing was begun"))
             self.queues.refuse_waiting(error)
@@ -300,7 +304,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Runs it beside everything else; closing ends it."""
+        """Runs `work` as a task until it ends or the node closes."""
         task = self.loop.create_task(work, name=name)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
@@ -308,7 +312,7 @@ class Node:
     # ----------------------------------------------------------------------------------------------------- time
 
     def arm(self, partition: Partition, deadline_ms: int) -> None:
-        """Has the partition ticked at its deadline; the node's one timer is set to the first of all."""
+        """Has the partition ticked at its deadline; the node's one timer is set to the earliest of all deadlines."""
         self._alarms.set(partition, deadline_ms)
         self.touched.add(partition)
         self._wake_by(deadline_ms)
@@ -319,7 +323,7 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        # A timer stands still while the machine sleeps, and the steady clock does not.
+        # The loop's timer stands still while the machine sleeps; the steady clock does not.
         wait_s = min(max(0, deadline_ms - self.steady_ms()) / 1000, CLOCK_LOOK_SECONDS)
         self._timer = self.loop.call_later(wait_s, self._tick)
 
@@ -337,7 +341,7 @@ class Node:
                 partition.tick(now_ms)
                 wakeup_ms = partition.next_wakeup_ms()
             except Exception:
-                # A fault of ours in one queue must not stop the clocks of the others, nor keep them from their turn.
+                # A bug met in one queue must not stop the timers of the others, nor keep them from their turn.
                 log.exception("a queue failed on its timer", queue=partition.label)
                 wakeup_ms = now_ms + FAILED_TICK_MS
             if wakeup_ms is not None:
@@ -346,7 +350,7 @@ class Node:
             self._wake_by(next_ms)
 
     def export(self, partition: Partition) -> None:
-        """Something lies in the partition's outbox."""
+        """Starts to move messages from the partition's outbox to the queue they are for."""
         self.queues.export(partition)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
@@ -369,11 +373,11 @@ class Node:
         return "" if self.space is None else self.space.reason
 
     def why_not_durable(self) -> str:
-        """Why nothing that is written now would be safe, and no ack could be kept; "" where it would."""
+        """Why nothing written now would be durable, acks included; "" if writes are durable."""
         return self.not_durable()
 
     def refuse_waiting(self, reason: str) -> None:
-        """Answers publishes that wait: what they ask for cannot become safe now."""
+        """Refuses waiting publishes: they cannot become durable now."""
         for partition in list(self.queues.partitions.values()):
             partition.refuse_waiting(reason)
 
@@ -386,7 +390,7 @@ class Node:
             try:
                 self.space.refresh()
             except (StorageError, OSError) as error:
-                # The next look may succeed; without one, publishes would run into a full disk.
+                # The next check may succeed; without one, publishes would run into a full disk.
                 log.error("cannot look at the disk's space", error=str(error))
             await asyncio.sleep(SPACE_CHECK_SECONDS)
 
@@ -394,12 +398,12 @@ class Node:
 
     @property
     def quarantined(self) -> int:
-        """Entries that were put aside since the process began."""
+        """Entries put aside since the process started."""
         return self.aside.entries
 
     @property
     def missing(self) -> int:
-        """Messages that should have been there at the start and were not."""
+        """Messages that should have been there at start and were not."""
         return self.aside.missing
 
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:

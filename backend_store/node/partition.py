@@ -1,7 +1,7 @@
-"""One partition, run: takes commands, has the core decide them in cycles, and answers when they are durable.
+"""One partition at run time: takes commands, has the cores decide them in commit cycles, answers when they are durable.
 
-The partition owns its state; everybody else sends it a command and is called back. Nothing here awaits: a command is
-decided in one breath, and the answer comes from the commit that made it true.
+The partition owns its state; callers send commands and are called back. No method awaits: a command is decided in one
+step, and its answer comes from the commit that made it true.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ log = structlog.get_logger("pushq.partition")
 
 
 class Surroundings(Protocol):
-    """What a partition needs of its node."""
+    """What a partition needs from its node."""
 
     engine: Engine
     committer: Committer
@@ -81,25 +81,25 @@ class Surroundings(Protocol):
     def publishes_allowed(self) -> bool: ...
     def why_no_publishes(self) -> str: ...
     def why_not_durable(self) -> str:
-        """Why nothing that is written now would be safe; "" where it would."""
+        """Why nothing written now would be durable; "" if writes are durable."""
 
     def wrote(self, size: int) -> None: ...
     def soon(self, call: Callable[[], None]) -> None:
         """Calls in the next turn of the loop."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Calls when so much time has passed, unless the node ends before."""
+        """Calls after `seconds`, unless the node closes before."""
 
     def export(self, partition: Partition) -> None:
-        """Something lies in the partition's outbox."""
+        """Starts to move messages from the partition's outbox to the queue they are for."""
 
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None: ...
     def met_broken_row(self) -> None:
-        """A row of an index does not verify."""
+        """Counts an index row that does not verify."""
 
 
 class MakeCore(Protocol):
-    """Makes the core of a view; of a group from its row and where its first chunk begins."""
+    """Makes the core of a view. `group`: of a consumer group, its row and the offset where its first chunk begins."""
 
     def __call__(
         self, config: QueueConfig, view: int, state: PartitionState, group: tuple[GroupRow, Offset] | None = None, /
@@ -112,13 +112,15 @@ Siblings = Callable[[], Sequence["Partition"]]
 
 class Partition(LogReads):
     owes_room = False
-    """It ended as many messages for the queue's limits as one commit may, and there are more. Of the class, too."""
+    """The last commit ended as many messages for the queue's limits as one commit may, and there are more. A class
+    attribute, as `has_losses` is."""
     held_slots = 0
-    """In strict order, as bits: nothing of these is delivered, for older messages lie at another place of the queue. Of
-    the class, too."""
+    """Slots, as bits, of which nothing is delivered because older messages are in another part of the queue (strict
+    order). A class attribute, as `has_losses` is."""
     has_losses = False
-    """Some of what was stored here is damaged: when nothing is left, nothing may be counted either. Of the class, as
-    hardly one has it set: an object with 30 attributes of its own takes five times the memory of one with 29."""
+    """Some of what was stored here is damaged: once nothing is left, the counts must be zero as well. A class
+    attribute, as hardly any partition sets it: an object with 30 attributes of its own takes five times the memory of
+    one with 29."""
 
     def __init__(
         self,
@@ -139,17 +141,17 @@ class Partition(LogReads):
         self.index = index
         self.title = title or Title("", "", label, replica, index)
         self.owes_cut = False
-        """With the next commit, what was counted becomes a row of the ledger."""
+        """The next commit writes what was counted as a row of the ledger."""
         self.seal = seal
-        """What blocks that move in here are opened and sealed with; None in a store without a gateway."""
+        """Opens and seals blocks that move in; None in a store without a gateway."""
         self.state = state
         self.config = config
         self._time = LogTime(node.steady_ms(), state.time_ms)
         self.closed = False
         self.has_retired = False
-        """It is closed because nothing was left in it; its queue is there."""
+        """Closed because nothing was left in it; its queue still exists."""
         self.is_leaving = False
-        """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
+        """The queue is deleted and its messages go to another queue: nothing more comes in."""
         self.views: dict[int, View] = {}
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
@@ -158,10 +160,10 @@ class Partition(LogReads):
         self._make_core = make_core
         self.inbox = Inbox()
         self.slotting: Slotting | None = None
-        """Of a queue that has or had several partitions."""
+        """Set for a queue that has or had several partitions."""
         self.siblings: Siblings = _alone
         self._has_joined = False
-        """In this cycle a step of several queues was decided."""
+        """A transaction was decided in this cycle."""
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
         self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
@@ -172,7 +174,7 @@ class Partition(LogReads):
             self.view(VIEW_MAIN)
 
     def view(self, number: int) -> View:
-        """One of the partition's views; made when somebody first asks for it."""
+        """Returns one of the partition's views, made on first use."""
         found = self.views.get(number)
         if found is None:
             found = self.views[number] = View(self, self._make_core(self.config, number, self.state))
@@ -181,25 +183,25 @@ class Partition(LogReads):
         return found
 
     def find_view(self, number: int) -> View | None:
-        """The view that a receipt or a kept lease names; None for a group that is gone."""
+        """The view that a receipt or a kept lease names; None for a group that was deleted."""
         if number < VIEW_GROUPS:
             return self.view(number)
         return self.groups.view(number) if self.groups is not None else None
 
     def make_group(self, row: GroupRow, low: Offset) -> GroupView:
-        """The core of a group, whose first chunk begins at `low`."""
+        """The core of a group whose first chunk begins at `low`."""
         core = self._make_core(self.config, row.number, self.state, (row, low))
         assert isinstance(core, GroupView)
         return core
 
     @property
     def main(self) -> View | None:
-        """The view of a work queue; a stream has none but its groups'."""
+        """The view of a work queue; None for a stream, which has only the views of its groups."""
         return self.views.get(VIEW_MAIN)
 
     @property
     def ids(self) -> IdStore:
-        """What the partition knows of the ids it has had."""
+        """The ids and idempotency keys that the partition remembers."""
         if self._ids is None:
             from backend_store.node.ids import IdStore
 
@@ -207,7 +209,7 @@ class Partition(LogReads):
         return self._ids
 
     def configure(self, config: QueueConfig) -> None:
-        """Takes over changed settings: they hold from the next decision on."""
+        """Applies changed settings from the next decision on."""
         self.config = config
         for view in self.views.values():
             reconfigure(view.core, config)
@@ -215,10 +217,10 @@ class Partition(LogReads):
             self.retention.configured()
         if self.sorting is not None:
             self.sorting.sorter.configure(config)
-            self.request()  # a shorter window may have come to its end
+            self.request()  # a shorter window may be over already
 
     def recover(self, now_ms: int, *, is_timed: bool = True) -> None:
-        """Takes up what outlasts a restart. `is_timed`: it may have rows in a table of `TIMED`."""
+        """Restores what survives a restart. `is_timed`: the partition may have rows in a table of `TIMED`."""
         if self.groups is not None and self.retention is not None:
             self.groups.recover()
             self.retention.recover()
@@ -233,15 +235,16 @@ class Partition(LogReads):
     # ------------------------------------------------------------------------------------------------ for views
 
     def steady_ms(self) -> int:
-        """The clock of leases, delays and expiry. It may begin earlier than the last process of the node ended."""
+        """The clock of leases, delays and expiry. After a restart it may show an earlier time than when the last
+        process ended."""
         return self.node.steady_ms()
 
     def log_ms(self) -> int:
-        """The clock of what is stored: when messages came, how old they are, how long an id is known."""
+        """The clock of stored times: when messages came, how old they are, how long an id is remembered."""
         return self._time.at(self.node.steady_ms(), self.state.time_ms)
 
     def steady_of(self, log_ms: int) -> int:
-        """What the steady clock shows at a time of the log's."""
+        """Converts a time of the log's clock to the steady clock."""
         return log_ms - self._time.ahead_ms
 
     def request(self) -> None:
@@ -281,10 +284,11 @@ class Partition(LogReads):
     ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out.
 
-        `slots` and `version`: how the routing of a queue with several partitions came to send them here. `claim` is
-        bound in the same commit, also where no message comes with it; then `follows` are the slots of those that come
-        behind. `moves`: they were in a queue before; `stays`: in this one, of which they leave as many with the same
-        commit. After `until_ms` nobody waits for them: what is not begun by then is not.
+        `slots` and `version`: the messages' slots and the slot table that routed them here. `claim` is bound in the
+        same commit, also when it comes without messages; then `follows` are the slots of the messages that come after
+        it. `moves`: the messages were in a queue before. `stays`: they were in this queue, and leave their old place
+        with the same commit. After `until_ms` the caller has stopped waiting: a publish that has not begun by then is
+        refused.
         """
         count = size = 0
         for block in blocks:
@@ -322,11 +326,11 @@ class Partition(LogReads):
         self.node.committer.request(self)
 
     def why_full(self, messages: int, size: int) -> PushqError | None:
-        """Why not so many messages more, of so many bytes, can wait here."""
+        """Why so many more messages and bytes cannot wait here; None if they can."""
         return self.inbox.why_full(self.label, messages, size)
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
-        """Why these messages cannot be taken now, whatever the queue's own limits say."""
+        """Why these messages cannot be taken now, the queue's own limits aside; None if they can."""
         return self._why_not(sum(b.count for b in blocks), sum(len(b.data) for b in blocks))
 
     def _why_not(self, count: int, size: int) -> PushqError | None:
@@ -342,64 +346,65 @@ class Partition(LogReads):
         return NotDurable(f"queue {self.label!r}: {reason}; nothing was accepted", retry_after_ms=1000)
 
     def refuse_waiting(self, reason: str) -> None:
-        """Publishes that wait for a commit cannot become safe now, and nothing of them was begun."""
+        """Refuses publishes that wait for a commit: they cannot become durable now, and none of them was begun."""
         for call in self.inbox.take_unpromised():
             self.tell(call.reply, self._not_durable(reason))
 
     def why_refused(
         self, blocks: Sequence[Block], elsewhere: Sequence[Block] = (), freed: Amount | None = NOTHING
     ) -> PushqError | None:
-        """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
-        not fail half-way. What was promised to others in this cycle counts as there, and what the same step has for
-        other partitions; what it settles, `freed`, does not. None there: all of them lie in the queue already.
+        """Why the queue itself would refuse some of these messages if they came next; None if it would not. Asked for a
+        transaction, which must not fail half-way. Messages promised to others in this cycle count as stored, and so do
+        those that the transaction has for other partitions (`elsewhere`); what it settles (`freed`) does not. `freed`
+        is None if all messages are in the queue already.
         """
         return why_refused(self, [*self.inbox.promised, *blocks], elsewhere, freed)
 
     def split(self, book: SlotBook) -> Slotting:
-        """From now on the partition is one of several: some slots are its own."""
+        """Makes the partition one of several: some slots are its own."""
         self.slotting = Slotting(self, book)
         self.slotting.gate()
         return self.slotting
 
     def hold(self, slots: int) -> None:
-        """From now on nothing of these slots is delivered, and what waited of others is."""
+        """Stops delivery of messages in these slots, and resumes that of all others."""
         if slots != self.held_slots:
             self.held_slots = slots
             close_lanes(self)
 
     def elders(self) -> Sequence[Partition]:
-        """Partitions that had some of this one's slots before."""
+        """Partitions that owned some of this partition's slots before."""
         if self.slotting is None or not self.slotting.has_heirlooms:
             return ()
         return self.siblings()
 
     @property
     def live(self) -> int:
-        """Messages of the main view that are there and do not end with the next commits."""
+        """Messages of the main view that are stored and do not end with the next commits."""
         leaving = self.inbox.freed.messages
         return self.decided.live - leaving - (self.main.core.dying if self.main is not None else 0)
 
     @property
     def live_bytes(self) -> int:
-        """What those messages count for, in bytes."""
+        """What the messages of `live` count for, in bytes."""
         core = self.main.core if self.main is not None else None
         leaving = self.inbox.freed.size
         return self.decided.live_bytes - leaving - (core.ended_bytes + core.dying_bytes if core is not None else 0)
 
     @property
     def coming(self) -> tuple[int, int]:
-        """Messages of the main view, and bytes, that the commit in flight brings: nothing of them can be ended yet."""
+        """Messages of the main view, and bytes, that the commit in flight adds: none of them can be ended yet."""
         chunks = self._decided.chunks if self._decided is not None else ()
         mine = [chunk for chunk in chunks if view_of(chunk.shelf) == VIEW_MAIN]
         return sum(chunk.count for chunk in mine), sum(len(chunk.data) for chunk in mine)
 
     @property
     def decided(self) -> PartitionState:
-        """The state with what the commit in flight adds."""
+        """The state after the commit in flight."""
         return self._decided.after if self._decided is not None else self.state
 
     def settle_and_publish(self, joint: Joint) -> None:
-        """Acks and publishes in one commit: all of it happens, or nothing."""
+        """Acks and publishes in one commit: all of it takes effect, or nothing."""
         if self.closed:
             joint.reply(self.deleted())
             return
@@ -410,20 +415,20 @@ class Partition(LogReads):
 
     @property
     def burden(self) -> int:
-        """Messages and answers that the commit in flight brings."""
+        """Messages and answers in the commit in flight."""
         decided = self._decided
         return sum(chunk.count for chunk in decided.chunks) + len(decided.answers) if decided is not None else 0
 
     @property
     def waited_ms(self) -> int:
-        """How long the oldest publish has waited for a commit cycle."""
+        """How long the oldest waiting publish has waited for a commit cycle."""
         came_ms = self.inbox.came_ms
         return 0 if came_ms is None else max(0, self.node.steady_ms() - came_ms)
 
     @property
     def takes(self) -> int:
-        """The slots that are published here, as bits with `UNKEYED`. What has others is known here or refused: they
-        went to another place of the queue, or go there."""
+        """The slots whose publishes are taken here, as bits with `UNKEYED`. Messages of other slots are answered as
+        repeats or refused: their slots went to another part of the queue, or are on the way there."""
         return self.inbox.takes
 
     @takes.setter
@@ -432,17 +437,17 @@ class Partition(LogReads):
 
     @property
     def is_gone(self) -> bool:
-        """The queue is deleted."""
+        """The queue is deleted, or its messages are moving to another one."""
         return self.closed or self.is_leaving
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits for a commit, and none is on its way."""
+        """Nothing waits for a commit, and no commit is in flight."""
         return self._decided is None and self.inbox.is_empty
 
     @property
     def is_quiet(self) -> bool:
-        """It is idle, and nobody waits for what becomes of receipts."""
+        """Idle, and no caller waits for a decision about receipts."""
         return self.is_idle and not any(view.awaits_decisions for view in self.views.values())
 
     def join(self) -> None:
@@ -453,7 +458,7 @@ class Partition(LogReads):
         self.inbox.put_back_joint(waiting)
 
     def purge(self, reply: PurgeReply, view: int = VIEW_MAIN) -> None:
-        """Drops everything stored so far in a view; `reply` gets how many messages that were."""
+        """Drops everything stored so far in a view; `reply` gets the number of messages dropped."""
         if self.closed:
             reply(self.deleted())
             return
@@ -461,27 +466,27 @@ class Partition(LogReads):
         self.request()
 
     def lose(self, shelf: int, offset: int) -> tuple[int, int] | None:
-        """The entry at an offset is damaged: who holds some of it does so no longer. How many messages of the view, and
-        bytes, are lost, where memory knows.
+        """Ends leases and schedules of a damaged entry. Returns the messages of the view and the bytes lost, or None if
+        memory does not hold them.
         """
         view = view_of(shelf)
         if self.groups is not None and view == VIEW_MAIN:
             for group in self.views.values():
                 if group.number >= VIEW_GROUPS:
-                    group.lose(offset)  # what they lose of it, `groups` counts
+                    group.lose(offset)  # `groups` counts what they lose
             return None
         found = self.views.get(view)
         self.unschedule(shelf, offset)
         return found.lose(offset) if found is not None else None
 
     def unschedule(self, shelf: int, offset: int) -> None:
-        """The entry at an offset is damaged: if it is one of scheduled messages, their time comes for none of them."""
+        """Cancels the due times of a damaged entry, if the entry holds scheduled messages."""
         if is_scheduled(shelf) and self.main is not None and self.main.schedule is not None:
             self.main.schedule.lost(offset, shelf)
 
     def write_off(self, view: int, messages: int, size: int, offset: int | None = None) -> None:
-        """Counts messages out that are lost: their entry is broken and was put aside. Without an offset nobody knows
-        where they were."""
+        """Subtracts lost messages from the counts: their entry is broken and was put aside. `offset` is None if their
+        place is unknown."""
         self.has_losses = True
         if self.groups is not None and view == VIEW_MAIN and offset is not None:
             self.groups.lost(offset, messages)
@@ -489,24 +494,24 @@ class Partition(LogReads):
         self.request()
 
     def _count_out(self) -> None:
-        """What a broken entry said of itself may have been wrong, too. Where a view has no entry left, what is still
-        counted of it is lost."""
+        """Writes off what is still counted of a view that has no entry left: what a broken entry said of itself may
+        have been wrong."""
         for view in (VIEW_MAIN, *self.state.views):
             tally = self.state.tally(view)
             if not (tally.live or tally.live_bytes) or self.has_entry(view):
                 continue
-            if not self.inbox.wrote_off(view):  # the look may have come upon damage itself
+            if not self.inbox.wrote_off(view):  # the look may itself have found damage
                 self.inbox.write_off(view, tally.live, tally.live_bytes)
                 self.request()
                 log.error("messages are missing", queue=self.label, view=view, messages=tally.live)
 
     def note(self, record: Record) -> None:
-        """A record that nobody waits for: it is written with the next commit."""
+        """Takes a record that no caller waits for: it is written with the next commit."""
         self.inbox.note(record)
         self.ride_along()
 
     def cut(self) -> bool:
-        """Asks for a row of the ledger about what was counted since the last one; False where there is nothing."""
+        """Asks for a ledger row of what was counted since the last one; False if there is nothing to write."""
         if self.closed or not is_owed(self.decided):
             return False
         self.owes_cut = True
@@ -514,13 +519,14 @@ class Partition(LogReads):
         return True
 
     def doom(self, batch: Batch) -> None:
-        """The queue goes with this batch: the ledger says what goes with it, and each commit on its way says so too."""
+        """The queue is deleted with `batch`: writes to the ledger what is lost with it, and has each commit in flight
+        do so too."""
         stage_day(batch, self.decided, self.title, self.log_ms())
         doom(self.decided)
         stage_cut(batch, self.decided, self.title, self.log_ms())
 
     def close(self) -> None:
-        """The queue is deleted: nothing more is written, and whoever waits is told."""
+        """Writes nothing more and answers every waiting caller: the queue is deleted, or the partition has retired."""
         self.closed = True
         steps = self.inbox.take_joint()
         waiting = [*(step.reply for step in steps), *self.inbox.take_waiting()]
@@ -540,7 +546,7 @@ class Partition(LogReads):
         if self.closed:
             return
         if self.inbox.has_joint and self._has_joined:
-            self.request()  # it came while the members of this cycle joined, or was too much: it is for the next one
+            self.request()  # it came while this cycle's members joined, or was too big: left for the next cycle
         elif self.inbox.has_joint:
             self.node.committer.wait_for_room(self)
         self._has_joined = False
@@ -549,7 +555,7 @@ class Partition(LogReads):
             self.node.wrote(sum([len(chunk.data) for chunk in self._decided.chunks]))
 
     def stage_ids(self, batch: Batch, log_ms: int) -> None:
-        """Adds the rows by which messages are known again, where the queue has such."""
+        """Stages the rows of remembered ids, where the queue keeps ids."""
         if self._ids is not None:
             self._ids.move_on(log_ms, self.config.dedupe_window_ms)
             self._ids.stage(batch)
@@ -572,7 +578,7 @@ class Partition(LogReads):
             self._count_out()
         self._answer(answers)
         if self.closed:
-            return  # the queue is deleted: its consumers were told, and nothing is handed out any more
+            return  # the queue is deleted: its consumers were told, and nothing more is delivered
         if after.floor > before.floor:
             self.tell(self.on_purged)
         if chunks:
@@ -603,17 +609,17 @@ class Partition(LogReads):
             self.node.export(self)
 
     def _is_plain(self, chunks: list[Chunk]) -> bool:
-        """Whether all of a commit's chunks are for the one view there is: so it is for most queues, nearly always."""
+        """Whether all of a commit's chunks go to the only view: true for most queues nearly always."""
         return len(self.views) == 1 and (not chunks or (len(chunks) == 1 and chunks[0].shelf == MAIN))
 
     def failed(self, error: PushqError) -> None:
-        """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
+        """The process is about to end; tells the callers of this commit that the outcome is unknown."""
         decided, self._decided = self._decided, None
         for reply, _ in decided.answers if decided is not None else ():
             self.tell(reply, error)
 
     def _answer(self, answers: Answers) -> None:
-        """Tells everybody the answer. The loop is here, for there may be hundreds in one commit."""
+        """Answers all callers. The loop is inlined here because one commit may have hundreds of answers."""
         for reply, value in answers:
             try:
                 reply(value)
@@ -627,13 +633,13 @@ class Partition(LogReads):
             self._blame_listener()
 
     def _blame_listener(self) -> None:
-        """It failed by its own fault; what the others wait for is true and must still be told."""
+        """Logs a bug of a listener: the others' answers are still true and must be delivered."""
         log.exception("a listener failed on what it was told", queue=self.label)
 
     # ---------------------------------------------------------------------------------------------------- reading
 
     def put_aside(self, chunk: Chunk, reason: str) -> None:
-        """Takes a chunk out that cannot be served; it is never silently gone."""
+        """Quarantines a chunk that cannot be served; damaged data is never dropped silently."""
         self._broken(chunk.shelf, chunk.base, chunk.data, reason)
 
     def _broken(self, shelf: int, offset: int, data: bytes, reason: str) -> None:
@@ -650,7 +656,8 @@ class Partition(LogReads):
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """What is due: leases that ran out, delays, scheduled messages, messages that expire."""
+        """Does what is due: leases that ran out, delays, scheduled messages, expiry, retention and publishes out of
+        time."""
         for view in list(self.views.values()):
             view.tick(now_ms)
         if self.retention is not None:
@@ -658,8 +665,8 @@ class Partition(LogReads):
         self._give_up(now_ms)
 
     def _give_up(self, now_ms: int) -> None:
-        """Answers those who will wait no longer: what has not begun never will, what is refused is so whatever becomes
-        of the commit, and all else that is on its way may be stored."""
+        """Answers publishes whose time is over. One that has not begun never will be; a refused one is refused whatever
+        becomes of the commit; any other in the commit in flight may be stored, so its outcome is unknown."""
         for call in self.inbox.take_expired(now_ms):
             self.tell(call.reply, too_late(self.label))
         over = {id(reply) for reply in self.inbox.take_overdue(now_ms)}
@@ -681,12 +688,12 @@ def _alone() -> Sequence[Partition]:
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
 
 
 def _ignore_chunks(chunks: list[Chunk]) -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
 
 
 def _ignore_deadline(partition: Partition, deadline_ms: int) -> None:
-    """Nobody keeps time yet."""
+    """Until the node sets its timer here."""

@@ -1,8 +1,8 @@
-"""A queue's partitions on this node, and which of them takes a message.
+"""A queue's partitions on this node: routes each publish to the partition that owns its slot.
 
-A queue with one partition sends everything there. One with several looks each message's slot up in the slot table;
-what belongs to a slot on the move waits here, in its order, for the table that says where it went. Whatever waits here
-is refused when its time is over.
+A queue with one partition sends every message there. A queue with several looks up each message's slot in the slot
+table; messages of a slot on the move wait here, in order, for the table that says where the slot went. Waiting messages
+are refused when their time is over.
 """
 
 from __future__ import annotations
@@ -53,33 +53,33 @@ from backend_store.words import counted
 
 
 class Partitions:
-    """See the file's first sentence. The object is one for as long as the queue exists."""
+    """One queue's partitions; `Queues` owns the object and keeps the same one for as long as the queue exists."""
 
     def __init__(self, definition: QueueDefinition, first: Partition):
         self.definition = definition
         self.first = first
-        """The lowest of `all`: it speaks for the queue."""
+        """The lowest of `all`; answers for the queue as a whole."""
         self.map: PartitionMap | None = None
-        """None: there never was another partition."""
+        """None: the queue never had more than one partition."""
         self._by_number: dict[int, Partition] = {first.index: first}
         self._all: tuple[Partition, ...] = (first,)
         self.past: dict[int, PartitionState] = {}
-        """Of those that have gone, how they were at their ends: the queue's totals have them in."""
+        """Final states of retired partitions, by number: they count in the queue's totals."""
         self._turn = 0
         self._waiting: dict[int, _Waiting] = {}
-        """In the order in which they came, which their numbers are of, too."""
+        """By number, in order of arrival."""
         self._waits = 0
         self._alarms: Alarms[int] = Alarms()
-        """By their numbers, when they are refused."""
+        """When each waiting call, by its number, is refused."""
         self._wakes_ms: int | None = None
-        """When it is looked whose time is over."""
+        """When `_give_up` runs next."""
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._is_flushing = False
         self.remains: Remains | None = None
-        """What is left here of slots that lie elsewhere, where somebody asks for that."""
+        """What is left here of slots that are elsewhere now; set on first use."""
         self._late: list[tuple[list[Block], PublishReply, bool, int]] = []
-        """Calls by those who were just told that an earlier one of theirs is refused: behind all that wait."""
+        """Calls made by replies during a flush: they go behind all calls that waited."""
         self._listeners: list[Callable[[], None]] = []
         self._following = Following()
 
@@ -87,7 +87,7 @@ class Partitions:
 
     @property
     def all(self) -> tuple[Partition, ...]:
-        """Those that may hold something, in the order of their numbers."""
+        """Partitions that may hold messages, in the order of their numbers."""
         return self._all
 
     @property
@@ -99,13 +99,13 @@ class Partitions:
         return self.first.seal
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
-        """A call's blocks as they may be stored. Raises `Unavailable` while there is no key for them."""
+        """A call's blocks, encrypted if the queue is. Raises `Unavailable` while there is no key for them."""
         seal = self.first.seal
         return blocks if seal is None or not self.definition.config.encrypted else seal.seal(blocks)
 
     @property
     def may_change(self) -> bool:
-        """It has, had or may get several partitions."""
+        """The queue has, had or may get several partitions."""
         config = self.config
         return self.map is not None or config.partitions > 1 or config.auto_expand is not None
 
@@ -124,7 +124,7 @@ class Partitions:
         return self._by_number.get(number)
 
     def on_changed(self, changed: Callable[[], None]) -> None:
-        """`changed` runs when a partition came or went."""
+        """Has `changed` called when a partition comes or goes."""
         self._listeners.append(changed)
 
     def add(self, partition: Partition) -> None:
@@ -133,7 +133,7 @@ class Partitions:
         self._changed()
 
     def remove(self, number: int) -> None:
-        """A partition has retired: nothing is left in it."""
+        """Drops a retired partition, which holds nothing."""
         self.past[number] = self._by_number.pop(number).state
         self._changed()
 
@@ -149,7 +149,7 @@ class Partitions:
         return [partition for partition in self._all if partition is not of]
 
     def heed(self, after: PartitionMap) -> None:
-        """Routes by a newer table from now on, and sends on what waited for it."""
+        """Routes by a newer table from now on, and sends on the calls that waited for it."""
         self.map = after
         for partition in self._all:
             assert partition.slotting is not None
@@ -163,13 +163,13 @@ class Partitions:
         return routing_of(self.config)
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        """A call's messages as blocks; of several partitions, each for one of them."""
+        """A call's messages as blocks; if the queue has several partitions, each block is for one of them."""
         if self.map is None:
             return column_blocks(columns, trace)
         return routed_blocks(columns, trace, self.routing, self.map.table)
 
     def _shares(self, blocks: Sequence[Block], turn: int) -> list[Share]:
-        """A call's messages by partition. What waits for a newer table stands under `WAITS`."""
+        """A call's messages by partition. Those that wait for a newer table are under `WAITS`."""
         return shares(blocks, self.routing, self._table_now(), turn, self.first.seal)
 
     def _table_now(self) -> SlotTable:
@@ -178,9 +178,10 @@ class Partitions:
 
     def publish_once(self, blocks: list[Block], claim: Claim, reply: PublishReply, *, until_ms: int = 0) -> None:
         """Stores messages under an idempotency key. With one partition the key is bound in the same commit. With
-        several the key is bound first, in the partition of its own slot, since each repeat must ask in the same place;
-        then each message is known by its own id. So it is where the queue lies in several places, too, or did when the
-        call was encoded: these may be some of its messages. In strict order what comes behind waits meanwhile.
+        several, the key is bound first, in the partition of the key's own slot, because every repeat must ask in the
+        same place; then each message is deduplicated by its own id. The same holds if the queue is spread over several
+        places, or was when the call was encoded, as these may be only some of its messages. In strict order, later
+        calls with the same slots wait meanwhile.
         """
         is_apart = self.map is not None or bool(self.definition.takes) or any(block.slots for block in blocks)
         if not is_apart:
@@ -189,7 +190,7 @@ class Partitions:
         slot = slot_of(claim.key)
         owner, version = self._owner_of(slot)
         if owner == WAITS or any(block.traits is None or block.traits.ids is None for block in blocks):
-            # The key's slot moves; or the queue was of one partition, in one place, when the call was encoded.
+            # The key's slot is on the move; or the queue had one partition in one place when the call was encoded.
             reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
             return
 
@@ -230,7 +231,8 @@ class Partitions:
         )
 
     def _owner_of(self, slot: int) -> tuple[int, int]:
-        """The partition that has a slot, and the version of the table that says so; 0 where there is none."""
+        """The partition that owns a slot, and the version of the table that says so; version 0 where there is no
+        table."""
         if self.map is None:
             return self.first.index, 0
         return self.map.table.places[slot], self.map.table.version
@@ -247,8 +249,8 @@ class Partitions:
         is_next: bool = False,
         until_ms: int = 0,
     ) -> None:
-        """Stores messages, each in its partition; `reply` runs when all are durable or refused. `is_next`: nothing is
-        before them that they would have to wait for."""
+        """Stores messages, each in its partition; `reply` runs when all are durable or refused. `is_next`: the messages
+        need not wait for any before them."""
         if not is_next and self._following and not must_fit:
             bits = slot_bits(blocks, self.routing)
             if self._following.holds_up(bits):
@@ -269,7 +271,7 @@ class Partitions:
             self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms)
 
     def _why_too_many(self, blocks: Sequence[Block]) -> PushqError | None:
-        """Why these must not wait for idempotency keys before them."""
+        """Why these messages must not wait for the idempotency keys before them; None if they may."""
         messages = self._following.messages + sum(block.count for block in blocks)
         size = self._following.size + sum(len(block.data) for block in blocks)
         if messages <= INBOX_MESSAGES_MAX and size <= INBOX_BYTES_MAX:
@@ -309,9 +311,10 @@ class Partitions:
     def why_refused(
         self, calls: Sequence[list[Block]], freed: Amount | None = NOTHING, *, is_own: bool = False
     ) -> PushqError | None:
-        """Why a step that must not fail half-way cannot make these publishes now, one after the other; it may ask in
-        the very cycle it is in. `freed`: what it settles of this queue; None where that is what it publishes. `is_own`:
-        the messages are the queue's already, dead letters that come back among them.
+        """Why these publishes, one after the other, cannot be made now; None if they can. Asked for a transaction,
+        which must not fail half-way and may ask within its own cycle. `freed`: what the transaction settles of this
+        queue; None if that is what it publishes. `is_own`: the messages are the queue's already, such as dead letters
+        that come back.
         """
         if not is_own and (taken := slots_taken(self.definition)) != EVERY_SLOT:
             blocks = [block for call in calls for block in call]
@@ -375,7 +378,7 @@ class Partitions:
             self._watch()
 
     def flush(self) -> None:
-        """Sends on what waited and need not any more. A slot's messages go all at once, in their order."""
+        """Sends on calls that need not wait any more. A slot's messages go all at once, in order."""
         waiting = self._take_waiting()
         self._is_flushing = True
         for one in waiting:
@@ -389,11 +392,11 @@ class Partitions:
         self._route(one.share.blocks, one.reply, dedupes=one.dedupes, until_ms=one.until_ms)
 
     def close(self) -> None:
-        """The queue is deleted: who waits is told."""
+        """The queue is deleted: refuses the calls that wait."""
         self.refuse_waiting(self.first.deleted())
 
     def refuse_waiting(self, error: PushqError) -> None:
-        """Tells who waits for slots on the move that nothing of it was begun, and why."""
+        """Refuses calls that wait for slots on the move with `error`; none of them was begun."""
         for one in self._take_waiting():
             self.first.tell(one.reply, error)
 
@@ -405,7 +408,7 @@ class Partitions:
     # ------------------------------------------------------------------------------------------------------- time
 
     def _watch(self) -> None:
-        """Has a look taken when the time of the first one here is over that waits for so long only."""
+        """Sets a timer for the earliest time limit of the calls that wait here."""
         until_ms = min(filter(None, (self._following.until_ms, self._alarms.next_ms())), default=None)
         if until_ms is None or (self._wakes_ms is not None and self._wakes_ms <= until_ms):
             return
@@ -414,9 +417,9 @@ class Partitions:
         self.first.node.later(left_ms / 1000, partial(self._give_up, until_ms))
 
     def _give_up(self, at_ms: int) -> None:
-        """Refuses whose time is over. None of them is begun any more, and what is behind it does not wait for it."""
+        """Refuses calls whose time is over. They are never begun, and calls behind them do not wait for them."""
         if at_ms != self._wakes_ms:
-            return  # an earlier look was taken since, which asked for the next one itself
+            return  # an earlier run came since, and set the next timer itself
         self._wakes_ms, now_ms = None, self.steady_ms()
         over = [self._waiting.pop(number) for number in self._alarms.take(now_ms)]
         for one in over:
@@ -442,7 +445,7 @@ class _Waiting(NamedTuple):
 
 
 class Gathered:
-    """The answers to a call whose messages went to several partitions, put together as one."""
+    """Gathers the answers to a call whose messages went to several partitions into one."""
 
     def __init__(self, parts: Sequence[Share], reply: PublishReply):
         self._parts = parts
@@ -456,8 +459,9 @@ class Gathered:
 
 
 def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published | PushqError:
-    """One answer from those of several partitions: an error where none took anything, else each message by itself. So
-    it is where only some of them refuse it for another place's: what failed at the others is not sent there."""
+    """Merges the answers of several partitions: an error if none stored anything, else one answer per message. The
+    latter also if only some refuse because the messages belong elsewhere: what failed for another reason must not be
+    sent there."""
     placed = [result for _, result in parts if isinstance(result, Published)]
     if not placed:
         errors = [result for _, result in parts if isinstance(result, PushqError)]
@@ -493,7 +497,7 @@ def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published
 
 
 def places_of(result: Published, blocks: Sequence[Block]) -> Sequence[tuple[int, int]]:
-    """(partition, offset) of each message of some blocks."""
+    """(partition, offset) of each message of `blocks`."""
     if result.places is not None:
         return result.places
     if result.bases is None:

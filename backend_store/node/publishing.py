@@ -1,7 +1,7 @@
-"""Decides publishes: what is new, what repeats, what there is room for, and on which shelf each message lies.
+"""Decides one cycle's publishes: which messages are new, which repeat, which fit, and to which sublog (shelf) each
+goes.
 
-One cycle's calls are decided in their order. Where nothing of that can matter, and that is most queues, a cycle's
-blocks go to the log as they are.
+Calls are decided in order. Most queues need none of these checks; then a cycle's blocks are appended as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """What the order said of a call: the decision, and the messages it was asked about."""
+    """The sorter's decision about a call, and the messages it was asked about."""
 
     call: int
     decision: Sorted
@@ -63,53 +63,53 @@ class Publishing:
         owes_room: bool = False,
         elders: Sequence[Partition] = (),
     ):
-        """`siblings` count for the queue's limits, and earlier cycles may owe room; `elders` may know ids of slots that
-        came from them.
+        """`siblings` count towards the queue's limits, and earlier cycles may owe room; `elders` may remember ids of
+        slots that came from them.
         """
         self.plan = plan
         self.config = config
         self.moved = 0
-        """Messages that this cycle adds and that were in a queue before."""
+        """Messages added by this cycle that were in a queue before."""
         self.records: list[Record] = []
         self.schedules: list[Scheduled] = []
-        """Messages for later that this cycle adds; among the records too."""
+        """Scheduled messages added by this cycle; also among `records`."""
         self.expires = False
         self.chunks: list[Chunk] = []
         self.overflowed: list[tuple[Chunk, int]] = []
-        """Messages that are in the log and end at once, because the queue is full."""
+        """Messages that are appended and end at once, because the queue is full."""
         self._partition = partition
         self._ids = ids
         self._view = view
         self._sorting = sorting
         self._judged: list[Judged] = []
         self.late: list[tuple[Chunk, int]] = []
-        """Messages of a sorting queue whose place was handed out: they are in the log, and go elsewhere at once."""
+        """Messages of a sorted queue whose turn has passed: they are appended, and end at once as late."""
         self._waiting: list[Call] = []
         self._others: list[dict[int, Original | PushqError]] = []
         self._shelves: dict[int, list[Placed]] = {}
         self._cycle_ids: set[bytes | None] = set()
         """Ids of messages that this cycle accepts."""
         self._claims: Claims | None = None
-        """None where no id is looked at."""
+        """None if no ids are checked."""
         if ids is not None:
             self._claims = Claims(ids, elders, partition=partition, now_ms=plan.now_ms, config=config)
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
-        """The same by block: (call, block, an id a message)."""
+        """Accepted ids by block: (call, block, one id per message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
         self._elders = elders
         self._need: Amount | None = None
-        """What the call at hand adds, repeats among it, where there is no room for it."""
+        """What the current call adds, repeats included; set if there is no room for it."""
         self.owes_room = owes_room
-        """There was more to end for the queue's limits than one commit ends."""
+        """One commit could not end all messages that the queue's limits require."""
         self.later: list[Call] = []
-        """Calls that fit only when what this cycle adds can make room for them: they are for the next one."""
+        """Calls that fit only once what this cycle adds can make room for them: left for the next cycle."""
         makes_room_later = config.kind == "stream" and config.overflow == "drop_oldest"  # see `retention`
         self._room = Room(plan.state, config, view, siblings) if has_limits(config) and not makes_room_later else None
         self._doomed: list[tuple[int, int]] = []
-        """Messages of a full queue: (call, message)."""
+        """Messages, as (call, message), that the full queue has no room for."""
 
     def decide(self, calls: Sequence[Call]) -> list[tuple[PublishReply, Published | PushqError]]:
-        """Decides the calls, and where their messages stand. The answers are true once the plan is on disk."""
+        """Decides the calls and the offsets of their messages. The answers are true once the plan is durable."""
         room = self._room
         if room is not None and self.owes_room and any(room.over(NOTHING)):
             room.make(NOTHING)
@@ -181,7 +181,8 @@ class Publishing:
     def _find_repeats(
         self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError], claimed: Known
     ) -> list[bytes | None]:
-        """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
+        """Finds messages of a call that were published before, in earlier commits or in this cycle. Returns the id of
+        each message."""
         ids = ids_of(call)
         if claimed is Known.ONE_BY_ONE:
             assert call.claim is not None
@@ -212,14 +213,14 @@ class Publishing:
                 continue
             if one in mine or one in self._cycle_ids:
                 self._repeats.append((number, message, one))
-                others[message] = Original(-1)  # its place is known when this cycle's messages have theirs
+                others[message] = Original(-1)  # its offset is known once this cycle's messages have theirs
             mine.add(one)
         return ids
 
     def _find_in(
         self, elder: Partition, ids: Sequence[bytes | None], others: dict[int, Original | PushqError]
     ) -> dict[int, int]:
-        """Repeats of messages that another partition took, before it gave their slots away."""
+        """Finds repeats of messages that another partition stored before it gave their slots away."""
         known = elder.ids.lookup(ids, now_ms=elder.log_ms(), window_ms=self.config.dedupe_window_ms)
         others.update({message: Original(offset, elder.index) for message, offset in known.items()})
         return known
@@ -227,7 +228,7 @@ class Publishing:
     def _accept(
         self, number: int, call: Call, ids: list[bytes | None], others: Mapping[int, Original | PushqError]
     ) -> None:
-        """Notes the ids of what is stored. A message that was refused may come again under its id."""
+        """Notes the ids of the messages to be stored. A refused message may come again under its id."""
         first = 0
         for index, block in enumerate(call.blocks):
             mine = ids[first : first + block.count]
@@ -240,7 +241,7 @@ class Publishing:
     def _make_room(
         self, room: Room, need: Amount, number: int, call: Call, others: dict[int, Original | PushqError]
     ) -> None:
-        """Applies the queue's limits: makes room, or says for which messages there is none."""
+        """Applies the queue's limits: makes room, or refuses the messages that do not fit."""
         if others:
             kept = [*_kept(call, others)]
             need = room.need([block for _, block, _ in kept], sum(gone.bit_count() for _, _, gone in kept))
@@ -264,7 +265,7 @@ class Publishing:
         others.update(dict.fromkeys(excess, error))
 
     def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
-        """Asks the order what becomes of each message; a refused one has no number as far as the order knows."""
+        """Asks the sorter about each message. A refused message has no sequence number as far as the sorter knows."""
         assert self._sorting is not None
         stamps = stamps_of(call)
         asked = [n for n in range(call.messages) if not isinstance(others.get(n), PushqError)]
@@ -278,7 +279,7 @@ class Publishing:
     # ------------------------------------------------------------------------------------------------- their places
 
     def _place(self) -> Places:
-        """Gives the blocks their offsets, shelf by shelf."""
+        """Assigns offsets to the blocks, shelf by shelf."""
         places = Places(self._waiting)
         for shelf in sorted(self._shelves):
             placed = self._shelves[shelf]
@@ -316,8 +317,8 @@ class Publishing:
             self._others[call][message] = self._first_of(one, call, places)
 
     def _first_of(self, one: bytes, number: int, places: Places) -> Original | PushqError:
-        """What a call's message repeats: the one of this cycle that has its id; or, where the first with it in the call
-        was not stored, what became of that one. What other calls were refused is no answer of this one.
+        """What a message of a call repeats: the message of this cycle with the same id; or, if the first one with that
+        id in the call was not stored, the answer to that one. Refusals of other calls do not answer this one.
         """
         for call, index, ids in self._accepted:
             if call <= number and one in ids:
@@ -327,11 +328,11 @@ class Publishing:
         return next(others[message] for message, each in enumerate(own) if each == one and message in others)
 
     def _overflowing(self) -> list[tuple[int, int]]:
-        """Messages that are stored and end at once: not those that are not stored for another reason."""
+        """Messages that are stored and end at once, without those that are not stored for another reason."""
         return [(call, message) for call, message in self._doomed if message not in self._others[call]]
 
     def _take_in(self, sorting: Sorting, places: Places) -> None:
-        """Tells the order where this cycle's messages stand."""
+        """Tells the sorter the offsets of this cycle's messages."""
         sorting.placed(self.chunks)
         late: list[tuple[int, int]] = []
         for call, decision, asked in self._judged:
@@ -367,7 +368,7 @@ class Publishing:
 
 
 def _kept(call: Call, others: Mapping[int, Original | PushqError]) -> Iterator[tuple[int, Block, int]]:
-    """(number, block, messages of it that are none) of each block of which something is stored."""
+    """(number, block, holes as bits) of each block of which something is stored."""
     first = 0
     for number, block in enumerate(call.blocks):
         gone = sum(1 << (n - first) for n in others if first <= n < first + block.count) if others else 0
@@ -377,7 +378,7 @@ def _kept(call: Call, others: Mapping[int, Original | PushqError]) -> Iterator[t
 
 
 def _holes(call: Call) -> list[int]:
-    """Messages of a call that are none: those that stayed behind when the others of their block moved, or that have a
+    """Indexes of a call's holes: messages that stayed behind when the rest of their block moved, or that have their
     place in the cluster that the queue left."""
     found, first = [], 0
     for block in call.blocks:

@@ -1,4 +1,4 @@
-"""The queues of a node: opened at start, made, changed, split into partitions, moved away and deleted."""
+"""The queues of a node: opens them at start, creates, reconfigures, partitions, moves away and deletes them."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ log = structlog.get_logger("pushq.queues")
 
 
 class Host(Surroundings, Timers, Protocol):
-    """What queues need of the node they are on."""
+    """What queues need from their node."""
 
     sweeper: Sweeper
     receipt_key: bytes
     copy_id: str
     sealer: Sealer | None
     lease_base: int
-    """Where the numbers of leases begin, since this start."""
+    """First lease number to grant since this start."""
     epoch: Epoch
-    """In which logs go on at least."""
+    """The lowest epoch in which logs continue."""
     touched: Touched[Partition]
 
     def arm(self, partition: Partition, deadline_ms: int) -> None:
-        """Has the partition's `tick` called at that time."""
+        """Has the partition's `tick` called at `deadline_ms`."""
 
     def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Runs it beside everything else, until the node closes."""
+        """Runs `work` as a task until it ends or the node closes."""
 
 
 class Queues:
-    """See the file's first sentence."""
+    """Every queue on the node, by uid, and every partition; the node owns it."""
 
     def __init__(self, node: Host, metadata: Metadata):
         self._node = node
         self._metadata = metadata
         self.partitions: dict[int, Partition] = {}
-        """By the number under which each is stored."""
+        """By replica: the number under which each partition is stored."""
         self._queues: dict[int, Partitions] = {}
         """By uid."""
         self._movings: dict[int, Moving] = {}
         self._tenants: dict[int, str] = {}
 
     def open_all(self, batch: Batch, *, restored: bool) -> list[MovedQueue]:
-        """Opens every queue; those that are on their way out are returned, for `resume`."""
+        """Opens every queue. Returns the queues that are being moved away, for `resume`."""
         leaving = [moved for moved in self._metadata.moved.values() if not moved.is_empty]
         for definition in (*self._metadata.queues.values(), *(moved.definition for moved in leaving)):
             self._open_queue(definition, batch, restored)
         return leaving
 
     def resume(self, leaving: list[MovedQueue]) -> None:
-        """Goes on with what the last stop interrupted."""
+        """Continues what the last stop interrupted."""
         for queue in self._queues.values():
             align(queue)
         for moved in leaving:
             self._leave(self._queues[moved.definition.uid], moved)
 
-    # Of plans, as `moving` needs them
+    # Asked for by `Moving`, which carries out changes of slots.
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self._node.later(seconds, call)
@@ -96,7 +96,7 @@ class Queues:
     # ------------------------------------------------------------------------------------------------ open and change
 
     def of(self, definition: QueueDefinition) -> Partitions:
-        """The queue's partitions, made at its first use: an empty one has no rows."""
+        """The queue's partitions, opened on first use: an empty queue has no rows."""
         found = self._queues.get(definition.uid)
         return found if found is not None else self._open_queue(definition, None, restored=False)
 
@@ -127,15 +127,16 @@ class Queues:
         return queue
 
     def _cut_past(self, queue: Partitions, known: PartitionMap, batch: Batch) -> None:
-        """A crash may have come between the end of a partition and the last row of its ledger."""
+        """Writes the last ledger row of retired partitions that lack it: a crash may have come between retirement and
+        the row."""
         for number, state in queue.past.items():
             if is_owed(state):
                 stage_cut(batch, state, self._title(queue.definition, number), self._node.steady_ms())
                 stage_state(batch, known.replicas[number], state)
 
     def _epoch(self, known: PartitionMap) -> Epoch:
-        """In which a partition without a row begins: that of the others. After a restore there may have been one of its
-        number before, and the receipts which that gave out must mean nothing."""
+        """The epoch in which a partition without a row begins: the highest of the queue's partitions. After a restore
+        an earlier partition may have had the same number; receipts which that one gave out must not be valid."""
         states = [read_state(self._node.engine, replica) for replica in known.replicas.values()]
         return max((state.epoch for state in states if state is not None), default=Epoch(1))
 
@@ -150,9 +151,10 @@ class Queues:
         goes_on_in = max(Epoch(state.epoch + restored), self._node.epoch)
         if goes_on_in > state.epoch:
             state.epochs = [*state.epochs[1 - EPOCHS_MAX :], EpochStart(goes_on_in, Offset(state.end))]
-            # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
-            # It is written before the mark of the restore goes, or a crash would forget it. Where a log may have lost
-            # its end the next epoch is another one whatever is written: only cursors of this one must be known then.
+            # Cursors given out after the backup was made may point past its end; a new epoch tells them apart. The
+            # epoch is written before the mark of the restore is deleted, or a crash would lose it. Where a log may have
+            # lost its tail, the next start takes a new epoch whatever is written; a stream still stores this one, so
+            # that its cursors are known.
             if batch is not None and (restored or definition.config.kind == "stream"):
                 stage_state(batch, replica, state)
         return state
@@ -195,11 +197,11 @@ class Queues:
         return moving
 
     def configure(self, definition: QueueDefinition) -> None:
-        """Takes over changed settings of a queue: they hold from the next decision on."""
+        """Applies changed settings of a queue from the next decision on."""
         queue = self.of(definition)
         queue.definition = definition
         if queue.remains is not None and queue.remains.slots & slots_taken(definition):
-            queue.remains = None  # they have come back
+            queue.remains = None  # the slots have come back
         for partition in queue.all:
             partition.configure(definition.config)
             _tell(partition, definition)
@@ -207,31 +209,31 @@ class Queues:
             self._watch_slots(queue).wake()
 
     async def ended(self, definition: QueueDefinition) -> int:
-        """Above every number that the queue has given out to publishes of the slots that it takes no more: what was
-        decided before is on the disk when this returns."""
+        """Returns an offset above every one given to publishes of slots that the queue takes no more. Everything
+        decided before the call is durable when it returns."""
         assert slots_taken(definition) != EVERY_SLOT, f"queue {definition.name!r} takes publishes"
         await self._node.committer.write(Batch())
         queue = self.of(definition)
         return max(state.end for state in (*(one.decided for one in queue.all), *queue.past.values()))
 
     async def plan(self, queue: Partitions, change: Change) -> None:
-        """Changes the slot table of a queue, and begins to carry out what that asks for. Raises `QueueNotFound`, and
-        what `change` raises."""
+        """Changes the slot table of a queue and starts to carry the change out. Raises `QueueNotFound`, and what
+        `change` raises."""
         definition = queue.definition
 
         def rows(after: PartitionMap, batch: Batch) -> None:
             for partition in queue.all:
                 if after.table.members[partition.index].role == "retired":
-                    # Its next life begins behind that. What an index still says of the messages it had is nothing.
+                    # The partition's next life begins at that offset. Index rows of earlier messages mean nothing then.
                     add_garbage(batch, partition.replica, partition.state.end)
 
         after = await self._metadata.change_partitions(definition, change, rows)
         if definition.uid not in self._metadata.maps:
-            return  # there is one partition, and nothing to change
+            return  # one partition, nothing to change
         for partition in queue.all:
             if partition.slotting is None:
                 self._split(partition)
-        definition = queue.definition  # it may have changed meanwhile
+        definition = queue.definition  # the definition may have changed meanwhile
         for number, replica in after.replicas.items():
             if queue.get(number) is None and after.table.members[number].role != "retired":
                 state = self._state(definition, replica, self._epoch(after), None, restored=False)
@@ -245,28 +247,28 @@ class Queues:
         self._watch_slots(queue).wake()
 
     async def retired(self, queue: Partitions, partition: Partition) -> None:
-        """Nothing is left in a partition, and nothing comes any more."""
+        """Removes a partition that holds nothing and gets no more publishes."""
         while not (partition.closed or partition.is_quiet) or partition.cut():
-            # Somebody asked something of it just now, an ack for the second time it may be: that has its answer first.
+            # A request came just now, perhaps a repeated ack: answer it first.
             partition.request()
             await self._node.committer.write(Batch())
         if partition.is_gone:
-            return  # its queue was deleted meanwhile: that is somebody else's business
+            return  # the queue was deleted meanwhile, and `delete` cleans up
         queue.remove(partition.index)
         self._node.touched.add(queue.first)
         self._forget(partition)
         partition.has_retired = True
-        partition.close()  # its next life has the same rows: nothing of this one may write any more
+        partition.close()  # the partition's next life uses the same rows: this one must write no more
         self._node.sweeper.wake()
         log.info("a partition has gone", queue=queue.label, partition=partition.index)
 
     async def delete(self, tenant: str, name: str, *, only_here: bool = False) -> None:
-        """`only_here`: see `Metadata.delete_queue`."""
+        """Deletes a queue and marks its rows for the sweeper. `only_here`: see `Metadata.delete_queue`."""
         definition = self._metadata.find(tenant, name)
         replicas: list[int] = []
 
         def rows(_: QueueDefinition, batch: Batch) -> None:
-            # Asked for only now: a plan that was on its way may have added one.
+            # Read only here: a change of partitions in flight may have added one.
             replicas.extend(self._metadata.partition_map(definition.uid).replicas.values())
             self._doom(definition.uid, batch)
             for replica in replicas:
@@ -278,7 +280,7 @@ class Queues:
         self._movings.pop(definition.uid, None)
         if queue is not None:
             self._close(queue)
-            # What was decided before is on its way to the disk: it must land before the sweep looks.
+            # What was decided before is on its way to the disk and must be written before the sweep begins.
             last = Batch()
             for replica in replicas:
                 last.delete(Table.META, state_key(replica))
@@ -298,7 +300,7 @@ class Queues:
             partition.close()
 
     def refuse_waiting(self, error: PushqError) -> None:
-        """Tells who waits for slots on the move that nothing of it was begun, and never will be here."""
+        """Refuses publishes that wait for slots on the move: they were not begun, and will not be on this node."""
         for queue in list(self._queues.values()):
             queue.refuse_waiting(Unavailable(f"queue {queue.label!r}: {error.detail}; nothing was begun"))
 
@@ -307,7 +309,7 @@ class Queues:
         self._tenants.pop(partition.replica, None)
 
     async def move(self, tenant: str, name: str, target: str, until_ms: int) -> None:
-        """Deletes a queue and moves what it holds to another one."""
+        """Deletes a queue and moves its messages to the queue `target`."""
         definition = self._metadata.find(tenant, name)
         queue = self.of(definition)
         moved = await self._metadata.move_queue(tenant, name, target, until_ms, uid=definition.uid)
@@ -335,7 +337,7 @@ class Queues:
             Leaving(partition, target, self._node, partial(empty, partition)).begin()
 
     async def _left(self, queue: Partitions, moved: MovedQueue) -> None:
-        """The queue is empty: its rows go, and only what still comes is sent on."""
+        """The moved queue is empty: deletes its rows. Only late publishes are still sent on."""
         uid = moved.definition.uid
         replicas = self._metadata.partition_map(uid).replicas.values()
         self._queues.pop(uid, None)
@@ -352,7 +354,7 @@ class Queues:
         self._node.sweeper.wake()
 
     def export(self, partition: Partition) -> None:
-        """Takes what lies in a partition's outbox to the queue it is for."""
+        """Moves messages from a partition's outbox to the queue they are for."""
         tenant = self._tenants[partition.replica]
 
         def target() -> Partitions | None:
@@ -365,6 +367,6 @@ class Queues:
 
 
 def _tell(partition: Partition, definition: QueueDefinition) -> None:
-    """Which slots of its queue are published and delivered here."""
+    """Sets which of its queue's slots the partition takes publishes of and delivers."""
     partition.takes = slots_taken(definition)
     partition.hold(unpacked(definition.holds))

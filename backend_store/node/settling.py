@@ -1,6 +1,6 @@
-"""Takes receipts back in: acks, nacks and extensions wait here for the next commit, and are answered with it.
+"""Settles receipts: acks, nacks and extensions wait here for the next commit and are answered with it.
 
-The half of a view that decides about what was handed out; `view` has the other, which hands out.
+This is the half of a view that decides about leased messages; `view` is the half that leases them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 SettleReply = Callable[[dict[str, int] | PushqError], None]
-"""Gets token → bits: of the receipts asked about those that were good for what was asked."""
+"""Gets token → bits: those of the receipts in question for which the request succeeded."""
 
 
 class Settle(NamedTuple):
-    """Acks that wait for the next commit: token → bits, and who is answered."""
+    """Acks that wait for the next commit: token → bits, and the callback for the answer."""
 
     grouped: dict[str, int]
     reply: SettleReply
 
 
 class Strange(msgspec.Struct):
-    """The receipts of one ack that no lease in memory explains: some of them are looked at in each cycle."""
+    """The receipts of one ack that match no lease in memory; each cycle checks some of them."""
 
     tokens: Iterator[tuple[str, int]]
     left: int
     done: dict[str, int]
-    """What is decided so far, of the whole ack."""
+    """Decided so far, of the whole ack."""
     reply: SettleReply
 
 
@@ -55,7 +55,7 @@ class Return(NamedTuple):
 
 
 class Settling:
-    """See the file's first sentence. `core` is the decisions."""
+    """Waiting acks and nacks of one view. `core` makes the decisions."""
 
     partition: Partition
     core: WorkView
@@ -64,20 +64,20 @@ class Settling:
         self._settles: list[Settle] = []
         self._strange: deque[Strange] = deque()
         self._settled: list[tuple[Callable[[Any], None], dict[str, int] | PushqError]] = []
-        """Decided before this cycle: by a step that publishes too, or as leases were about to end."""
+        """Decided before this cycle: by a transaction, or because leases were about to end."""
         self._returns: list[Return] = []
         self._steps: dict[str, list[Joint]] = {}
-        """By token, those that settle something of that lease, and wait for a cycle."""
+        """By token: transactions that wait for a cycle and settle some of that lease."""
         self._is_over = False
-        """Its queue or group is deleted: what a step asks of it still, no cycle answers."""
+        """The queue or group is deleted: no cycle answers later requests of a transaction."""
 
     @property
     def ready(self) -> int:
-        """Messages that nobody has, and whose time has come."""
+        """Messages that are not leased and are due."""
         raise NotImplementedError
 
     def load_for(self, grouped: dict[str, int]) -> None:
-        """Reads the chunks that receipts from before a restart name."""
+        """Reads the chunks named by receipts from before a restart."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------ commands
@@ -91,7 +91,7 @@ class Settling:
         self.partition.request()
 
     def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
-        """Token → the bits that these very receipts have settled before, once that is durable."""
+        """`reply` gets token → the bits that these same receipts settled before, once that is durable."""
         if self._is_over:
             reply({})
             return
@@ -99,7 +99,8 @@ class Settling:
         self.partition.request()
 
     def settle_soon(self, grouped: dict[str, int], reply: SettleReply | None = None) -> None:
-        """Acks whose outcome nobody waits for, whoever hears of it. In strict order the next message of a key does."""
+        """Acks without a hurry: no caller waits for the outcome, though `reply` hears of it. In strict order the next
+        message of a key does wait."""
         if self.partition.closed and reply is not None:
             reply(self.partition.deleted())
             return
@@ -118,8 +119,8 @@ class Settling:
         *,
         tried: bool = True,
     ) -> None:
-        """Nacks: the messages are free again once that is durable: at once (0), at `due_ms`, or after the queue's
-        back-off (None). The attempt counts, unless nobody `tried`.
+        """Nacks: once durable, the messages are ready again at once (0), at `due_ms`, or after the queue's back-off
+        (None). The attempt counts only if `tried`.
         """
         if self.partition.closed:
             reply(self.partition.deleted())
@@ -128,7 +129,7 @@ class Settling:
         self.partition.request()
 
     def extend(self, grouped: dict[str, int], visibility_ms: int, reply: SettleReply) -> None:
-        """Moves deadlines. Where leases are memory that is at once; where they are stored, when it is durable."""
+        """Extends leases: at once if leases are kept in memory; if they are stored, when that is durable."""
         now_ms = self.partition.steady_ms()
         held = self.core.extend(grouped, visibility_ms, now_ms)
         self.partition.wake_at(now_ms + visibility_ms)
@@ -138,7 +139,7 @@ class Settling:
             reply(held)
 
     def when_durable(self, reply: SettleReply) -> None:
-        """`reply` runs when what is decided already is on the disk."""
+        """`reply` runs when everything decided so far is durable."""
         self._settles.append(Settle({}, reply))
         self.partition.request()
 
@@ -148,7 +149,7 @@ class Settling:
         return bool(self._settles or self._strange or self._settled or self._returns)
 
     def take_waiting(self) -> list[Callable[[Any], None]]:
-        """Whoever waits for an answer, when the queue is deleted."""
+        """Takes the callbacks of all waiting requests; the queue is deleted."""
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
         settled, self._settled = self._settled, []
@@ -164,7 +165,7 @@ class Settling:
     # ------------------------------------------------------------------------------------------------- commits
 
     def decide(self, answers: list[tuple[Callable[[Any], None], Any]]) -> None:
-        """Decides the receipts that wait."""
+        """Decides the waiting receipts."""
         if self._settles:
             self.decide_settles()
         if self._strange:
@@ -175,7 +176,7 @@ class Settling:
             answers += self._decide_returns()
 
     def decide_first(self) -> None:
-        """Leases are about to end: what was said of them before counts. It is answered with the next commit."""
+        """Decides acks and nacks that came before leases end; they are answered with the next commit."""
         if self._settles:
             self.decide_settles()
         if self._returns and not self._steps:
@@ -187,20 +188,20 @@ class Settling:
             self._returns = behind
 
     def await_step(self, step: Joint, grouped: dict[str, int]) -> None:
-        """A step waits for a cycle that is to settle these, as token → bits."""
+        """Notes that a transaction waits for a cycle in which it settles `grouped` (token → bits)."""
         for token in grouped:
             self._steps.setdefault(token, []).append(step)
 
     def let_go(self, step: Joint, grouped: dict[str, int]) -> None:
-        """It waits no more."""
+        """Removes a transaction that no longer waits."""
         for token in grouped:
             self._steps[token].remove(step)
             if not self._steps[token]:
                 del self._steps[token]
 
     def comes_behind(self, lease: Lease, end: Callable[[], None]) -> bool:
-        """Whether a step that settles some of a lease came first. It is decided at the start of a cycle, with all that
-        it publishes, and not before: what is to `end` the lease is called then."""
+        """Whether a transaction that settles some of the lease came first. The transaction is decided at the start of a
+        cycle, with all that it publishes, and not before; `end`, which ends the lease, is called after it."""
         for step in reversed(self._steps.get(lease.token, ())):
             if step.settles(self, lease):
                 step.behind.append(end)
@@ -213,14 +214,14 @@ class Settling:
         return [(one.reply, self._decide_return(one, now_ms)) for one in returns]
 
     def decide_settles(self) -> None:
-        """Decides the acks that wait; they are answered with the commit of this cycle, unless some of their receipts
-        have no lease in memory.
+        """Decides the waiting acks; they are answered with this cycle's commit, unless some of their receipts match no
+        lease in memory.
         """
         waiting, self._settles = self._settles, []
         is_strange = self.core.is_strange
         for grouped, reply in waiting:
             strange = {token: bits for token, bits in grouped.items() if is_strange(token)}
-            if not strange:  # so it is nearly always: leases that run
+            if not strange:  # nearly always: running leases
                 settled = self.core.settle(grouped)
                 if reply is not _no_answer:
                     self._settled.append((reply, settled))
@@ -229,9 +230,10 @@ class Settling:
             self._strange.append(Strange(iter(strange.items()), len(strange), self.core.settle(known), reply))
 
     def _decide_strange(self) -> None:
-        """A receipt without a lease is a proof to check, and maybe a chunk to read; forged ones come in thousands.
+        """Checks some of the receipts without a lease in memory: each costs a signature check and maybe a chunk read.
 
-        So a cycle looks at some of them, and whoever has many of them has the last turn in the next one.
+        Forged receipts come in thousands, so a cycle checks a bounded number, and an ack with many goes last in the
+        next cycle.
         """
         budget = STRANGE_RECEIPTS_PER_CYCLE
         for _ in range(len(self._strange)):
@@ -270,4 +272,4 @@ class Settling:
 
 
 def _no_answer(done: dict[str, int] | PushqError) -> None:
-    """Nobody waits for this answer."""
+    """For acks whose caller does not wait for the answer."""

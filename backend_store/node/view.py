@@ -1,6 +1,7 @@
-"""One view of a partition, run: hands messages out of memory and disk.
+"""One view of a partition at run time: leases messages from memory and disk to holders.
 
-The view's core decides; here are the reads it needs, and who is told. What comes back in is in `settling`.
+The view's core decides; this class does the reads that the core needs and notifies holders. Acks, nacks and extensions
+are in `settling`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FOR_EVER_MS = 1 << 61
 
 
 class View(Settling):
-    """See the file's first sentence. `core` is the decisions; `number` says which of the partition's views it is."""
+    """One view; its partition owns it. `core` makes the decisions; `number` tells the partition's views apart."""
 
     def __init__(self, partition: Partition, core: WorkView):
         super().__init__()
@@ -42,9 +43,9 @@ class View(Settling):
         self.number = core.number
         self.on_ready: Callable[[], None] = _nothing
         self.is_looking = False
-        """The last look for messages ended at its bound of reads: it goes on in the next turn of the loop."""
+        """The last search for messages stopped at its limit of reads; it continues in the next turn of the loop."""
         self._done: set[int] = set()
-        """Chunks that nothing is left of with the commit in flight; they may be new with it."""
+        """Chunks that the commit in flight leaves empty; that commit may also have added them."""
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
         self.parking = Parking(self) if core.is_strict else None
         self.expiry = Expiry(self) if core.number == VIEW_MAIN else None
@@ -62,7 +63,7 @@ class View(Settling):
 
     @property
     def bytes(self) -> int:
-        """What its messages count for; a chunk with many ended ones takes more on the disk."""
+        """What the view's messages count for; a chunk with many ended messages takes more on disk."""
         return self.tally.live_bytes - self.core.ended_bytes
 
     @property
@@ -72,7 +73,7 @@ class View(Settling):
     # ------------------------------------------------------------------------------------------------ commands
 
     def give_back_lease(self, lease: Lease) -> None:
-        """Returns what a holder that went away still held: an attempt of what it had begun."""
+        """Returns the messages that a holder still held when it left; the attempt counts for those that were begun."""
         self.decide_first()
         if self.comes_behind(lease, partial(self.give_back_lease, lease)):
             return
@@ -81,7 +82,7 @@ class View(Settling):
             self.partition.request()
 
     def unsent(self, lease: Lease) -> None:
-        """Takes back what was leased and never left: the attempt does not count."""
+        """Takes back leased messages that were never sent: the attempt does not count."""
         state, to_come = lease.state, 0
         if is_scheduled(state.shelf) and self.schedule is not None and not lease.counts:
             to_come = self.schedule.to_come(state.base, state.shelf)  # taken before its time, which is still to come
@@ -90,7 +91,7 @@ class View(Settling):
         self.on_ready()
 
     def move_out(self, grouped: dict[str, int]) -> None:
-        """What receipts hold, as token → bits, stands in another queue with this commit."""
+        """The messages behind these receipts (token → bits) move to another queue with this commit."""
         self.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
         if self.schedule is None:
             return
@@ -101,21 +102,21 @@ class View(Settling):
                     self.schedule.left(part.state.base, part.bits & bits, part.state.shelf)
 
     def cancel(self, shelf: int, base: int, index: int, reply: SettleReply) -> bool:
-        """Ends a message that nobody holds, because its producer says so; `reply` runs once that is durable.
+        """Ends a message that is not leased, because its producer cancels it; `reply` runs once that is durable.
 
-        False, and no reply, when somebody holds it, or it is gone.
+        Returns False, and never calls `reply`, if the message is leased or gone.
         """
         state, bit = self.find(shelf, base), 1 << index
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
         if isinstance(state.lane.runs, KeyedRuns):
-            state.lane.runs.hold(state, bit)  # newer ones of its key wait until it cannot come back, as by a crash
+            state.lane.runs.hold(state, bit)  # newer ones of its key wait until a crash cannot bring it back
         self.end(state, bit, Reason.CANCELLED)
         self.when_durable(reply)
         return True
 
     def undeliverable(self, lease: Lease, bits: int | None = None, why: str | None = None) -> None:
-        """Ends messages that were leased and cannot be sent to anybody: all of a lease, or some. `why` stands in their
+        """Ends leased messages that cannot be sent: all of a lease, or those in `bits`. `why` is kept in their
         history."""
         bits = lease.bits if bits is None else bits & lease.bits
         if lease.receipts:
@@ -126,7 +127,7 @@ class View(Settling):
         self.partition.request()
 
     def end_unreadable(self, lease: Lease) -> None:
-        """Ends those of a lease's messages that nobody can open."""
+        """Ends those of a lease's messages that cannot be decoded."""
         assert lease.chunk is not None, "a lease is looked at with its chunk in memory"
         if bits := lease.chunk.unreadable & lease.bits:
             self.undeliverable(lease, bits, lease.chunk.why_unreadable)
@@ -141,7 +142,7 @@ class View(Settling):
         return overlay
 
     def committed(self, chunks: list[Chunk]) -> None:
-        """The commit has landed; `chunks` are what it added to this view."""
+        """Applies a commit that is durable; `chunks` are what it added to this view."""
         core = self.core
         core.committed()
         if self.schedule is not None:
@@ -161,19 +162,19 @@ class View(Settling):
                 self.partition.wake_at(next_ms)
 
     def scheduled(self, schedules: Sequence[Scheduled]) -> None:
-        """Messages for later that were just committed."""
+        """Takes scheduled messages that were just committed."""
         if self.schedule is not None:
             self.schedule.add(schedules)
 
     def end(self, state: ChunkState, bits: int, reason: Reason) -> None:
-        """Ends messages that nobody holds."""
+        """Ends messages that are not leased."""
         if is_scheduled(state.shelf) and self.schedule is not None:
             self.schedule.ended(state.base, bits, state.shelf)
         self.core.die(state, bits, reason, self.partition.steady_ms())
         self.partition.request()
 
     def drop_all(self, floor: Offset) -> None:
-        """Everything below is gone; who holds some of it is told that its receipts mean nothing any more."""
+        """Drops everything below `floor`, and tells the holders of it that their receipts are void."""
         held = [(one.holder, receipts_of(one.token, one.bits)) for one in self.core.leases.values() if one.durable]
         self.core.purge(floor)
         for holder, receipts in held:
@@ -193,9 +194,10 @@ class View(Settling):
         return self.core.has_ready
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        """Leases up to `limit` messages of one chunk, or nothing. The lease's chunk is in memory when this returns.
+        """Leases up to `limit` messages of one chunk, or returns None. The lease's chunk is in memory on return.
 
-        Reads a bounded number of chunks; where that found nothing, the rest is looked at in the next turn.
+        Reads a bounded number of chunks; if those hold nothing to lease, the search continues in the next turn of the
+        loop.
         """
         core, partition = self.core, self.partition
         if not core.may_take(holder):
@@ -251,7 +253,7 @@ class View(Settling):
             partition.wake_at(lease.deadline_ms)
 
     def claim(self, chunk: Chunk, bits: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        """Leases those of the messages that nobody holds; they may lie anywhere in the backlog."""
+        """Leases those of the messages that are free; they may be anywhere in the backlog."""
         if self.find(chunk.shelf, chunk.base) is None:
             return None  # consumed or purged since it was read
         state = self.adopt(chunk)
@@ -261,7 +263,7 @@ class View(Settling):
         return lease
 
     def free_all(self, policy: Policy) -> None:
-        """Takes every message back from whoever holds it or from what it waits for: the queue is deleted."""
+        """Takes every message back from its lease or its delay: the queue is deleted."""
         core, now_ms = self.core, self.partition.steady_ms()
         core.policy = policy
         for lease in core.leases.values():
@@ -287,7 +289,7 @@ class View(Settling):
         self.core.scan(lane, chunk, now_ms)
 
     def adopt(self, chunk: Chunk) -> ChunkState:
-        """The chunk's state, with its stored marks where it was not in memory."""
+        """Returns the chunk's state, loading its stored marks if it was not in memory."""
         known = self.core.state(chunk.base)
         if known is not None:
             if known.chunk is None:
@@ -301,7 +303,7 @@ class View(Settling):
             self.find(shelf, base)
 
     def find(self, shelf: int, base: int) -> ChunkState | None:
-        """The state of a chunk of this view, read if it has to be."""
+        """Returns the state of a chunk of this view, read from the log if need be; None if the chunk is gone."""
         known = self.core.state(base)
         if known is not None:
             return known
@@ -320,8 +322,8 @@ class View(Settling):
             self.lose(base)  # broken since it was last read, and put aside
 
     def lose(self, base: int) -> tuple[int, int] | None:
-        """Gives up a chunk that is damaged: how many messages, and bytes, are lost with it. None where it is not in
-        memory, and nobody holds anything of it.
+        """Gives up a damaged chunk. Returns the messages and bytes lost with it; None if the chunk was not in memory
+        and no lease held any of it.
         """
         core, partition = self.core, self.partition
         state = core.state(base)
@@ -332,7 +334,7 @@ class View(Settling):
             partition.sorting.left(base, state.present)
         told = core.lose(base)
         if told:
-            partition.node.soon(lambda: self._tell(told))  # somebody may be in the middle of taking
+            partition.node.soon(lambda: self._tell(told))  # later, for a lease may be in the making
         partition.request()
         return lost
 
@@ -345,19 +347,19 @@ class View(Settling):
     # ----------------------------------------------------------------------------------------------------- time
 
     def tick(self, now_ms: int) -> None:
-        """Ends leases that ran out and wakes messages that became due."""
+        """Ends leases that ran out and makes messages ready that are due."""
         core = self.core
         for lease in core.leases.expired(now_ms):
             if lease.bits:
                 self.decide_first()
             if not lease.bits:
-                continue  # it was acked in time; or another one that ran out took it along
+                continue  # acked in time; or a lease that ran out before took it along
             if not self.comes_behind(lease, partial(self._run_out, lease, now_ms)):
                 self._run_out(lease, now_ms)
         is_ready = core.wake(now_ms)
         if self.parking is not None:
             self.parking.tick()
-            is_ready = True  # a lane may have held back from reading on
+            is_ready = True  # a lane may have paused its reading
         if self.schedule is not None:
             is_ready = self.schedule.tick(now_ms) or is_ready
         if self.expiry is not None:
@@ -369,7 +371,7 @@ class View(Settling):
 
     def _run_out(self, lease: Lease, now_ms: int) -> None:
         if not lease.has_run_out:
-            return  # it was settled meanwhile, or has more time
+            return  # settled or extended meanwhile
         receipts = receipts_of(lease.token, lease.bits)
         self.core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
         self.partition.tell(lease.holder.released, len(receipts))
@@ -387,8 +389,8 @@ class View(Settling):
         return min((time for time in times if time is not None), default=None)
 
     def recover(self, now_ms: int, *, is_timed: bool = True) -> None:
-        """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie.
-        Where the partition is not timed it has none, and nothing scheduled or to expire."""
+        """Restores delays that survive a restart: such messages are not ready, wherever in the backlog they are. A
+        partition that is not timed has no delays, schedules or expiry."""
         if not is_timed:
             self._rest(now_ms)
             return
@@ -416,7 +418,7 @@ class View(Settling):
         return False
 
     def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
-        """Takes up a lease that outlived the process."""
+        """Restores a lease that outlived the process; None if nothing of it is left."""
         if self.find(kept.shelf, kept.base) is None:
             return None
         lease = self.core.restore(kept, holder)
@@ -429,4 +431,4 @@ _EMPTY = Tally()
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
