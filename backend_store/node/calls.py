@@ -1,4 +1,4 @@
-"""A publish call as it waits for its cycle, and what its blocks say of its messages."""
+"""A publish call that waits for its commit cycle, and helpers that read its blocks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PublishReply = Callable[[Published | PushqError], None]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else, though
-    the call may have a claim.
+    """One waiting publish call. `is_plain`: its messages are bodies and need no checks, though the call may have a
+    claim.
 
     `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `moves`: its
-    messages were in a queue before. `stays`: in this very queue, so that its limits say nothing about them. `slots` are
-    those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
-    `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
-    nothing. `others`: what is known of some of its messages before, none of which is stored. Where a claim comes by
-    itself, `follows` are the slots of the messages that come behind it. After `until_ms`, by
-    the same clock, the call is not begun any more; 0 for one that waits as long as it takes.
+    messages were in a queue before. `stays`: they were in this same queue, so its limits do not apply. `slots`: the
+    slots of its messages, as bits. `version`: of the slot table that routed it here; 0 if there is none. `came_ms`: its
+    arrival by the steady clock. `claim`: bound with the same commit; a call whose claim is refused stores nothing.
+    `others`: known answers for some of its messages, none of which is stored. `follows`: if a claim comes without
+    messages, the slots of the messages that follow. `until_ms`, by the same clock: after it the call is not begun any
+    more; 0 for no limit.
     """
 
     blocks: list[Block]
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def is_plain(blocks: Sequence[Block]) -> bool:
-    """Whether blocks are for the log and nothing else."""
+    """Whether blocks can be appended without any checks."""
     for block in blocks:  # noqa: SIM110 - a generator would cost as much as the rest of a publish
         if block.traits is not None or block.priority or block.due_ms:
             return False

@@ -1,7 +1,7 @@
-"""What happens in a work queue because of the time: scheduled messages become ready, others expire.
+"""Timers of a work queue: scheduled messages become ready, and messages expire.
 
-Both are indexes on the disk, in the order of their times. A million messages for tomorrow cost rows, not memory: when
-their time comes they are counted, and each is read when somebody takes it.
+Both are indexes on disk, ordered by time. A million messages scheduled for tomorrow cost rows, not memory: when due
+they are counted, and each is read when a consumer takes it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _LAST = (1 << 63) - 1
 HELD_EXPIRY_MS = 500
-"""How soon a chunk is looked at again of which an expired message was in somebody's hands."""
+"""After how long a chunk is checked again if an expired message in it was leased."""
 
 
 class Schedule:
     """Scheduled messages of one queue.
 
-    Rows up to `_counted` count as due. Those of a lane up to its place in `_loaded` are in its runs; the others are
-    fetched when its runs are short, so that no priority waits for another.
+    Rows up to `_counted` count as due. A lane's rows up to its place in `_loaded` are in its runs; later rows are
+    fetched when the runs are short, so that no priority waits for another.
     """
 
     def __init__(self, view: View):
@@ -48,17 +48,17 @@ class Schedule:
         self._loaded: dict[int, tuple[int, int]] = {}
         self._is_used = True
         self._rewritten: dict[tuple[int, int], int] = {}
-        """(due, base) → the bits that a row will have with the next commit."""
+        """(due, base) → the bits of a row after the next commit."""
         self._landing: dict[tuple[int, int], int] = {}
-        """The same of the commit in flight."""
+        """The same for the commit in flight."""
 
     @property
     def counted_ms(self) -> int:
-        """Up to when messages count as due."""
+        """Messages up to this time count as due."""
         return self._counted[0]
 
     def recover(self, now_ms: int) -> None:
-        """After a start: counts what is still to come, and looks whether something is due already."""
+        """After a start: counts scheduled messages, and checks whether any are due already."""
         reader, core = self._view.partition.reader, self._view.core
         self._counted = now_ms, _LAST
         core.scheduled = 0
@@ -74,7 +74,7 @@ class Schedule:
         self._counted, self._is_used = (now_ms, _LAST), False
 
     def add(self, schedules: Sequence[Scheduled]) -> None:
-        """Messages for later that were just committed. Some may be due already: a commit takes its time."""
+        """Takes scheduled messages that were just committed. Some may be due already, as a commit takes time."""
         view = self._view
         self._is_used = True
         for shelf, base, times, _ in schedules:
@@ -90,8 +90,8 @@ class Schedule:
                     self._bring(DueRow(due_ms, base, shelf, bits))
 
     def ended(self, base: int, bits: int, shelf: int, *, after: tuple[int, int] = (0, 0)) -> None:
-        """Scheduled messages came to their end, maybe before their time: it comes for the others only. `after`: only
-        what is due behind (due, base) is looked at.
+        """Removes ended messages from their schedule rows, perhaps before they are due. `after`: only rows after (due,
+        base) are changed.
         """
         reader = self._view.partition.reader
         for due_ms in reader.schedule_of(base):
@@ -105,15 +105,15 @@ class Schedule:
                     self._view.core.scheduled -= gone.bit_count()
 
     def left(self, base: int, bits: int, shelf: int) -> None:
-        """Messages go to another queue with this commit: those whose time has not come wait here no longer."""
+        """Removes messages that move to another queue with this commit, if they are not due yet."""
         self.ended(base, bits, shelf, after=self._counted)
 
     def lost(self, base: int, shelf: int) -> None:
-        """A chunk of scheduled messages is damaged: its time comes for nobody."""
+        """A chunk of scheduled messages is damaged: none of them becomes due."""
         self.ended(base, -1, shelf)
 
     def to_come(self, base: int, shelf: int) -> int:
-        """Those of a chunk's messages that come to the runs when they are fetched for their time."""
+        """Those of a chunk's messages that enter the runs later, when they are fetched as due."""
         reader, found = self._view.partition.reader, 0
         loaded = self._loaded.get(self._view.core.lanes.of(shelf).shelf, (0, 0))
         for due_ms in reader.schedule_of(base):
@@ -122,18 +122,18 @@ class Schedule:
         return found
 
     def _bits(self, row: DueRow) -> int:
-        """A row's messages, without those that were cancelled and are still in it on the disk."""
+        """A row's messages, without cancelled ones that the row on disk still has."""
         place = row.due_ms, row.base
         found = self._rewritten.get(place)
         return found if found is not None else self._landing.get(place, row.bits)
 
     def _waiting(self, rows: Sequence[DueRow]) -> int:
-        """How many messages the rows stand for. Those of purged ones are still to be swept."""
+        """How many messages the rows stand for. Rows of purged messages, not yet swept, are left out."""
         floor, end = self._view.floor, self._view.partition.state.high_watermark
         return sum(self._bits(self._whole(row)).bit_count() for row in rows if floor <= row.base < end)
 
     def _whole(self, row: DueRow) -> DueRow:
-        """The row; for a broken one what it must have said: the chunk's messages that are there and in no other row."""
+        """The row; a broken one is rebuilt from the chunk's messages that exist and are in no other row."""
         if row.shelf >= 0:
             return row
         view, base = self._view, row.base
@@ -155,7 +155,7 @@ class Schedule:
         self._landing, self._rewritten = self._rewritten, {}
 
     def committed(self) -> None:
-        """It is on the disk."""
+        """The staged rows are durable."""
         self._landing = {}
 
     def next_ms(self) -> int | None:
@@ -163,14 +163,14 @@ class Schedule:
             return None
         counted_ms, base = self._counted
         if base != _LAST:
-            return counted_ms  # there were more than one turn takes
+            return counted_ms  # more were due than one tick counts
         found = self._view.partition.reader.next_due(counted_ms)
         if found is None and not self._view.core.due_waits:
             self._is_used = False
         return found
 
     def tick(self, now_ms: int) -> bool:
-        """Counts what has become due. True if there was something; what is left over waits for the next turn."""
+        """Counts messages that became due. True if there were any; the rest is left for the next turn."""
         if not self._is_used:
             return False
         core, reader = self._view.core, self._view.partition.reader
@@ -184,9 +184,7 @@ class Schedule:
         return bool(rows)
 
     def load(self) -> int:
-        """Brings some of the messages whose time has come into the runs, for the highest priority first. How many reads
-        that took.
-        """
+        """Brings due messages into the runs, highest priority first. Returns the number of reads."""
         core, reads, waits = self._view.core, 0, False
         for lane in reversed(core.lanes.all):
             is_over = False
@@ -198,14 +196,14 @@ class Schedule:
         return reads
 
     def _load_into(self, lane: Lane) -> bool:
-        """Goes on in the rows to the next ones of a lane. False when there are no more rows."""
+        """Advances to a lane's next due rows. False if there are no more rows."""
         lanes = self._view.core.lanes
         limit = 1 if len(lanes.all) == 1 else DUE_ROWS_LOOKED_AT
         rows = self._view.partition.reader.due(self._loaded.get(lane.shelf, (0, 0)), self._counted[0], limit)
         for row in rows:
             self._loaded[lane.shelf] = row.due_ms, row.base
             if row.base >= self._view.partition.state.high_watermark:
-                continue  # its commit is on the disk, and nobody was told: `add` brings it then
+                continue  # written, but `committed` has not run: `add` brings it then
             if lanes.of(max(row.shelf, 0)) is lane:
                 self._bring(row)
                 break
@@ -227,13 +225,14 @@ class Schedule:
         view.core.became_due(state, bits)
 
     def purged(self) -> None:
-        """Nothing that was published before the purge becomes ready any more; its rows are swept."""
+        """Messages published before a purge become due no more; their rows are swept."""
         self._loaded = {lane.shelf: (self._counted[0], _LAST) for lane in self._view.core.lanes.all}
         self._rewritten, self._landing = {}, {}
 
 
 class Expiry:
-    """Messages of one queue that expire. A chunk is looked at when its first message does, and then at the next."""
+    """Expiry of one queue's messages. A chunk is checked when its first message expires, and then when the next
+    does."""
 
     def __init__(self, view: View):
         self._view = view
@@ -248,11 +247,11 @@ class Expiry:
         self._is_used = False
 
     def added(self) -> None:
-        """Messages that expire come with the commit that is prepared: until it has landed no row shows it."""
+        """The commit that is prepared brings messages that expire: no row shows it until that commit is durable."""
         self._is_used = self._is_coming = True
 
     def committed(self) -> None:
-        """What was noted before is on the disk."""
+        """The rows noted before are durable."""
         self._is_coming = False
         if not self._is_used:
             return
@@ -283,9 +282,9 @@ class Expiry:
             now_ms, EXPIRING_CHUNKS_PER_TICK + len(self._looking)
         ):
             if waiting >= EXPIRING_BYTES_MAX:
-                return  # what dies here may move, and a commit must not grow without end: after the next ones
+                return  # messages that die here may move, and a commit must stay bounded: after the next ones
             if (expires_ms, base) in self._looking or base >= view.partition.state.high_watermark:
-                continue  # it is looked at; or its commit is on the disk, and `committed` asks to be woken for it
+                continue  # checked already; or written but not applied, and `committed` sets the timer for it
             state = view.find(shelf, base) if shelf >= 0 else None
             later = size = 0
             if state is not None and state.expires is not None:
@@ -295,7 +294,7 @@ class Expiry:
                     size = state.size
                 later = min((at for at in state.expires if at and at > now_ms), default=0)
                 if expired_bits(state, state.leased | state.returning, now_ms):
-                    later = now_ms + HELD_EXPIRY_MS  # somebody has it now: it is looked at again when it may be back
+                    later = now_ms + HELD_EXPIRY_MS  # leased now: checked again when it may be back
             self._looking[expires_ms, base] = size
             waiting += size
             view.partition.note(ExpirySet(shelf, Offset(base), expires_ms, expiry_step(later) if later else 0))

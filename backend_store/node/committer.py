@@ -1,7 +1,7 @@
-"""Group commit: while one batch is on its way to the disk, everything that arrives waits for the next.
+"""Group commit: while one batch is being written, everything that arrives waits for the next.
 
-A cycle asks each partition that has work to decide it, hands the rows of all of them to the writer as one transaction,
-and tells them when it is durable. One cycle is in flight at a time, so a decision always reads committed state.
+A cycle has each partition with work decide it, hands the rows of all partitions to the writer as one transaction, and
+tells the partitions when it is durable. One cycle is in flight at a time, so a decision always reads committed state.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ SOON_SECONDS = 0.002
 
 
 class Member(Protocol):
-    """A partition, seen by the committer."""
+    """A partition, as the committer sees it."""
 
     @property
     def burden(self) -> int:
-        """About how much there is to do when the batch that was prepared is durable."""
+        """Roughly how much work `committed` will be: messages and answers of the prepared batch."""
 
     @property
     def waited_ms(self) -> int:
-        """How long the oldest publish here has waited for a cycle; 0 when none does."""
+        """How long the oldest waiting publish has waited for a cycle; 0 if none waits."""
 
     def join(self) -> None:
-        """Shares out what several members must decide together; those it asks take part in the same commit."""
+        """Decides transactions, which span members; those it calls upon take part in the same commit."""
 
     def prepare(self, batch: Batch) -> None:
-        """Decides what waits and stages its rows."""
+        """Decides what waits and stages its rows in `batch`."""
 
     def committed(self) -> None:
-        """The batch that was prepared is durable."""
+        """The prepared batch is durable."""
 
     def failed(self, error: PushqError) -> None:
-        """The batch is lost; the process is about to end."""
+        """The prepared batch is lost; the process is about to end."""
 
 
 def _burden(member: Member) -> int:
@@ -70,34 +70,34 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended: PushqError | None = None
-        """Why no cycle begins any more."""
+        """Why no new cycle begins."""
         self.cycles = 0
         self.room = CycleRoom()
         self.is_shared = False
         """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
         self.touched: Touched[Member] = Touched(self._wanting)
-        """Members of which something was committed or is to be."""
+        """Members with something committed or waiting to be."""
         self.on_waited: Callable[[int], None] = lambda waited_ms: None
-        """Told with each cycle how long its oldest publish has waited, and 0 when the disk is idle again."""
+        """Called in each cycle with the time its oldest publish has waited, and with 0 once the disk is idle."""
 
     def request(self, member: Member) -> None:
-        """Asks for a cycle with this member in it, as soon as the disk is free."""
+        """Asks for a cycle with this member, as soon as the writer is free."""
         self._waiting[member] = None
         self._kick()
 
     def wait_for_room(self, member: Member) -> None:
-        """Asks for a place before the others in the next cycle: this one had no room for the member."""
+        """Asks for a place ahead of others in the next cycle: this cycle had no room for the member."""
         self._crowded_out[member] = None
         self.request(member)
 
     def ride_along(self, member: Member) -> None:
-        """The member has something that may wait for somebody else's commit."""
+        """The member has rows that are written with the next commit of any member."""
         self._riders[member] = None
 
     def request_soon(self, member: Member) -> None:
-        """Asks for a cycle that nobody waits for: with somebody else's, or alone after a moment.
+        """Asks for a cycle that no caller waits for: with another member's, or alone after `SOON_SECONDS`.
 
-        An ack without an answer comes this way. A commit of its own would stand in the way of the next publish.
+        Acks without an answer use this. A commit of their own would delay the next publish.
         """
         self._riders[member] = None
         if self._soon is None:
@@ -110,7 +110,7 @@ class Committer:
             self._kick()
 
     async def write(self, rows: Batch) -> None:
-        """Commits rows of the caller's own; returns when they are durable. Raises why they are not, or may not be."""
+        """Commits the caller's own rows; returns when they are durable. Raises why they are not, or may not be."""
         if self._ended is not None:
             raise self._ended
         done: asyncio.Future[None] = self._loop.create_future()
@@ -147,7 +147,7 @@ class Committer:
             self.cycles += 1
             self._writer.submit(batch, lambda error: self._done(members, rows, error))
         except Exception as error:
-            # What was decided so far is neither on the disk nor can it be taken back.
+            # What was decided so far is neither on disk nor can it be undone.
             log.error("a commit cycle failed", error=str(error), exc_info=not isinstance(error, PushqError))
             self._done(members, rows, error)
 
@@ -171,18 +171,18 @@ class Committer:
             for _, done in rows:
                 if not done.done():
                     done.set_exception(unknown)
-            # Even where nothing was written, what was decided in memory now differs from the disk: start anew from it.
+            # Even if nothing was written, memory now differs from the disk: restart from the disk.
             self._on_fatal(error)
             return
         self.touched.add_all(members)
         if len(members) > 1:
-            # Who has little to hand out goes first: a queue under load must not be in the way of the others' answers.
+            # Members with little to deliver go first: a queue under load must not delay the others' answers.
             members.sort(key=_burden)
         try:
             for member in members:
                 member.committed()
         except Exception as fault:
-            # The disk is ahead of what some members believe: their next decision would write over it.
+            # The disk is ahead of what some members hold: their next decision would overwrite it.
             log.exception("a commit was not taken in")
             self._on_fatal(fault)
             return
@@ -197,11 +197,11 @@ class Committer:
 
     @property
     def waited_ms(self) -> int:
-        """How long the oldest publish has waited for a cycle."""
+        """How long the oldest waiting publish has waited for a cycle."""
         return max((member.waited_ms for member in self._waiting), default=0)
 
     async def drain(self) -> None:
-        """Returns when nothing waits and nothing is on its way; started attempts are written too."""
+        """Returns when nothing waits and no commit is in flight; started attempts are written too."""
         if self._riders:
             self._waiting |= self._riders
             self._kick()
@@ -210,11 +210,11 @@ class Committer:
             await self._idle.wait()
 
     def abandon(self, error: PushqError) -> None:
-        """No cycle begins from here on, and who waits for one, or would, is told `error`."""
+        """Begins no more cycles: present and later waiters get `error`."""
         self._end(error)
 
     def end(self) -> None:
-        """No cycle begins from here on. What still asks for one is work that goes on after the next start."""
+        """Begins no more cycles. Work that still asks for one continues after the next start."""
         self._end(Unavailable("the store is closed; nothing was begun"))
 
     def _end(self, error: PushqError) -> None:

@@ -1,7 +1,7 @@
-"""One commit of one partition: what waits is decided, in one order, and becomes rows.
+"""One commit of one partition: decides what waits, in a fixed order, and stages the rows.
 
-First receipts, for they free room; then publishes; then what has come to its end and where it goes; then what the kind
-of queue adds. The partition takes the outcome in when it is on the disk.
+Receipts come first, because they free room; then publishes; then messages that end, and where they go; then what the
+kind of queue adds. The partition applies the outcome once it is durable.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _is_plain = attrgetter("is_plain")
 
 
 class Decided(NamedTuple):
-    """What the commit in flight makes true: the state after it, what it added, and who is answered what."""
+    """What the commit in flight makes true: added chunks and schedules, answers to send, and the state after it."""
 
     chunks: list[Chunk]
     schedules: list[Scheduled]
@@ -55,7 +55,7 @@ class Decided(NamedTuple):
 
 
 class Cycle:
-    """See the file's first sentence."""
+    """One commit of one partition; lives while the partition prepares it."""
 
     def __init__(self, partition: Partition, inbox: Inbox, batch: Batch):
         self._of = partition
@@ -74,14 +74,15 @@ class Cycle:
         self._schedules: list[Scheduled] = []
 
     def decide(self) -> Decided:
-        """Decides what waits, and stages its rows."""
+        """Decides what waits and stages its rows."""
         partition, plan, batch = self._of, self.plan, self._batch
         stage_day(batch, plan.state, partition.title, plan.now_ms)
-        partition.inbox.freed = NOTHING  # from here on it is among what the core has decided
+        partition.inbox.freed = NOTHING  # counted in the core's decisions from here on
         for view in partition.views.values():
             view.decide(self._answers)
         for expired in self._inbox.take_expired(partition.steady_ms()):
-            # Not in this turn, which decides: it may publish again. Nor with the commit, which may take long.
+            # Not in this turn, which decides, for the caller may publish again; nor with the commit, which may take
+            # long.
             partition.node.soon(partial(partition.tell, expired.reply, too_late(partition.label)))
         calls = self._inbox.take_calls(partition)
         slotting = partition.slotting
@@ -119,7 +120,7 @@ class Cycle:
         return Decided(plan.chunks, self._schedules, self._answers, plan.state)
 
     def _decide_stream(self, groups: Groups) -> None:
-        """What is a stream's alone: its groups, and what it does not keep."""
+        """Decides a stream's own part: its groups, and retention."""
         partition, plan, records, batch = self._of, self.plan, self._records, self._batch
         after = plan.state
         groups.decide(after, batch, self._answers)
@@ -166,8 +167,8 @@ class Cycle:
             if plan.chunks:
                 partition.request()
             else:
-                partition.node.committer.wait_for_room(partition)  # or a busy sibling would be first for ever
-        self._records += partition.inbox.take_notes()  # of what it ended to make room
+                partition.node.committer.wait_for_room(partition)  # or a busy sibling would always be first
+        self._records += partition.inbox.take_notes()  # of messages ended to make room
         self._count_came(plan.state.published_total - total, cycle.moved)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
             for chunk, bits in ended:
@@ -179,9 +180,9 @@ class Cycle:
         self._schedules = cycle.schedules
 
     def _append_plain(self, calls: list[Call]) -> bool:
-        """The hot path: messages that need nothing looked at go to the log as they came.
+        """The hot path: appends messages that need no checks, as they came.
 
-        False, and nothing is done, where an idempotency key may be known.
+        Returns False, having done nothing, if an idempotency key may be known already.
         """
         plan, index = self.plan, self._of.index
         has_claims = any([call.claim is not None for call in calls])  # noqa: C419 - cheaper
@@ -216,14 +217,14 @@ class Cycle:
         return only_new(partition.ids, partition.elders(), calls, now_ms=self.plan.now_ms, window_ms=window_ms)
 
     def _count_came(self, came: int, moved: int) -> None:
-        """`moved` is from other queues, with the holes of blocks that moved whole: those are nowhere counted."""
+        """`moved` came from other queues. It may include holes of blocks that moved whole, which are not counted."""
         ledger = self.plan.state.ledger
         moved = min(came, moved)
         ledger.published += came - moved
         ledger.moved_in += moved
 
     def _decide_order(self, sorting: Sorting, buried: list[Chunk]) -> None:
-        """What is a sorting queue's alone: whose turn has come, and what it knows of its producers."""
+        """Decides a sorted queue's own part: which messages are released, and what is remembered of producers."""
         partition, records = self._of, self._records
         late = [chunk for chunk in buried if chunk.shelf == SORTING]
         released, order = sorting.release(self.plan.state, late, self.plan.now_ms)
@@ -236,7 +237,7 @@ class Cycle:
         stage_order(self._batch, partition.replica, order)
 
     def _decide_ends(self) -> list[Chunk]:
-        """What is settled, what died and where it goes, what came back: every view's overlay as records."""
+        """Turns every view's overlay into records: what was settled, what died and where it goes, what was returned."""
         partition, plan, records = self._of, self.plan, self._records
         has_decided = any([view.core.has_decided for view in partition.views.values()])  # noqa: C419 - cheaper
         buried = self._bury() if has_decided else []
@@ -261,14 +262,14 @@ class Cycle:
                 if is_scheduled(state.shelf):
                     records.append(self._unscheduled(state))
         if has_decided:
-            plan.state.end += 1  # the decision's own place in the log
+            plan.state.end += 1  # the decision's own offset in the log
         if moved := partition.inbox.take_moved():
             plan.state.ledger.settled -= moved
             plan.state.ledger.moved_out += moved
         return buried
 
     def _bury(self) -> list[Chunk]:
-        """Where what died goes: the chunks that hold it now."""
+        """Moves dead messages to where they go; returns the chunks that hold them now."""
         partition, buried = self._of, []
         for view in list(partition.views.values()):
             deaths = view.core.take_deaths()
@@ -284,7 +285,7 @@ class Cycle:
         reader = self._of.reader
         chunk = state.chunk or self._of.read(state.base, state.shelf)
         ids = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
-        # An id may have been scheduled again since: then it is the later message's.
+        # An id may have been scheduled again since: then the name belongs to the later message.
         later = {name for schedule in self._schedules for name, _ in schedule.names} if ids else set()
         names = [name for name in map(name_of, filter(None, ids or ())) if name not in later]
         mine = [name for name in names if (place := reader.named(name)) is not None and place[1] == state.base]
@@ -313,7 +314,7 @@ class Cycle:
         self._answers += [(reply, gone[view]) for view, reply in purges]
 
     def _answer_now(self) -> None:
-        """Relaxed durability: a publish is answered when it is queued for the writer."""
+        """Relaxed durability: answers publishes as soon as they are queued for the writer."""
         later: Answers = []
         for reply, value in self._answers:
             if isinstance(value, Published):

@@ -1,4 +1,4 @@
-"""How many bytes a commit cycle takes, shared out among its partitions."""
+"""The byte budget of a commit cycle, shared by its partitions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from backend_store.node.limits import CYCLE_BYTES_SOFT_MAX
 
 
 class CycleRoom:
-    """The bound is soft: whatever is the last, one call of any size or one step of several queues, is taken whole."""
+    """The bound is soft: the last item, one call of any size or one transaction, is taken whole."""
 
     def __init__(self) -> None:
         self._left = CYCLE_BYTES_SOFT_MAX
 
     def begin(self) -> None:
-        """A cycle begins with nothing in it."""
+        """Resets the budget for a new cycle."""
         self._left = CYCLE_BYTES_SOFT_MAX
 
     def take(self, size: int) -> None:
@@ -27,5 +27,5 @@ class CycleRoom:
 
     @property
     def is_left_for_steps(self) -> bool:
-        """Steps of several queues are decided before all publishes, and leave half of the room to them."""
+        """Transactions are decided before all publishes and leave them half of the budget."""
         return self._left > CYCLE_BYTES_SOFT_MAX // 2

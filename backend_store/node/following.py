@@ -1,9 +1,9 @@
-"""Publishes to a queue in strict order whose idempotency keys are bound before their messages are stored: what comes
-behind with the same keys of messages waits for these.
+"""The line of a strictly ordered queue's publishes whose idempotency keys are bound before their messages are stored:
+later calls with the same slots wait for earlier ones.
 
-A call is known by the slots of its messages, as bits. It goes when its key is bound, or it has none, and nothing before
-it with one of its slots is still there. One that may go but for those before it is refused when its time is over; of
-one whose key is not bound yet the key's own answer says what became of it.
+A call goes on when its key is bound, or it has none, and no earlier call with one of its slots is left. A call that
+waits only for earlier calls is refused when its time is over; for a call whose key is not bound yet, the answer to the
+key decides.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = structlog.get_logger("pushq.node")
 
 
 def _nothing() -> None:
-    """There is nothing to store any more."""
+    """For a call that has nothing to store any more."""
 
 
 def _unheard(result: object) -> None:
-    """Nobody is to be told."""
+    """For a call without a listener."""
 
 
 class Follower:
@@ -51,34 +51,35 @@ class Follower:
         self.is_ready = is_ready
         self.until_ms = until_ms
         self.before = 0
-        """In how many of its slots others are before it."""
+        """In how many of its slots earlier calls are left."""
         self.messages = sum(block.count for block in blocks)
         self.size = sum(len(block.data) for block in blocks)
 
 
 class Following:
-    """See the file's first sentence. All of one queue. A call costs its own slots, however many others are here."""
+    """The line of one queue. A call costs its own slots, however many others wait."""
 
     def __init__(self) -> None:
         self._lines: dict[int, OrderedDict[Follower, None]] = {}
-        """By slot, those that are here. A plain dictionary would look for its first one among all that have gone."""
+        """Waiting calls by slot. An `OrderedDict`: a plain dictionary would scan past all removed entries to find its
+        first."""
         self._bits = 0
-        """The slots with a line."""
+        """Slots with waiting calls."""
         self._count = 0
         self._next: deque[Follower] = deque()
-        """Those that may go."""
+        """Calls that may go on."""
         self._is_going = False
         self._alarms: Alarms[Follower] = Alarms()
-        """Of those that are ready, when they are refused."""
+        """When each ready call is refused."""
         self.messages = 0
-        """In the line, as `size`, which is bytes."""
+        """Messages in the line; `size` is their bytes."""
         self.size = 0
 
     def __len__(self) -> int:
         return self._count
 
     def holds_up(self, bits: int) -> bool:
-        """Whether a call with these slots has to wait for one that is here."""
+        """Whether a call with these slots has to wait."""
         return bool(self._bits & bits)
 
     def enter(
@@ -91,8 +92,8 @@ class Following:
         reply: PublishReply = _unheard,
         until_ms: int = 0,
     ) -> Follower:
-        """`go` stores the messages, and has `reply` told of it. `is_ready`: no key of its own has to be bound. After
-        `until_ms` nobody waits for them; 0: somebody does as long as it takes."""
+        """Adds a call. `go` stores its messages and has `reply` called. `is_ready`: the call has no key to bind. After
+        `until_ms` the caller has stopped waiting; 0 for no limit."""
         one = Follower(bits, blocks, go, reply, is_ready=is_ready, until_ms=until_ms)
         one.before = (bits & self._bits).bit_count()
         for slot in indexes(bits):
@@ -105,22 +106,22 @@ class Following:
         return one
 
     def ready(self, one: Follower) -> None:
-        """Its key is bound."""
+        """The call's key is bound."""
         one.is_ready = True
         self._go_on((one,))
         self._watch(one)
 
     def over(self, one: Follower) -> None:
-        """It is answered, and stores nothing."""
+        """Removes a call that is answered and stores nothing."""
         self._go_on(self._leave(one))
 
     @property
     def until_ms(self) -> int | None:
-        """When the first one is to be refused, if any."""
+        """When the next call is refused; None if no call has a limit."""
         return self._alarms.next_ms()
 
     def give_up(self, now_ms: int, refuse: Callable[[PublishReply], None]) -> None:
-        """Has those refused whose time is over. What is behind them waits for what is before them as ever."""
+        """Refuses calls whose time is over. Calls behind them still wait for calls before them."""
         over = self._alarms.take(now_ms)
         replies = [one.reply for one in over]
         first = [other for one in over for other in self._leave(one)]
@@ -133,14 +134,14 @@ class Following:
             self._alarms.set(one, one.until_ms)
 
     def _leave(self, one: Follower) -> list[Follower]:
-        """Those that have come to the beginning of another line with that."""
+        """Removes a call; returns the calls that became first in one of its slots."""
         one.is_here = False
         self._count -= 1
         self.messages -= one.messages
         self.size -= one.size
         if one.until_ms:
             self._alarms.drop(one)
-        one.go, one.reply = _nothing, _unheard  # it may be kept for a while, its messages must not
+        one.go, one.reply = _nothing, _unheard  # the object may live on for a while, its messages must not
         first = []
         for slot in indexes(one.bits):
             line = self._lines[slot]
@@ -173,5 +174,5 @@ class Following:
         self._next.extend(self._leave(one))
         try:
             go()
-        except Exception:  # those behind it must not wait for ever
+        except Exception:  # calls behind it must not wait for ever
             log.exception("messages under an idempotency key could not be stored")

@@ -1,7 +1,7 @@
-"""One consumer group of a stream: its row, and the view of it while somebody uses it.
+"""One consumer group of a stream: its row, and its view while the group is in use.
 
-A view has leases and chunks in memory. It is there while the group has consumers or holds something, so a thousand
-groups that nobody uses cost a commit nothing.
+The view holds leases and chunks in memory. It exists while the group has consumers or holds messages, so a thousand
+unused groups cost a commit nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Mode = Literal["offsets", "leases"]
 
 
 class RunningGroup(View):
-    """A group that somebody uses."""
+    """The view of a group in use."""
 
     core: GroupView
 
@@ -51,7 +51,8 @@ class RunningGroup(View):
     # ------------------------------------------------------------------------------------- other partitions' messages
 
     def look_at_fence(self) -> None:
-        """Where keys came from another partition, what is newer is read when the group has settled what is older."""
+        """Moves the barrier: where keys came from another partition, newer messages are read only once the group has
+        settled the older ones there."""
         is_wider = self.core.fence_off(self._fence())
         if self.partition.groups is not None:
             self.partition.groups.fenced(self)
@@ -59,7 +60,7 @@ class RunningGroup(View):
             self.partition.look_again(self)
 
     def _fence(self) -> int | None:
-        """The first opening that it has not read beyond and may not."""
+        """The first barrier that the group has not read past and must not pass yet; None if there is none."""
         mine = self.partition
         if mine.slotting is None or not self._is_ordered:
             return None
@@ -86,7 +87,7 @@ class RunningGroup(View):
     # ------------------------------------------------------------------------------------------------------- receipts
 
     def load_for(self, grouped: dict[str, int]) -> None:
-        """An offset may be committed only over messages that were read: what lies before it is counted."""
+        """An offset may be committed only past messages that were read, because those before it are counted."""
         if not self._is_offsets:
             super().load_for(grouped)
             return
@@ -106,7 +107,7 @@ class RunningGroup(View):
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
         if self._is_offsets:
-            # Going back to a message takes those behind it along: theirs must be given back before.
+            # Going back to a message takes later ones along: those must be given back first.
             leases = self.core.leases
             bases = {token: lease.state.base for token in one.grouped if (lease := leases.get(token)) is not None}
             tokens = sorted(one.grouped, key=lambda token: bases.get(token, 0), reverse=True)
@@ -114,7 +115,7 @@ class RunningGroup(View):
         return super()._decide_return(one, now_ms)
 
     def close(self) -> None:
-        """The group is gone, or goes on under another number."""
+        """The group is deleted, or continues under another number."""
         self.core.close()
         for reply in self.take_waiting():
             reply({})
@@ -123,7 +124,8 @@ class RunningGroup(View):
 
     @property
     def is_idle(self) -> bool:
-        """While a commit moves the group on, its row is behind the marks on the disk: nobody may begin from both."""
+        """Whether the view can leave memory. While a commit advances the group, its row is behind the marks on disk,
+        and a new view must not start from the two."""
         busy = self.awaits_decisions or self.group.staged is not None or self.group.is_wanted()
         return self.core.is_at_rest and not busy
 
@@ -147,8 +149,8 @@ def _barriers(partition: Partition) -> list[Barrier]:
 
 
 def _settled(partition: Partition, name: str) -> tuple[int, int]:
-    """Up to where a group has settled what is in a partition, and the next thing that it has not; the end where there
-    is none."""
+    """(how far a group has settled a partition, the next offset it has not settled); the partition's end if all is
+    settled."""
     group = partition.groups.find(name) if partition.groups is not None else None
     place = int(group.surely_behind if group is not None else partition.state.floor)
     chunk = read_at(partition, place)
@@ -163,15 +165,15 @@ class Group:
         self.row = row
         self.staged: GroupRow | None = None
         self.is_made = False
-        """On the disk; before that nobody is told of it."""
+        """Durable; until then the group is not listed."""
         self.is_gone = False
         self.view: RunningGroup | None = None
         self.is_wanted: Callable[[], bool] = _nobody
-        """Whether somebody consumes."""
+        """Whether the group has a consumer."""
         self.on_ready: Callable[[], None] = _nothing
         self.on_opened: Callable[[RunningGroup], None] = _ignore_view
         self.on_gap: Callable[[], None] = _nothing
-        """There is a gap; who can tell its consumers takes it."""
+        """Called when the group has a gap; the listener that can tell consumers takes it."""
         self._told: tuple[int, int] | None = None
         self._memory: Memory | None = None
 
@@ -185,17 +187,17 @@ class Group:
 
     @property
     def position(self) -> Offset:
-        """Everything below it is behind the group."""
+        """The group is past everything below this offset."""
         return Offset(max(self.row.position, self._groups.partition.state.floor))
 
     @property
     def surely_behind(self) -> Offset:
-        """The same, also when the commit in flight takes the group back."""
+        """The same, also if the commit in flight moves the group back."""
         return Offset(max(min(self.row.position, self.latest.position), self._groups.partition.state.floor))
 
     @property
     def lag(self) -> int:
-        """How many messages it has before it. Exact."""
+        """The exact number of messages that the group has not settled."""
         state = self._groups.partition.state
         if self.mode == "offsets" and self.row.position < state.floor:
             return state.live
@@ -206,14 +208,16 @@ class Group:
         return self.staged or self.row
 
     def catch_up(self) -> GroupRow:
-        """Its row. Retention leaves those of groups with offsets alone that nobody uses: what follows is said here."""
+        """Returns the row, past what retention dropped. Retention skips unused groups in mode `offsets`, so their rows
+        are corrected here."""
         state, row = self._groups.partition.state, self.row
         if row.mode == "offsets" and row.position < state.floor:
             self.row = row.passed_by(state.floor, state.published_total - state.live)
         return self.row
 
     def take_gap(self) -> tuple[int, int] | None:
-        """The first and the last of the offsets that were dropped before the group came to them; told once."""
+        """(first, last) offset of messages dropped before the group reached them, or None; each gap is returned
+        once."""
         gap = self.catch_up().gap
         if gap is None or gap == self._told:
             return None
@@ -222,21 +226,21 @@ class Group:
         return gap[0], gap[1] - 1
 
     def open(self) -> RunningGroup:
-        """Its view, made if it was at rest."""
+        """Returns the group's view, made if it was not in memory."""
         if self.view is None:
             self.view = self._groups.make_view(self, self._memory)
             self.on_opened(self.view)
         return self.view
 
     def rest(self) -> None:
-        """Leaves memory; its row says where it stands."""
+        """Drops the view from memory; the row keeps the position."""
         if self.view is not None:
             self._memory = self.view.core.memory
             self._groups.partition.views.pop(self.view.number, None)
             self.view = None
 
     def hand_over(self) -> None:
-        """After a seek: the view of the old number is closed, and consumers go on with the new one."""
+        """After a seek: closes the view of the old number. Consumers continue with the new one."""
         old, self.view, self._memory = self.view, None, None
         if old is not None:
             self._groups.partition.views.pop(old.number, None)
@@ -248,8 +252,8 @@ def _nobody() -> bool:
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
 
 
 def _ignore_view(view: RunningGroup) -> None:
-    """Nobody has asked for the group yet."""
+    """Until the group is asked for."""

@@ -1,7 +1,7 @@
-"""The consumer groups of a stream with several partitions: a group has a row in each of them.
+"""Keeps the consumer groups of a stream's partitions aligned: a group has a row in each partition.
 
-The first partition says which groups there are. Commands are asked of all partitions in one breath, and one commit has
-them all; what is left to be brought in line is a partition that is new, or that comes back with rows of a former life.
+The first partition decides which groups exist. A command goes to all partitions at once, and one commit has it in all.
+Alignment is needed only for a partition that is new, or returns with rows of an earlier life.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from backend_store.node.partitions import Partitions
 
 
 def align(queue: Partitions) -> None:
-    """Has every partition know the groups of the first: those that are new to it begin at its beginning, so that they
-    miss nothing."""
+    """Gives every partition the groups of the first. A group new to a partition starts at its beginning, so that it
+    misses nothing."""
     first, *others = (partition.groups for partition in queue.all)
     for groups in others:
         if first is not None and groups is not None:
@@ -33,4 +33,4 @@ def _follow(first: Groups, groups: Groups) -> None:
 
 
 def _ignore(result: Group | PushqError) -> None:
-    """Nobody asked for it."""
+    """For commands without a caller."""

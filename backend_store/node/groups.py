@@ -1,7 +1,6 @@
-"""The consumer groups of one stream: who there is, and what a commit makes of each.
+"""The consumer groups of one stream partition: which groups exist, and what each commit changes in them.
 
-A seek gives a group a new number, and with it new marks and receipts: whatever was handed out before means nothing any
-more.
+A seek gives a group a new number, and with it new marks and receipts: earlier receipts become void.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ class Groups:
         self._commands: list[_Command] = []
         self._changed: dict[str, Group] = {}
         self._moved: list[Group] = []
-        """Groups that a seek of the commit in flight gives new numbers."""
+        """Groups to which a seek of the commit in flight gives new numbers."""
         self._dropped: list[Group] = []
         self._is_purged = False
         self._lost: list[tuple[int, int]] = []
         self._told: dict[Group, tuple[int, int]] = {}
         self._fenced: dict[RunningGroup, None] = {}
         self.on_made: Callable[[str], None] = _nobody
-        """A group of this name is here now."""
+        """Called with the name of a group that was made."""
 
     def recover(self) -> None:
-        """Reads the rows. A broken one is a group that begins anew when somebody asks for it, and is told of."""
+        """Reads the rows. A broken row is logged; its group starts anew when a consumer next asks for it."""
         partition = self.partition
         start, end = group_key(partition.replica, VIEW_GROUPS), group_key(partition.replica + 1, 0)
         for key, stored in partition.node.engine.scan(Table.GROUPS, start, end, 2 * GROUPS_PER_STREAM_MAX):
@@ -81,7 +80,7 @@ class Groups:
     # ------------------------------------------------------------------------------------------------- who there is
 
     def all(self) -> list[Group]:
-        """By name."""
+        """All groups, by name."""
         return [group for _, group in sorted(self._by_name.items()) if group.is_made]
 
     def find(self, name: str) -> Group | None:
@@ -89,7 +88,7 @@ class Groups:
         return group if group is not None and group.is_made else None
 
     def view(self, number: int) -> RunningGroup | None:
-        """The view of a number; None where no group has it."""
+        """The view with this number; None if no group has it."""
         group = self._by_number.get(number)
         return group.open() if group is not None and group.is_made else None
 
@@ -109,14 +108,14 @@ class Groups:
         return view
 
     def look_at_fences(self) -> None:
-        """Slots came, or groups have come further in another partition."""
+        """Checks barriers again: slots came, or groups advanced in another partition."""
         for view in self._running():
             view.look_at_fence()
 
     # ------------------------------------------------------------------------------------------------- receipts
 
     def by_view(self, grouped: dict[str, int]) -> dict[RunningGroup, dict[str, int]]:
-        """Receipts by the group that gave them out; those of none are left out."""
+        """Receipts by the group that gave them out; those of no group are left out."""
         found: dict[RunningGroup, dict[str, int]] = {}
         for token, bits in grouped.items():
             number = view_of_token(token)
@@ -128,7 +127,7 @@ class Groups:
     # ------------------------------------------------------------------------------------------------- commands
 
     def open(self, name: str, wanted: Any, reply: GroupReply) -> None:
-        """The group of that name, made at `wanted` (by default the end) where there is none."""
+        """`reply` gets the group of that name, made at `wanted` (by default the end) if there is none."""
         group = self.find(name)
         if group is not None:
             reply(group)
@@ -136,14 +135,14 @@ class Groups:
         self._ask(_Command("make", name, reply, wanted))
 
     def put(self, name: str, wanted: Any, mode: Mode | None, reply: GroupReply) -> None:
-        """Makes a group, or moves it. Raises nothing: `reply` gets the group or the error."""
+        """Makes a group, or moves it to `wanted`. Raises nothing: `reply` gets the group or the error."""
         self._ask(_Command("put", name, reply, wanted, mode))
 
     def delete(self, name: str, reply: GroupReply) -> None:
         self._ask(_Command("delete", name, reply))
 
     def adopt(self, name: str, mode: Mode) -> None:
-        """Takes in a group of the stream's other partitions: it has all of this one before it."""
+        """Adds a group that the stream's other partitions have; it starts at this partition's earliest message."""
         self._ask(_Command("make", name, _no_answer, "earliest", mode))
 
     def _ask(self, command: _Command) -> None:
@@ -231,7 +230,7 @@ class Groups:
         self._changed[group.name] = group
 
     def decided(self, view: View, overlay: Overlay) -> None:
-        """What a commit makes true of one group."""
+        """Stages what this commit changes in one group."""
         assert isinstance(view, RunningGroup)
         row, core = view.group.latest, view.core
         if row.number == core.number and (overlay.settled or core.position > row.position):
@@ -239,7 +238,7 @@ class Groups:
             self._change(view.group, moved)
 
     def purged(self, after: PartitionState, batch: Batch) -> None:
-        """Nothing is left of the stream that was published so far."""
+        """The stream was purged: every group is past what was published so far."""
         self._is_purged = True
         for group in self._by_name.values():
             row = group.latest.passed_by(after.floor, after.published_total)
@@ -248,11 +247,11 @@ class Groups:
                 add_garbage(batch, self.partition.replica, after.floor, row.number)
 
     def lost(self, offset: int, messages: int) -> None:
-        """An entry is broken and was put aside: groups that have not come so far will never get it."""
+        """A broken entry was put aside: groups that have not reached it will never get its messages."""
         self._lost.append((offset, messages))
 
     def told(self, group: Group, gap: tuple[int, int]) -> None:
-        """The group's consumers know what they missed: its row need not say so any more."""
+        """The group's consumers were told of the gap: its row can drop it."""
         self._told[group] = gap
         self.partition.ride_along()
 
@@ -272,7 +271,7 @@ class Groups:
                     self._change(group, msgspec.structs.replace(row, done=row.done + max(0, messages - had)))
 
     def gone(self, after: PartitionState, gone: list[Gone], records: list[Record]) -> None:
-        """Messages that retention drops are behind every group, whether it had them or not."""
+        """Moves every group past the messages that retention drops, settled or not."""
         for group in self._by_name.values():
             row = group.latest
             if row.position >= after.floor:
@@ -286,7 +285,7 @@ class Groups:
             self._change(group, row.passed_by(after.floor, done))
 
     def _missed(self, group: Group, row: GroupRow, gone: list[Gone], records: list[Record]) -> int:
-        """How many of the messages a group with leases had not settled; its marks of them go."""
+        """How many of the dropped messages a group with leases had not settled; deletes its marks of them."""
         core = group.view.core if group.view is not None and group.view.number == row.number else None
         marks = self._marks(row, gone[0].chunk.base, gone[-1].chunk.base + 1)
         missed = 0
@@ -299,7 +298,7 @@ class Groups:
         return missed
 
     def _marks(self, row: GroupRow, start: int, end: int) -> dict[int, int]:
-        """The settled bits that are stored of a group's chunks."""
+        """The stored settled bits of a group's chunks: base → bits."""
         replica, found = self.partition.replica, {}
         ends = mark_key(replica, row.number, start), mark_key(replica, row.number, end)
         for key, stored in self.partition.node.engine.scan(Table.MARKS, *ends, CHUNK_MESSAGES_MAX):
@@ -310,11 +309,11 @@ class Groups:
         return found
 
     def stage(self, records: list[Record]) -> None:
-        """The rows that this commit changes."""
+        """Adds the group rows that this commit changes."""
         records += [GroupStood(group.staged) for group in self._changed.values() if group.staged is not None]
 
     def committed(self, chunks: list[Chunk], before: PartitionState) -> None:
-        """The commit has landed."""
+        """Applies a durable commit."""
         changed, self._changed = self._changed, {}
         made = [group.name for group in changed.values() if not group.is_made]
         for group in changed.values():
@@ -339,7 +338,7 @@ class Groups:
             self.partition.tell(self.on_made, name)
 
     def _tell_others(self, has_moved: bool) -> None:
-        """In other partitions messages may wait for a group to come further here."""
+        """Messages in other partitions may wait for a group to advance in this one."""
         for partition in (self.partition, *self.partition.siblings()) if has_moved else ():
             if partition.groups is not None and partition.groups._fenced:
                 partition.groups._look_at_fenced()
@@ -349,10 +348,10 @@ class Groups:
             if self.partition.views.get(view.number) is view:
                 view.look_at_fence()
             else:
-                del self._fenced[view]  # at rest, or gone
+                del self._fenced[view]  # out of memory, or deleted
 
     def fenced(self, view: RunningGroup) -> None:
-        """A group has, or has no more, something to wait for."""
+        """A group starts or stops waiting at a barrier."""
         if view.core.fence is not None:
             self._fenced[view] = None
         else:
@@ -378,8 +377,8 @@ class Groups:
 
 
 def _no_answer(result: Group | PushqError) -> None:
-    """Nobody asked for it."""
+    """For commands without a caller."""
 
 
 def _nobody(name: str) -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""

@@ -1,5 +1,5 @@
-"""Keeps messages in strict order back, by slot, while older ones of their keys are to be delivered elsewhere: in
-another partition, or at another place of the queue."""
+"""Holds back messages of a strictly ordered queue, by slot, while older messages of the same keys are still to be
+delivered from another partition, or from another place of the queue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def close_lanes(partition: Partition) -> None:
-    """Tells the lanes which messages wait; those that need not any more are looked for anew."""
+    """Tells the lanes which slots are held back; messages of slots that no longer are become ready."""
     main, slotting = partition.main, partition.slotting
     if main is None or partition.config.ordering != "strict":
         return
-    # What waits for another place waits from the first message on, so it is the lower bound of the two.
+    # A slot held for another place is held from its first message on, the lower of the two bounds.
     closed = slotting.waiting() if slotting is not None else {}
     closed.update(dict.fromkeys(indexes(partition.held_slots), 0))
     for lane in main.core.lanes.all:

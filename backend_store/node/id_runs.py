@@ -1,7 +1,7 @@
-"""The runs of a partition's ids: reads them for look-ups, and makes, merges and deletes them a few rows a commit.
+"""Sorted runs of a partition's ids: answers look-ups, and writes, merges and deletes runs a few rows per commit.
 
-Until a new run is on the disk as a whole, the list of runs does not name it, and what it replaces is what counts; from
-that commit on, what it replaces is garbage. So after a crash at any commit the list says all there is to know.
+The manifest names a new run only once all its rows are durable; until then the runs it replaces count, and from that
+commit on they are garbage. So the manifest is complete after a crash at any commit.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _RUN = struct.Struct(">IBI")
 
 
 class _Filling(NamedTuple):
-    """How far the filter knows a run from before a restart."""
+    """How far a run from before a restart has been put into the filter."""
 
     run: Run
     after: bytes
 
 
 class IdRuns:
-    """What is asked of the runs is answered from what is committed; what a commit changes holds once it landed."""
+    """Look-ups are answered from committed runs; a commit's changes hold once it is durable."""
 
     def __init__(self, engine: Engine, replica: int, bounds: Bounds):
         self._engine = engine
@@ -56,33 +56,33 @@ class IdRuns:
         self._runs: list[Run] = []
         """Oldest first."""
         self._next = self._runs
-        """The same, as the commit in flight leaves it."""
+        """The runs after the commit in flight."""
         self._builds: list[Build] = []
         self._number = 0
-        """Of the next run."""
+        """Number of the next run."""
         self._garbage: deque[int] = deque()
         """Numbers of runs whose rows are to be deleted."""
         self._dropped: list[int] = []
-        """Garbage from the next commit on: the one in flight still writes rows of it, or makes it so."""
+        """Becomes garbage after the next commit: the commit in flight still writes its rows, or replaces it."""
         self._filter = Filter(bounds)
         self._unfiltered: dict[int, Run] = {}
-        """Runs that the filter does not know, after a start. While there are any, it rules nothing out."""
+        """Runs not yet in the filter after a start. While there are any, the filter rules nothing out."""
         self._is_noted = False
-        """The filter knows the ids of the dict that is being written, from when they came."""
+        """The filter has had the ids of the dict that is being written since they came."""
         self._filling: _Filling | None = None
         self._unreadable: set[int] = set()
-        """Runs with a row that does not verify: they stay as they are until their window is over."""
+        """Runs with a row that does not verify: left as they are until their window is over."""
         self.count = 0
         """Ids in committed runs."""
 
     # --------------------------------------------------------------------------------------------------- questions
 
     def suspects(self, ids: Sequence[bytes | None]) -> set[bytes | None]:
-        """Which of the ids may be in a run; all others are in none."""
+        """Which of the ids may be in a run; the others are in none."""
         return set(ids) if self._unfiltered else self._filter.maybe(ids)
 
     def find(self, hash_: bytes, horizon_ms: int) -> Known | None:
-        """The newest message with this hash that came after the horizon. Raises `StorageCorrupt`."""
+        """The newest message with this hash after the horizon. Raises `StorageCorrupt`."""
         for run in reversed(self._where(hash_)):
             if run.newest_ms <= horizon_ms:
                 continue
@@ -103,7 +103,7 @@ class IdRuns:
         return sum(run.count for run in self._runs if run.newest_ms > horizon_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """The time of the id that the next run to expire waits for."""
+        """Time of the newest id in the run that expires next; None if there are no runs."""
         return min((run.newest_ms for run in self._runs), default=None)
 
     @property
@@ -117,7 +117,7 @@ class IdRuns:
     # ------------------------------------------------------------------------------------------------ group commit
 
     def stage(self, batch: Batch, *, budget: int, rows_max: int, horizon_ms: int) -> bool:
-        """Sorts or merges about `budget` ids and deletes `rows_max` rows. True when the frozen ids become a run."""
+        """Sorts or merges about `budget` ids and deletes `rows_max` rows. True if the frozen ids become a run."""
         assert self._next is self._runs, "one commit in flight at a time"
         self._expire(horizon_ms)
         is_frozen = False
@@ -148,12 +148,12 @@ class IdRuns:
             self._dropped = []
 
     def note(self, hashes: Sequence[bytes], *, stored: int, time_ms: int) -> None:
-        """Puts ids into the filter that will be in a run some day. `stored`: ids of the partition in all."""
+        """Puts ids into the filter on arrival. `stored`: ids of the partition in all."""
         self._filter.make_room(len(hashes), stored=stored, newest_ms=time_ms)
         self._filter.add(hashes)
 
     def freeze(self, recent: Recent, *, stored: int) -> None:
-        """Begins to write a full dict as a run. `stored`: ids of the partition in all."""
+        """Starts to write a full dict as a run. `stored`: ids of the partition in all."""
         self._is_noted = recent.is_filtered
         if not recent.is_filtered:
             self._filter.make_room(len(recent), stored=stored, newest_ms=recent.newest_ms)
@@ -162,7 +162,7 @@ class IdRuns:
 
     def _expire(self, horizon_ms: int) -> None:
         if any(run.newest_ms <= horizon_ms for run in self._runs):
-            # A run that is being merged goes with what it becomes.
+            # A run that is being merged is replaced by the merged one.
             merging = {run.number for build in self._builds for run in build.source.runs}
             kept = [run for run in self._runs if run.newest_ms > horizon_ms or run.number in merging]
             if len(kept) < len(self._runs):
@@ -171,7 +171,7 @@ class IdRuns:
             self._filter.expire(horizon_ms)
 
     def _plan_merges(self) -> None:
-        """One merge a level at a time, and none before the filter is complete, which helps look-ups more."""
+        """One merge per level at a time; none before the filter is complete, which helps look-ups more."""
         if self._is_fillable:
             return
         for level in range(LEVEL_MAX):
@@ -179,7 +179,7 @@ class IdRuns:
                 continue
             runs = plan_merge(self._runs, level, count=self._bounds.runs_per_merge, avoid=self._unreadable)
             if runs:
-                # In the order of levels: many small runs cost a look-up more than a few big ones.
+                # In order of levels: many small runs cost a look-up more than a few big ones.
                 place = sum(build.level <= level for build in self._builds)
                 oldest_ms, newest_ms = min(run.oldest_ms for run in runs), max(run.newest_ms for run in runs)
                 self._begin(place, Merge(runs), level=level + 1, oldest_ms=oldest_ms, newest_ms=newest_ms)
@@ -190,7 +190,7 @@ class IdRuns:
         self._number += 1
 
     def _advance(self, build: Build, batch: Batch, budget: int) -> int:
-        """Writes some rows of a run in the making; says how many ids that took."""
+        """Writes some rows of an unfinished run; returns the number of ids processed."""
         source, taken = build.source, 0
         while taken < budget and not source.is_done:
             for stream in source.hungry():
@@ -212,7 +212,7 @@ class IdRuns:
         return taken
 
     def _finish(self, build: Build) -> None:
-        """The run is whole: from this commit on it counts, and what it was made of does not."""
+        """The run is complete: from this commit on it counts, and its sources do not."""
         self._builds.remove(build)
         merged = {run.number for run in build.source.runs}
         place = next((at for at, run in enumerate(self._next) if run.number in merged), len(self._next))
@@ -240,7 +240,7 @@ class IdRuns:
         self._plan_merges()
 
     def _read(self, run: Run, after: bytes, limit: int) -> list[Row] | None:
-        """A run's next rows, by the end of their keys. None when one does not verify: then the run stays as it is."""
+        """A run's next rows, by the rest of their keys. None if one does not verify: then the run stays as it is."""
         start, end = run_key(self._replica, run.number, after), run_key(self._replica, run.number + 1)
         try:
             rows = self._engine.scan(Table.IDS, start, end, limit)
@@ -262,7 +262,7 @@ class IdRuns:
     # ----------------------------------------------------------------------------------------------------- at start
 
     def load(self) -> None:
-        """Takes up what the last process left. Raises `StorageCorrupt`."""
+        """Reads the runs that the last process stored. Raises `StorageCorrupt`."""
         key = manifest_key(self._replica)
         row = self._engine.get(Table.IDS, key)
         self._runs = self._next = decode_manifest(unseal(key, row)) if row is not None else []
@@ -275,7 +275,7 @@ class IdRuns:
         self._number = 1 + max((*self._unfiltered, *self._garbage), default=-1)
 
     def _numbers(self) -> Iterator[int]:
-        """Of all runs that have rows, also of those that a crash left unfinished."""
+        """Numbers of all runs with rows, including those a crash left unfinished."""
         number, (_, end) = 0, id_range(self._replica)
         while row := self._engine.first_at_or_above(Table.IDS, run_key(self._replica, number), end):
             number = _RUN.unpack_from(row[0])[2]
@@ -287,7 +287,7 @@ class IdRuns:
 
 
 def id_range(replica: int) -> tuple[bytes, bytes]:
-    """(start, end) of all IDS rows of a replica: what goes with a deleted queue."""
+    """(start, end) of all IDS rows of a replica: deleted with the queue."""
     return log_range(replica)
 
 
@@ -296,6 +296,7 @@ def manifest_key(replica: int) -> bytes:
 
 
 def run_key(replica: int, number: int, record: bytes = b"") -> bytes:
-    """Key of the row of a run that ends with this record; with a record's beginning, where to look for its row."""
+    """Key of the run's row that ends with `record`; with the beginning of a record, where to start the search for its
+    row."""
     assert len(record) <= RECORD_BYTES + 1
     return _RUN.pack(replica, 2, number) + record

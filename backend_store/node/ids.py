@@ -1,9 +1,9 @@
-"""Whether a message was published before: what a partition knows of the ids it has had.
+"""The dedupe index of a partition: which message ids and idempotency keys it has seen.
 
-An id goes this way: `add` puts it into a dict, `stage` into an arrival row of the commit that stores its message. A
-full dict is frozen and written as a sorted run, a few rows a commit (`id_runs`), and its arrival rows go in the commit
-that completes the run. Runs are merged, and go when their window is over. Purging a queue keeps its ids: a retry of a
-purged message must not bring it back.
+`add` puts an id into a dict, `stage` into an arrival row of the commit that stores its message. A full dict is frozen
+and written as a sorted run, a few rows per commit (`id_runs`); its arrival rows are deleted in the commit that
+completes the run. Runs are merged, and deleted when their window is over. A purge keeps the ids: a retry of a purged
+message must not bring it back.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from backend_store.storage.seal import seal, unseal
 __all__ = ["IdStore", "id_range"]
 
 WORK_PER_ID = 4
-"""What a new id is allowed beside `step_ids`: it is dealt out, sorted, and merged twice. Less would pile up."""
+"""Extra work allowed per new id, beside `step_ids`: an id is partitioned, sorted, and merged twice. Less would pile
+up."""
 
 _ARRIVALS = struct.Struct(">IBQ")
 
 
 class _ArrivalRow(NamedTuple):
-    """A row of ids as they came."""
+    """A row of ids in order of arrival."""
 
     number: int
     ids: int
 
 
 class IdStore:
-    """All methods belong to the loop's thread. Nothing is read before the first of them is called."""
+    """One partition's ids, owned by the partition. Call all methods on the loop's thread. Rows are read on first
+    use."""
 
     def __init__(self, engine: Engine, replica: int, bounds: Bounds | None = None):
         self._engine = engine
@@ -53,20 +55,20 @@ class IdStore:
         self._is_loaded = False
         self._broken: StorageCorrupt | None = None
         self._horizon_ms = 0
-        """Ids of this time and before are out of the window."""
+        """Ids of this time and earlier are out of the window."""
         self._recent = Recent()
         self._frozen: Recent | None = None
-        """A full dict that is being written as a run; it counts until the run does."""
+        """A full dict that is being written as a run; it answers look-ups until the run does."""
         self._is_thawing = False
         """The commit in flight completes that run."""
         self._runs = IdRuns(engine, replica, self._bounds)
         self._added: list[bytes] = []
-        """Groups of ids that are not staged yet."""
+        """Groups of ids not staged yet."""
         self._added_ids = 0
         self._open: list[bytes] = []
         """Groups of the arrival row that still takes more: the last of `_arrivals`."""
         self._arrivals: deque[_ArrivalRow] = deque()
-        """The rows of what is in `_recent` and staged."""
+        """Rows of the staged part of `_recent`."""
         self._frozen_arrivals: deque[_ArrivalRow] = deque()
         self._arrival_number = 0
 
@@ -75,9 +77,9 @@ class IdStore:
     def lookup(self, ids: Sequence[bytes | None], *, now_ms: int, window_ms: int) -> dict[int, int]:
         """Position in `ids` → offset of the first message with that hash, committed or decided since.
 
-        Repeats within `ids` are the caller's to find. Where the window was made longer, an id that had been out of it
-        may be known again or not. Raises `StorageCorrupt` when a row that may know one of the ids does not verify: to
-        take the message for a new one would be a guess.
+        Repeats within `ids` are the caller's to find. If the window was made longer, an id that had left it may or may
+        not be known again. Raises `StorageCorrupt` if a row that may hold one of the ids does not verify: to take the
+        message as new would be a guess.
         """
         self._load()
         self._horizon_ms = horizon_ms = now_ms - window_ms
@@ -92,7 +94,8 @@ class IdStore:
         return known
 
     def add(self, ids: Sequence[bytes | None], base: int | Sequence[int], *, now_ms: int) -> None:
-        """Ids of messages that the next commit stores. `base`: the offset of the first place, or of each of them."""
+        """Adds ids of messages that the next commit stores. `base`: the first message's offset, or one offset per
+        id."""
         self._load()
         places = range(base, base + len(ids)) if isinstance(base, int) else base
         assert len(places) == len(ids), f"{len(ids)} ids, {len(places)} offsets"
@@ -100,7 +103,7 @@ class IdStore:
         try:
             packed, offsets = b"".join(hashes), array("Q", places)
         except TypeError:
-            # There is a None among them; to look for one first would cost more than the join itself.
+            # There is a None among them; a check beforehand would cost more than the join itself.
             offsets = array("Q", [place for hash_, place in zip(ids, places, strict=True) if hash_ is not None])
             hashes = [hash_ for hash_ in ids if hash_ is not None]
             packed = b"".join(hashes)
@@ -114,7 +117,7 @@ class IdStore:
             self._added_ids += len(hashes)
 
     def has_room(self, count: int) -> bool:
-        """Whether so many new ids may be added. What the last look-up found out of the window does not count."""
+        """Whether so many new ids may be added. Ids that were out of the window at the last look-up do not count."""
         self._load()
         if len(self) + count <= self._bounds.ids_max:
             return True
@@ -123,21 +126,21 @@ class IdStore:
         return self._recent.live(horizon_ms) + frozen + self._runs.live(horizon_ms) + count <= self._bounds.ids_max
 
     def __len__(self) -> int:
-        """Ids stored, with those that are out of the window and not yet deleted."""
+        """Ids stored, including those out of the window and not yet deleted."""
         return self._runs.count + len(self._recent) + (len(self._frozen) if self._frozen is not None else 0)
 
     @property
     def is_empty(self) -> bool:
-        """No id is stored, within the window or not yet deleted. Raises `StorageCorrupt`."""
+        """No id is stored, neither in the window nor waiting for deletion. Raises `StorageCorrupt`."""
         self._load()
         return len(self) == 0
 
     def move_on(self, now_ms: int, window_ms: int) -> None:
-        """Time passes without a look-up: what is out of the window goes with the next commits."""
+        """Advances time without a look-up: ids that leave the window are deleted with the next commits."""
         self._horizon_ms = now_ms - window_ms
 
     def next_expiry_ms(self, window_ms: int) -> int | None:
-        """When the next rows are out of the window; None when there are none."""
+        """When the next rows leave the window; None if there are no rows."""
         self._load()
         newest_ms = self._runs.next_expiry_ms()
         if self._arrivals:
@@ -147,7 +150,7 @@ class IdStore:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are ids to write, to merge or to delete, also for commits that bring no new ones."""
+        """Whether ids remain to be written, merged or deleted, also in commits that bring no new ones."""
         return self._runs.is_busy
 
     def _suspects(self, ids: Sequence[bytes | None]) -> set[bytes | None]:
@@ -168,9 +171,9 @@ class IdStore:
     # ------------------------------------------------------------------------------------------------ group commit
 
     def stage(self, batch: Batch) -> None:
-        """Rows of what was added since the last commit, and a bounded piece of sorting, merging and deleting.
+        """Stages the ids added since the last commit, and a bounded amount of sorting, merging and deleting.
 
-        What does not verify is no reason to hold up the commit of everybody else: it is logged, and look-ups say so.
+        Unreadable rows must not hold up the other members' commit: they are logged, and look-ups raise.
         """
         try:
             self._load()
@@ -190,7 +193,7 @@ class IdStore:
                 batch.delete(Table.IDS, arrival_key(self._replica, row.number))
 
     def committed(self) -> None:
-        """What was staged is on the disk."""
+        """What was staged is durable."""
         self._runs.committed()
         if self._is_thawing:
             self._is_thawing = False
@@ -217,7 +220,7 @@ class IdStore:
             self._arrival_number += 1
 
     def _expire(self, batch: Batch) -> None:
-        """Drops whole arrival rows; runs do so by themselves."""
+        """Drops arrival rows that are wholly out of the window; runs do so themselves."""
         arrivals = self._arrivals
         while arrivals and self._recent.time_of(arrivals[0].ids - 1) <= self._horizon_ms:
             row = arrivals.popleft()
@@ -227,9 +230,9 @@ class IdStore:
                 self._close_row()
 
     def _freeze(self) -> None:
-        """Begins to write the dict as a run."""
+        """Starts to write the dict as a run."""
         stored = len(self)
-        # With a filter there, the ids to come are put into it as they come: a look-up need not ask the dict then.
+        # Later ids are put into the filter on arrival, so that a look-up need not ask the dict.
         self._frozen, self._recent = self._recent, Recent(is_filtered=True)
         self._close_row()
         self._frozen_arrivals, self._arrivals = self._arrivals, deque()
@@ -238,7 +241,7 @@ class IdStore:
     # ----------------------------------------------------------------------------------------------------- at start
 
     def _load(self) -> None:
-        """Reads what the last process left. Raises `StorageCorrupt`, each time."""
+        """Reads what the last process stored. Raises `StorageCorrupt` on every call once a row did not verify."""
         if self._is_loaded:
             return
         if self._broken is not None:

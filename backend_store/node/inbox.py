@@ -1,4 +1,5 @@
-"""What waits for a partition's next commit cycle: publishes, purges, and facts that nobody waits for."""
+"""A partition's input queue for the next commit cycle: publishes, transactions, purges, and records no caller waits
+for."""
 
 from __future__ import annotations
 
@@ -27,17 +28,18 @@ PurgeReply = Callable[[int | PushqError], None]
 
 
 class Inbox:
-    """Bounded in messages and bytes: what does not fit is refused before anything happened."""
+    """Bounded in messages and bytes: a publish that does not fit is refused before anything is done."""
 
     def __init__(self) -> None:
         self.takes = EVERY_SLOT
-        """The slots that are published here, as bits; others of its queue lie elsewhere now, or go there."""
+        """The slots whose publishes are taken here, as bits; the queue's other slots are elsewhere, or on the way
+        there."""
         self.strays = 0
-        """Calls with messages of other slots that were taken all the same: letters that came back, for one."""
+        """Calls with messages of other slots that were accepted all the same, such as returned dead letters."""
         self.messages = 0
         self.added = 0
-        """Calls that ever came, and, in `taken`, that left for a commit. Those that were promised room do not wait in
-        the line, so they are not counted."""
+        """Calls ever added; `taken` counts those that left for a commit. Calls that were promised room do not wait in
+        line and are not counted."""
         self.taken = 0
         self._bytes = 0
         self._calls: list[Call] = []
@@ -49,16 +51,16 @@ class Inbox:
         self._notes: list[Record] = []
         self._moved = 0
         self.freed = NOTHING
-        """Messages of the main view that steps of this cycle settle, until the partition has decided."""
+        """Messages of the main view that transactions of this cycle settle, until the partition has decided."""
         self.first_until_ms = 0
-        """When the first of those that wait will wait no longer; 0 while all wait as long as it takes."""
+        """The earliest `until_ms` of the waiting calls; 0 if none has a limit."""
         self.under_way_until_ms = 0
-        """The same of those that are on their way to the disk."""
+        """The same of calls in the commit in flight."""
         self._under_way: list[Call] = []
 
     @property
     def promised(self) -> list[Block]:
-        """Messages of this cycle that must not be refused any more."""
+        """Blocks of this cycle that must not be refused any more."""
         return self._promised
 
     def add(self, call: Call) -> None:
@@ -75,11 +77,11 @@ class Inbox:
 
     @property
     def came_ms(self) -> int | None:
-        """When the oldest publish that waits came; None when none waits."""
+        """When the oldest waiting publish came; None if none waits."""
         return self._calls[0].came_ms if self._calls else None
 
     def why_full(self, label: str, messages: int, size: int) -> Overloaded | None:
-        """Why so much more cannot wait here."""
+        """Why so much more cannot wait here; None if it can."""
         if self.messages + messages <= INBOX_MESSAGES_MAX and self._bytes + size <= INBOX_BYTES_MAX:
             return None
         return Overloaded(
@@ -97,7 +99,7 @@ class Inbox:
         self._notes.append(record)
 
     def moved(self, messages: int) -> None:
-        """So many of those that this cycle settles stand in another queue with the same commit."""
+        """Counts messages that this cycle settles and that move to another queue with the same commit."""
         self._moved += messages
 
     def write_off(self, view: int, messages: int, size: int) -> None:
@@ -106,20 +108,20 @@ class Inbox:
         counts[1] += size
 
     def wrote_off(self, view: int) -> bool:
-        """Whether the next commit counts messages out."""
+        """Whether the next commit writes off messages of a view."""
         return view in self._written_off
 
     # --------------------------------------------------------------------------------------------------- taking out
 
     def next_look_ms(self, now_ms: int) -> int:
-        """When to look next whose time is over. A look is at all: with very many none is taken for each of them."""
+        """When to check time limits next. One check scans all calls, so checks are rarer the more calls there are."""
         first_ms = min(filter(None, (self.first_until_ms, self.under_way_until_ms)))
         return max(
             first_ms, now_ms + (len(self._calls) + len(self._under_way)) // TIMED_CALLS_LOOKED_AT_PER_MILLISECOND
         )
 
     def take_expired(self, now_ms: int) -> list[Call]:
-        """Those that wait and whose time is over: they are not begun any more."""
+        """Takes waiting calls whose time is over: they are never begun."""
         if not 0 < self.first_until_ms <= now_ms:
             return []
         expired = [call for call in self._calls if 0 < call.until_ms <= now_ms]
@@ -127,13 +129,13 @@ class Inbox:
         return expired
 
     def take_unpromised(self) -> list[Call]:
-        """Those that wait and may be refused still."""
+        """Takes waiting calls that may still be refused."""
         calls = [call for call in self._calls if not call.must_fit]
         self._keep([call for call in self._calls if call.must_fit])
         return calls
 
     def take_overdue(self, now_ms: int) -> list[PublishReply]:
-        """Who asked for what is on its way, and will wait no longer."""
+        """Takes the callbacks of calls in the commit in flight whose time is over."""
         if not 0 < self.under_way_until_ms <= now_ms:
             return []
         over = [call.reply for call in self._under_way if 0 < call.until_ms <= now_ms]
@@ -151,7 +153,8 @@ class Inbox:
         self.first_until_ms = min((call.until_ms for call in calls if call.until_ms), default=0)
 
     def take_calls(self, partition: Partition) -> list[Call]:
-        """The publishes of this cycle: what it has room for, or where others are in it too, no more than a share."""
+        """Takes the publishes of this cycle: all that it has room for; if other partitions share it, at most a
+        share."""
         calls = self._taken(partition)
         self._under_way, self.under_way_until_ms = calls, 0
         if calls:
@@ -161,7 +164,7 @@ class Inbox:
         return calls
 
     def put_back(self, calls: list[Call]) -> None:
-        """The last ones of this cycle were not begun: they stay before those that came meanwhile."""
+        """Puts the last calls of this cycle back, ahead of those that came meanwhile: they were not begun."""
         later = {id(call) for call in calls}
         self._set_under_way([call for call in self._under_way if id(call) not in later])
         self._keep(calls + self._calls)
@@ -171,7 +174,7 @@ class Inbox:
         committer = partition.node.committer
         calls, size = self._calls, self._bytes - self._promised_bytes
         if self._promised:
-            # They were promised room before the others: nothing may come between.
+            # They were promised room before the others were: nothing may come between.
             calls.sort(key=lambda call: not call.must_fit)
             self._promised, self._promised_bytes = [], 0
         is_share = not committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX
@@ -180,7 +183,7 @@ class Inbox:
             self._calls, self.messages, self._bytes, self.first_until_ms = [], 0, 0, 0
             self.taken = self.added
             return calls
-        # What belongs to a step of several queues must be in the same commit as the rest of it.
+        # A transaction's messages must be in the same commit as the rest of the transaction.
         taken, others = [call for call in calls if call.must_fit], [call for call in calls if not call.must_fit]
         count = self._share(others, committer)
         self._keep(others[count:])
@@ -192,7 +195,7 @@ class Inbox:
         return taken + others[:count]
 
     def _share(self, calls: list[Call], committer: Committer) -> int:
-        """How many of the calls are in this cycle."""
+        """How many of the calls go into this cycle."""
         messages = 0
         for number, call in enumerate(calls):
             over = committer.is_shared and messages and messages + call.messages > SHARED_CYCLE_MESSAGES_MAX
@@ -208,7 +211,7 @@ class Inbox:
 
     @property
     def has_corrections(self) -> bool:
-        """Purges, or messages to be written off."""
+        """Purges or write-offs wait."""
         return bool(self._purges or self._written_off)
 
     @property
@@ -220,7 +223,7 @@ class Inbox:
         return waiting
 
     def put_back_joint(self, joint: list[Joint]) -> None:
-        """They stay before those that came meanwhile."""
+        """Puts transactions back, ahead of those that came meanwhile."""
         self._joint = joint + self._joint
 
     def take_purges(self) -> list[tuple[int, PurgeReply]]:
@@ -241,7 +244,7 @@ class Inbox:
         return written_off
 
     def take_waiting(self) -> list[Callable[[Any], None]]:
-        """Whoever waits for an answer, when the queue is deleted."""
+        """Takes the callbacks of all that waits; the queue is deleted."""
         calls, self._calls = self._calls, []
         purges = self.take_purges()
         return [

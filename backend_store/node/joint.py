@@ -1,6 +1,6 @@
-"""Consume, transform, produce in one step: receipts are settled and messages published with one commit, or neither.
+"""A transaction (consume-transform-produce): settles receipts and publishes messages in one commit, or does neither.
 
-The queues may have different partitions of this node; what makes the step whole is that one transaction has them all.
+The queues may have different partitions on this node; the transaction is atomic because one commit holds all its parts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ JointReply = Callable[["JointResult | PushqError"], None]
 
 @dataclass(slots=True)
 class JointResult:
-    """Token → the bits that are settled; where the messages stand, one a publish. Without places nothing was published:
-    the receipts had been settled by this very request before, or one of them no longer holds its message, and then none
-    is settled.
+    """`settled`: token → the bits that are settled. `places`: where the messages are, one entry per publish. Without
+    places nothing was published: either this same request had settled the receipts before, or one of them no longer
+    holds its message, and then none is settled.
     """
 
     settled: dict[str, int]
@@ -41,21 +41,21 @@ class Joint:
     publishes: list[tuple[Partitions, list[Block]]]
     reply: JointReply
     moves: bool = False
-    """The messages that are published are those that are settled: nobody has acked them."""
+    """The published messages are the settled ones: they move, and were not acked by a consumer."""
     behind: list[Callable[[], None]] = field(default_factory=list)
-    """Ends of leases that it settles some of, and that came after it."""
+    """Called after the transaction: ends of leases that it settles in part, which came after it."""
 
     def settles(self, view: Settling, lease: Lease) -> bool:
-        """Whether it is asked to settle something that a lease still holds."""
+        """Whether the transaction settles something that a lease still holds."""
         return any(one is view and grouped.get(lease.token, 0) & lease.bits for one, grouped in self.acks)
 
     def decide(self) -> None:
-        """Called once at the start of a commit cycle, before anybody's decisions."""
+        """Called once at the start of a commit cycle, before any member's decisions."""
         self._decide()
         self.leave()
 
     def leave(self) -> None:
-        """It is decided, or never will be: nothing waits for that any more."""
+        """The transaction is decided, or never will be: stops blocking leases."""
         for view, grouped in self.acks:
             view.let_go(self, grouped)
         behind, self.behind = self.behind, []
@@ -64,7 +64,7 @@ class Joint:
 
     def _decide(self) -> None:
         for view, _ in self.acks:
-            view.decide_settles()  # acks that came before, and other steps with the same receipts
+            view.decide_settles()  # earlier acks, and other transactions with the same receipts
         if not all(view.core.holds(grouped) for view, grouped in self.acks):
             self._look_again()
             return
@@ -110,7 +110,7 @@ class Joint:
             queue.publish(blocks, partial(published, number), must_fit=True, moves=self.moves, stays=stays)
 
     def _look_again(self) -> None:
-        """Nothing is done now. Where all of it was done before, by these receipts, that is the answer."""
+        """Answers without doing anything: with what was settled, if these same receipts settled all of it before."""
         before: dict[str, int] = {}
         waiting = len(self.acks)
 
@@ -127,7 +127,7 @@ class Joint:
             view.settle_again(grouped, known)
 
     def _why_not(self) -> PushqError | None:
-        """Each queue is asked once about all that it is to take."""
+        """Asks each queue once about all that it is to take."""
         calls: dict[Partitions, list[list[Block]]] = {}
         for queue, blocks in self.publishes:
             calls.setdefault(queue, []).append(blocks)
@@ -138,15 +138,15 @@ class Joint:
         return None
 
     def _stays_in(self, queue: Partitions) -> bool:
-        """Whether the step only moves messages within a queue."""
+        """Whether the transaction only moves messages within a queue."""
         return self.moves and all(_is_in(queue, view) for view, _ in self.acks)
 
     def _is_own(self, queue: Partitions) -> bool:
-        """Whether it only moves what the queue has, from one of its views to another."""
+        """Whether it only moves the queue's own messages from one view to another."""
         return self.moves and all(queue.get(view.partition.index) is view.partition for view, _ in self.acks)
 
     def _freed_in(self, queue: Partitions) -> Amount:
-        """What the step settles of a queue that it publishes to."""
+        """What the transaction settles of a queue that it publishes to."""
         freed = NOTHING
         for view, grouped in self.acks:
             if _is_in(queue, view):

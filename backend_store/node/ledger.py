@@ -1,7 +1,7 @@
-"""The ledger of a node: rows that commits cut wait in the store until somebody has them in a file for good.
+"""The usage ledger of a node: rows cut by commits wait in the store until they are durable in a file.
 
-Whoever takes rows away adds them to the day's totals in the commit that deletes them, so nothing is counted twice or
-not at all, whenever the process ends.
+The commit that deletes rows also adds them to the day's totals, so nothing is counted twice or lost, whenever the
+process ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backend_store.storage.seal import seal, unseal
 log = structlog.get_logger("pushq.ledger")
 
 BYTES: Final = ("published_bytes", "moved_in_bytes")
-"""What is counted in bytes beside the messages."""
+"""What is counted in bytes, beside the messages."""
 
 _CUT = struct.Struct(">cQQIQ")
 _DAY = struct.Struct(">cIQ")
@@ -36,7 +36,7 @@ _cut = msgspec.msgpack.Decoder(LedgerCut)
 
 
 class QueueTotal(msgspec.Struct, array_like=True):
-    """What was counted of one queue, messages by kind and bytes: for the rows of a day, or for several of them."""
+    """What was counted of one queue, messages by kind and bytes: in one row, or summed over rows."""
 
     tenant: str
     queue: str
@@ -45,7 +45,7 @@ class QueueTotal(msgspec.Struct, array_like=True):
 
 
 def together(totals: Iterable[QueueTotal]) -> list[QueueTotal]:
-    """One of each queue, in the order of their names: what lies in several places adds up."""
+    """One total per queue, in the order of their names: sums what the queue has in several places."""
     found: dict[int, QueueTotal] = {}
     for one in totals:
         _sum(found.setdefault(one.uid, QueueTotal(one.tenant, one.queue, one.uid, {})).counts, one.counts)
@@ -53,10 +53,10 @@ def together(totals: Iterable[QueueTotal]) -> list[QueueTotal]:
 
 
 class Totals(list[QueueTotal]):
-    """What was counted, as far as it reads."""
+    """What was counted, as far as rows could be read."""
 
     unreadable = 0
-    """Rows of the days asked for that were passed over, whosoever they were: the sums may lack what they said."""
+    """Rows of the days asked for that could not be read, of any queue: the sums may lack them."""
 
 
 _day = msgspec.msgpack.Decoder(QueueTotal)
@@ -76,11 +76,11 @@ class Counted(Protocol):
     state: PartitionState
 
     def cut(self) -> bool:
-        """Asks for a row about what was counted since the last one; False where there is nothing."""
+        """Asks for a row of what was counted since the last one; False if there is nothing."""
 
 
 def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> None:
-    """Adds the row of what a partition counted, if there is anything, to the commit that makes it true."""
+    """Adds a row of what a partition counted, if anything, to the commit that makes it true."""
     row = cut(state, title, at_ms)
     if row is None:
         return
@@ -91,7 +91,7 @@ def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> 
 
 
 def stage_day(batch: Batch, state: PartitionState, title: Title, now_ms: int) -> None:
-    """Before a commit counts: what was counted on another day becomes a row of that day."""
+    """Called before a commit counts: writes what was counted on another day as a row of that day."""
     if now_ms <= state.ledger.at_ms:
         return
     if day_is_over(state.ledger, now_ms):
@@ -100,7 +100,7 @@ def stage_day(batch: Batch, state: PartitionState, title: Title, now_ms: int) ->
 
 
 class LedgerBook:
-    """See the file's first sentence."""
+    """The ledger's rows and daily totals; the node owns it."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class LedgerBook:
         clock_ms: Callable[[], int],
         listen: Callable[[], Callable[[], Iterable[Counted]]] | None = None,
     ):
-        """`listen` gives what tells in which partitions something was committed since it was asked before. Without it
-        all are asked each time."""
+        """`listen` returns a function that gives the partitions with commits since its last call. Without it all
+        partitions are asked each time."""
         self._listen = listen
         self._touched: Callable[[], Iterable[Counted]] | None = None
         self._engine = engine
@@ -122,10 +122,10 @@ class LedgerBook:
         self.unreadable = Unreadable("a row of the ledger")
         row = engine.get(Table.USAGE, _FILES)
         self.files = int.from_bytes(unseal(_FILES, row), "big") if row is not None else 0
-        """How many files have taken rows away. The number of the next one is one more, after a crash too."""
+        """How many files have taken rows. The next file's number is one more, also after a crash."""
 
     async def cut(self) -> None:
-        """Returns when everything that was counted before stands in rows."""
+        """Returns when everything counted before the call is in rows."""
         asked = 0
         for partition in self._changed():
             asked += partition.cut()
@@ -135,7 +135,7 @@ class LedgerBook:
         await self._write(Batch())
 
     def _changed(self) -> list[Counted]:
-        """Partitions that may have counted something; the first time that is asked it may be any."""
+        """Partitions that may have counted something; all of them on the first call."""
         if self._touched is not None:
             return list(self._touched())
         if self._listen is not None:
@@ -143,12 +143,12 @@ class LedgerBook:
         return list(self._partitions())
 
     async def confirmed(self) -> None:
-        """Returns when all that could be read here before is true for good: the disk of a replicated log's leader is
-        ahead of what the others have."""
+        """Returns when everything read here before is committed: the disk of a replicated log's leader is ahead of its
+        followers'."""
         await self._write(Batch())
 
     def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
-        """The oldest rows that are in no file yet and that read."""
+        """The oldest readable rows that are in no file yet."""
         start = _CUTS[0] if after is None else after + b"\0"
         found: list[Waiting] = []
         while rows := self._engine.scan(Table.USAGE, start, _CUTS[1], limit - len(found)):
@@ -160,17 +160,17 @@ class LedgerBook:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many rows wait that more would help nobody: what they would say adds up where it is counted."""
+        """Whether so many rows wait that more would not help: later counts add up in the partitions."""
         most = LEDGER_ROWS_PER_READ + len(self.unreadable)
         return len(self._engine.scan(Table.USAGE, *_CUTS, most)) == most
 
     def oldest_waiting_ms(self) -> int | None:
-        """When the oldest row that is in no file was cut."""
+        """When the oldest row that is in no file was cut; None if there is none."""
         rows = self._engine.scan(Table.USAGE, *_CUTS, len(self.unreadable) + 1)
         return next((int(_CUT.unpack(key)[1]) for key, _ in rows if key not in self.unreadable), None)
 
     async def taken(self, rows: Sequence[Waiting], *, kept_days: int) -> None:
-        """The rows are in a file for good: they go, and count among their days' totals from now on."""
+        """The rows are durable in a file: deletes them and adds them to their days' totals."""
         async with self._turn:
             batch = Batch()
             days: dict[bytes, QueueTotal] = {}
@@ -192,7 +192,7 @@ class LedgerBook:
             self.files += 1
 
     def _day(self, key: bytes, of: LedgerCut) -> QueueTotal:
-        """The total of a day so far. One that does not read stays as it is: a copy elsewhere may be good."""
+        """The total of a day so far. An unreadable one stays as it is: a copy elsewhere may be good."""
         row = self._engine.get(Table.USAGE, key)
         known = [] if row is None else self.unreadable.read([(key, row)], _total)
         return known[0] if known else QueueTotal(of.tenant, of.queue, of.uid, {})
@@ -200,9 +200,9 @@ class LedgerBook:
     async def totals(
         self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
     ) -> Totals:
-        """What was counted on some days (since 1970, both included), by queue: exact as of the last commit, where every
-        row reads."""
-        async with self._turn:  # rows must not become a day's total while both are read
+        """What was counted from `first_day` to `last_day` (days since 1970, both included), by queue: exact as of the
+        last commit if every row can be read."""
+        async with self._turn:  # rows must not move into a day's total while both are read
             found: dict[int, QueueTotal] = {}
 
             def add(title: LedgerCut | QueueTotal | Title, counts: dict[str, int]) -> None:
@@ -210,7 +210,7 @@ class LedgerBook:
                     total = found.setdefault(title.uid, QueueTotal(title.tenant, title.queue, title.uid, {}))
                     _sum(total.counts, counts)
 
-            # What the commits count meanwhile is left out: this is how it was when it began.
+            # Leaves out what commits count meanwhile: the answer is the state at the call.
             begun: dict[tuple[int, int], int] = {}
             for partition in self._partitions():
                 state, title = partition.state, partition.title

@@ -1,8 +1,8 @@
-"""How full this process is: its CPU, and how long commits let others wait, over the last seconds.
+"""Measures this process's load over the last seconds: its CPU, and how long publishes wait for commits.
 
-One thread of an interpreter runs at a time, so however many cores a machine has, a process is full when it keeps one
-busy; on less than one, by its control group, when it keeps that. Commits come one after the other, and each takes all
-that waits: that one is always under way says little, and how long publishes wait for the next one says how full it is.
+An interpreter runs one thread at a time, so a process is full when it keeps one core busy, or its control group's quota
+if that is less. Commits follow one another, and each takes all that waits: a commit is nearly always in flight, so the
+time that publishes wait for the next one is the better measure.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ import msgspec
 from backend_store.node.node import Node
 
 METER_SECONDS: Final = 10.0
-"""The figures are of so long a time."""
+"""The period that the figures cover."""
 METER_LOOK_SECONDS: Final = 0.5
 WAITED_MS_FULL: Final = 50.0
-"""Publishes that wait so long for a commit wait behind a disk that is full: gateways refuse new ones then."""
+"""Publishes that wait this long for a commit wait behind a full disk: gateways then refuse new ones."""
 COMMITS_MAX: Final = 1.5
-"""More counts as so much, at each look: publishes that wait for a replica may wait for hours, and one stall of the disk
-says little of ten seconds."""
+"""Cap of a single look's value: publishes that wait for a replica may wait for hours, and one stall of the disk says
+little about ten seconds."""
 INTERPRETER_CORES: Final = 1.0
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a process says of itself."""
+    """What a process reports about itself."""
 
     node: str = ""
-    """Its name in the cluster; "" of one that is in none, or too old to say."""
+    """Its name in the cluster; "" if it is in none, or too old to say."""
     cores: float = 0.0
-    """How many cores its control group and its affinity let it use; 0: it has not said."""
+    """Cores that its control group and affinity let it use; 0: not reported."""
     cpu: float = 0.0
-    """The busy part of what it can use of them."""
+    """The busy part of the cores it can use."""
     commits_busy: float = 0.0
-    """The part of the time in which a commit was under way, of the shard with most of it."""
+    """The part of the time with a commit in flight, of the busiest shard."""
     commits_waited: float = 0.0
     """How long publishes waited for a commit, as a part of `WAITED_MS_FULL`."""
     others: dict[str, float | None] = {}
-    """How full the other backends that live are, as they wrote down last; None: they have not."""
+    """Load of the other live backends, as last reported; None: not reported."""
     nodes_needed: int = 0
-    """With fewer backends the cluster cannot have as many copies of each shard, or lanes, as it is told."""
+    """With fewer backends the cluster cannot have as many copies of each shard, or lanes, as configured."""
     copies_missing: int = 0
-    """Of all its shards: copies that shall be there, and are not or are behind."""
+    """Of all its shards: configured copies that are missing or behind."""
 
     def fullest(self, disk: float) -> float:
         return max(self.cpu, self.commits_waited, disk)
@@ -59,22 +59,22 @@ class _Look(NamedTuple):
     at: float
     cpu_seconds: float
     commit_seconds: float
-    """Added up over all looks, of the busiest shard of each."""
+    """Summed over all looks, of the busiest shard in each."""
     waited_ms: float
 
 
 class Meter:
-    """Run `run` in a task of yours."""
+    """Samples load; the caller runs `run` in a task of its own."""
 
     def __init__(self, nodes: Callable[[], Iterable[Node]], *, cores: float | None = None) -> None:
-        """`nodes`: the stores that are served here now."""
+        """`nodes`: the stores served here now."""
         self.cores = cores_allowed() if cores is None else cores
         self._nodes = nodes
         self._commits: dict[Node, float] = {}
         self._looks: deque[_Look] = deque()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         while True:
             self.look(time.monotonic(), time.process_time())
             await asyncio.sleep(METER_LOOK_SECONDS)
@@ -102,12 +102,12 @@ class Meter:
 
 
 def cores_allowed(root: Path = Path("/")) -> float:
-    """How many cores this process may keep busy: its affinity, and the quota of its control groups."""
+    """How many cores this process may keep busy: the lower of its affinity and its control groups' quotas."""
     return min([float(len(os.sched_getaffinity(0))), *_quotas(root)])
 
 
 def _quotas(root: Path) -> Iterable[float]:
-    """Of the group the process is in and of all groups around it, in both versions of control groups."""
+    """Quotas of the process's group and of its ancestors, in both versions of control groups."""
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -124,7 +124,7 @@ def _quotas(root: Path) -> Iterable[float]:
 
 
 def _quota(group: Path, *, is_first: bool) -> float | None:
-    """None where there is none. `is_first`: of version 1."""
+    """None if there is no quota. `is_first`: version 1."""
     try:
         if is_first:
             parts = [(group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")]

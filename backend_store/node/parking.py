@@ -1,6 +1,6 @@
-"""What waits behind long-locked keys of a strict queue, on the disk: rows that go there and come back.
+"""Spills messages that wait behind long-locked keys of a strictly ordered queue to disk, and reads them back.
 
-The rows are an index that a restart makes anew by reading the log again, so those of an earlier process mean nothing.
+The rows are an index that a restart rebuilds by reading the log again, so rows of an earlier process mean nothing.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from backend_store.node.view import View
 
 PARKED_ROWS_SWEPT = 256
-"""Rows of an earlier process that one commit takes along."""
+"""Rows of an earlier process that one commit deletes."""
 SPILL_MS = 1_000
-"""How long a key must have stood still before what waits behind it leaves memory."""
+"""How long a key must have been locked before the messages behind it leave memory."""
 
 
 class Parking:
-    """For one view whose lanes are in strict order."""
+    """The spill of one view whose lanes are in strict order; the view owns it."""
 
     def __init__(self, view: View):
         self._view = view
         self._first_number = view.partition.log_ms() << 20
-        """Numbers of lines that this process made are above it."""
+        """Key lines made by this process have higher numbers."""
         self._has_earlier = True
 
     def _lanes(self) -> list[tuple[Lane, KeyedRuns]]:
         return [(lane, lane.runs) for lane in self._view.core.lanes.all if isinstance(lane.runs, KeyedRuns)]
 
     def _place(self, lane: Lane) -> int:
-        """Whose lines they are: each group of a stream has its own of the same shelf."""
+        """Key prefix of the lines: each group of a stream has its own lines of the same shelf."""
         return self._view.number << 8 | lane.shelf
 
     # ------------------------------------------------------------------------------------------------------ commits
 
     def decide(self, now_ms: int) -> list[RowParked | RowUnparked]:
-        """Rows for the commit that is prepared."""
+        """Rows for the commit that is being prepared."""
         records: list[RowParked | RowUnparked] = self._earlier() if self._has_earlier else []
         for lane, runs in self._lanes():
             spill = runs.take_spill(now_ms)
@@ -64,7 +64,7 @@ class Parking:
                 self._view.core.forget_idle(state)
 
     def next_ms(self) -> int | None:
-        """When to look again for what may leave memory."""
+        """When to check again what may leave memory; None if nothing may."""
         if any(runs.wants_spill for _, runs in self._lanes()):
             return self._view.partition.steady_ms() + SPILL_MS
         return None
@@ -76,7 +76,7 @@ class Parking:
     # ----------------------------------------------------------------------------------------------------- delivery
 
     def bring(self, lane: Lane) -> int:
-        """Reads back what keys that are free again wait for. How many reads that took."""
+        """Reads back the messages of keys that are free again. Returns the number of reads."""
         runs, reads = lane.runs, 0
         if not isinstance(runs, KeyedRuns):
             return 0
@@ -94,7 +94,7 @@ class Parking:
         return reads
 
     def wait(self, now_ms: int) -> None:
-        """Nothing may be handed out now. A lane that holds back from reading on is asked again in time."""
+        """Nothing can be leased now: sets a timer for lanes that paused their reading."""
         for lane, runs in self._lanes():
             if not lane.more:
                 continue

@@ -1,6 +1,6 @@
-"""Where a cycle's messages stand in the log, and the rows by which they are found again: by time, by id, at their end.
+"""Assigns a cycle's messages their offsets, and makes the index rows that find them: by due time, by id, by expiry.
 
-The step of a publish between the decision what is stored and its answer.
+Publishing takes this step after it decided what is stored, and before the answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from backend_store.node.calls import Call
 
 EXPIRY_STEP_MS = 250
-"""Chunks are looked at for expired messages at multiples of this: within a second, as promised, and not more often."""
+"""Chunks are checked for expired messages at multiples of this: within the promised second, and not more often."""
 
 
 class Placed(NamedTuple):
-    """Where a shelf's blocks are to go: (call, block in the call, the block)."""
+    """A block on its way to a shelf: (call, number of the block in the call, block)."""
 
     call: int
     number: int
@@ -29,14 +29,14 @@ class Placed(NamedTuple):
 
 
 class Places:
-    """The offsets of a cycle's blocks. What is not stored stands at -1."""
+    """The offsets of a cycle's blocks; -1 for blocks that are not stored."""
 
     def __init__(self, calls: Sequence[Call]):
         self._calls = calls
         self._bases: dict[tuple[int, int], int] = {}
 
     def put(self, placed: Sequence[Placed], offset: int) -> None:
-        """Blocks that stand one behind the other from an offset on."""
+        """Places blocks one after the other from an offset on."""
         for one in placed:
             self._bases[one.call, one.number] = offset
             offset += one.block.count
@@ -45,7 +45,8 @@ class Places:
         return self._bases.get((call, block), -1)
 
     def together(self, call: int) -> int | None:
-        """The offset of a call's first message, where all stand one behind the other in the order of the call."""
+        """The offset of a call's first message, if all its messages are contiguous and in the call's order; else
+        None."""
         blocks = self._calls[call].blocks
         first, lane = self.base(call, 0), (blocks[0].priority, blocks[0].due_ms)
         at = first
@@ -65,7 +66,7 @@ class Places:
         raise AssertionError(f"call {call} has {first} messages, and no message {message}")
 
     def among(self, chunks: Sequence[Chunk], messages: Sequence[tuple[int, int]]) -> list[tuple[Chunk, int]]:
-        """Where messages, as (call, message), lie among new chunks, as far as they do."""
+        """The bits of messages, given as (call, message), by new chunk; messages in none of the chunks are left out."""
         bits: dict[int, int] = {}
         for call, message in messages:
             at = self.offset(call, message)
@@ -77,7 +78,7 @@ class Places:
     def schedules(
         self, shelf: int, placed: Sequence[Placed], chunks: Sequence[Chunk], doomed: Sequence[tuple[int, int]]
     ) -> Iterator[Scheduled]:
-        """When which messages of a shelf's chunks become ready. Those that end at once are nobody's to wait for."""
+        """The due times of a shelf's new chunks. Messages that end at once (`doomed`) are left out."""
         times: dict[int, dict[int, int]] = {chunk.base: {} for chunk in chunks}
         ended = {chunk.base: bits for chunk, bits in self.among(chunks, doomed)}
         remaining = iter(chunks)
@@ -90,7 +91,7 @@ class Places:
             bits = ((1 << one.block.count) - 1) << (base - chunk.base)
             due[one.block.due_ms] = due.get(one.block.due_ms, 0) | bits
         for chunk in chunks:
-            # Nor are repeats and refused ones, or theirs to cancel.
+            # Holes, which stand for repeats and refused messages, are left out too, and so are their ids.
             gone = holes(chunk) | ended.get(chunk.base, 0)
             dues = [(due_ms, bits & ~gone) for due_ms, bits in times[chunk.base].items() if bits & ~gone]
             ids = enumerate(clear_column(chunk, "id") or ())
@@ -99,12 +100,12 @@ class Places:
 
 
 def name_of(message_id: str) -> bytes:
-    """The 16 bytes by which a message is found again that was published for later."""
+    """The 16-byte hash by which a scheduled message is found again."""
     return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def expiries(chunks: Sequence[Chunk]) -> list[Record]:
-    """When chunks must be looked at for messages that expire."""
+    """When chunks must be checked for expired messages."""
     records: list[Record] = []
     for chunk in chunks:
         earliest = min((at for at in clear_column(chunk, "exp") or () if at), default=0)

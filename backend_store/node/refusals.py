@@ -1,7 +1,7 @@
-"""Whether a queue would take messages that belong to a step of several queues, asked before anything is decided.
+"""Checks, before anything is decided, whether a queue would take the messages of a transaction.
 
-A step is whole or it is not: what publishing would refuse later must be known now. Publishes that were promised room
-are the first of their cycle, so nothing can come between the answer and the commit.
+A transaction is atomic, so whatever publishing would refuse later must be known now. Publishes that were promised room
+come first in their cycle, so nothing can come between this check and the commit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def why_refused(
     partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block], freed: Amount | None = NOTHING
 ) -> PushqError | None:
-    """`elsewhere`: what goes to other partitions of the queue with the same commit. `freed`: what the step settles;
-    None where the messages only move within the queue: then it holds no more of them than before.
+    """`elsewhere`: what goes to other partitions of the queue with the same commit. `freed`: what the transaction
+    settles; None if messages only move within the queue, which then holds no more than before.
     """
     over = _limits(partition, [*blocks, *elsewhere], freed) if freed is not None else None
     return over or _order(partition, blocks) or _ids(partition, blocks)
 
 
 def _limits(partition: Partition, blocks: Sequence[Block], freed: Amount) -> PushqError | None:
-    """Where a full queue makes room instead, it makes it for these as well, as far as it can."""
+    """A full queue that makes room makes it for these messages as well, as far as it can."""
     config = partition.config
     if not has_limits(config) or (config.kind == "stream" and config.overflow == "drop_oldest"):
         return None
@@ -70,15 +70,15 @@ def dedupe_full() -> DedupeFull:
 
 
 def unreadable_ids(corrupt: StorageCorrupt) -> Unavailable:
-    """To take messages for new ones would be a guess."""
+    """The ids must be readable: to take the message as new would be a guess."""
     return Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
 
 
 def too_late(label: str) -> Overloaded:
-    """The caller's time was over before the disk was free."""
+    """The request's time was over before the disk was free."""
     return Overloaded(f"queue {label!r}: the time of the request is over; nothing was accepted", retry_after_ms=1000)
 
 
 def outcome_open(label: str) -> OutcomeUnknown:
-    """The caller's time was over while its messages were on their way to the disk."""
+    """The request's time was over while its messages were being written."""
     return OutcomeUnknown(f"queue {label!r}: the disk did not answer in the time of the request")

@@ -1,7 +1,7 @@
-"""Which partitions something happened to since somebody last looked: who watches thousands looks at those alone.
+"""Tracks which partitions changed since a listener last asked, so that watchers of thousands look only at those.
 
-A partition is touched when a commit of its own lands, when something of it waits for one, and when its clock is set or
-goes off. So whoever takes the touched ones again and again misses nothing but for the moment.
+A partition is touched when one of its commits is durable, when it waits for a commit, and when its timer is set or
+fires. A listener that asks repeatedly therefore misses nothing for longer than one interval.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ Thing = TypeVar("Thing")
 
 
 class Touched(Generic[Thing]):
-    """One for a node. Each listener has a set of its own."""
+    """One per node. Each listener has its own set."""
 
     def __init__(self, waiting: Callable[[], Iterable[Thing]]) -> None:
-        """`waiting`: those of which something is to be committed. They are touched, and will be again."""
+        """`waiting`: partitions that wait for a commit; they count as touched, and are touched again by that commit."""
         self._waiting = waiting
         self._ears: list[set[Thing]] = []
 
     def listen(self) -> Callable[[], set[Thing]]:
-        """What gives the things touched since it was called before; the first time, since now."""
+        """Returns a function that gives what was touched since its last call, or since now at its first."""
         heard: set[Thing] = set()
         self._ears.append(heard)
 
