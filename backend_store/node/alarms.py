@@ -1,7 +1,7 @@
-"""Who is to be woken when: of thousands of partitions only those whose time has come are looked at.
+"""Timers of many sleepers: finds the few of thousands of partitions that are due.
 
-Of each the first time is kept that it asked for, and the first one after that. Whoever is woken says when it has
-something to do next; the second time is there for what only the asker knew.
+Each sleeper's earliest requested time is kept, and the next one after it. A woken sleeper says when it next has work;
+the second time is for requests that only the requester knew of.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Alarms(Generic[Sleeper]):
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Sleeper]] = []
         self._first: dict[Sleeper, int] = {}
-        """When each is woken next. Rows of the heap that say something else are of no use any more."""
+        """When each sleeper wakes next. Heap rows with another time are stale."""
         self._second: dict[Sleeper, int] = {}
         self._numbers = count()
 
     def set(self, sleeper: Sleeper, at_ms: int) -> None:
-        """Wakes it at that time, beside what it asked for before."""
+        """Wakes a sleeper at `at_ms`, besides the time it asked for before."""
         first_ms = self._first.get(sleeper)
         if first_ms is None or at_ms < first_ms:
             self._first[sleeper] = at_ms
@@ -37,14 +37,14 @@ class Alarms(Generic[Sleeper]):
             self._second[sleeper] = at_ms
 
     def drop(self, sleeper: Sleeper) -> None:
-        """It is woken no more."""
+        """Cancels a sleeper's times."""
         self._second.pop(sleeper, None)
         if self._first.pop(sleeper, None) is not None and len(self._heap) > 2 * len(self._first) + STALE_ALARMS_KEPT:
             self._heap = [row for row in self._heap if self._first.get(row[2]) == row[0]]
             heapq.heapify(self._heap)
 
     def take(self, now_ms: int) -> list[Sleeper]:
-        """Those whose time has come, the longest due first. Each asks anew, but for the second time it asked for."""
+        """Removes and returns the due sleepers, longest due first. Each must ask anew, except for its second time."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, sleeper = heapq.heappop(self._heap)
@@ -58,7 +58,7 @@ class Alarms(Generic[Sleeper]):
         return due
 
     def next_ms(self) -> int | None:
-        """When the next one is due; None where nobody is."""
+        """The next due time; None if there is none."""
         while self._heap:
             at_ms, _, sleeper = self._heap[0]
             if self._first.get(sleeper) == at_ms:

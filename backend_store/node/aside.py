@@ -1,4 +1,5 @@
-"""Puts what is damaged aside: never served, never silently gone. What is lost with it is counted out and told."""
+"""Quarantine: puts damaged entries aside, so that they are never served and never silently dropped. Writes off and
+reports the loss."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ log = structlog.get_logger("pushq.node")
 
 
 class Aside:
-    """Of one node. `partitions`: those that are open, by the number under which each is stored."""
+    """The quarantine of one node. `partitions`: the open ones, by replica."""
 
     def __init__(
         self,
@@ -32,9 +33,9 @@ class Aside:
         background: Callable[[Coroutine[Any, Any, None], str], None],
     ):
         self.entries = 0
-        """Entries that were put aside since the process began."""
+        """Entries put aside since the process started."""
         self.missing = 0
-        """Messages that should have been there at the start and were not, beside those of entries put aside."""
+        """Messages that should have been there at start and were not, besides those of entries put aside."""
         self._engine = engine
         self._committer = committer
         self._partitions = partitions
@@ -42,8 +43,8 @@ class Aside:
         self._going: set[bytes] = set()
 
     def verify(self) -> None:
-        """After an unclean end every entry is read once before anything is served, and what is there is counted. A big
-        log is checked as it is read: each entry's checksum stands between the disk and a consumer anyway."""
+        """After an unclean stop, reads every entry once before serving, and counts what is there. A big log is checked
+        as it is read: each entry's checksum is verified before delivery anyway."""
         if self._engine.was_clean or self._engine.space().file_bytes > VERIFY_AT_START_BYTES_MAX:
             return
         reckoning = Reckoning(self._partitions)
@@ -63,7 +64,7 @@ class Aside:
         log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
 
     def _write_off_some(self, loss: Loss | None, key: bytes, offset: int, reason: str) -> None:
-        """What a broken entry says of itself counts as far as so much is missing."""
+        """Counts a broken entry's own claim of its size, at most as much as is missing."""
         stored = self._engine.get(Table.QUARANTINE, key)
         if loss is None or stored is None:
             log.error("corrupt entry put aside", offset=offset, reason=reason, messages=0)
@@ -74,17 +75,17 @@ class Aside:
         _write_off(loss.partition, offset, reason, loss.view, lost, size)
 
     def find(self) -> None:
-        """At the start: partitions of which something was put aside. What is counted of them may still be too much."""
+        """At start: finds partitions with quarantined entries, whose counts may still be too high."""
         for replica in replicas_in(self._engine, Table.QUARANTINE):
             if (partition := self._partitions.get(replica)) is not None:
                 partition.has_losses = True
                 partition.request()
 
     def put(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
-        """Moves a corrupt entry out of the way."""
+        """Moves a corrupt entry to the quarantine table."""
         table, key = entry_place(partition.replica, shelf, offset)
         if key in self._going:
-            return  # counted already; its row is there until the commit that moves it
+            return  # counted already; its row stays until the commit that moves it
         self._going.add(key)
         batch = Batch()
         batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
@@ -103,7 +104,7 @@ class Aside:
 
 
 def _claimed(partition: Partition, offset: int, data: bytes, view: int) -> int:
-    """How many messages a broken entry still had, by what it says of itself."""
+    """How many unsettled messages a broken entry had, by its own header."""
     return max(0, claimed_messages(data) - partition.progress(offset, view).settled.bit_count())
 
 

@@ -1,7 +1,7 @@
-"""What administrators did, in the order in which they began: rows that are never changed once the act has ended.
+"""The audit log: what administrators did, in order of beginning. A row does not change once its act has ended.
 
-What a row says is its writer's business. Here it has a number, is durable before it counts, and stays until it is in a
-file and enough newer ones are there.
+The writer decides what a row says. The log numbers a row, makes it durable before it counts, and keeps it until it is
+in a file and enough newer rows exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXPORTED: Final = b"c/audit"
 class AuditEntry(NamedTuple):
     seq: int
     data: bytes
-    """Empty where the row does not read."""
+    """Empty if the row cannot be read."""
 
 
 class AuditLog:
@@ -34,7 +34,7 @@ class AuditLog:
         last = engine.scan(Table.USAGE, *_ROWS, 1, reverse=True)
         self._last = max(_seq(last[0][0]) if last else 0, self.exported)
         self._open: set[int] = set()
-        """Acts that go on: no file takes a row behind the first of them."""
+        """Acts in progress: no file takes a row at or after the first of them."""
         self._is_held = False
         self.unreadable = Unreadable("a row of the audit")
 
@@ -45,13 +45,13 @@ class AuditLog:
         return int.from_bytes(unseal(_EXPORTED, row), "big") if row is not None else 0
 
     def begin(self) -> int:
-        """The number of an act that is about to begin."""
+        """Returns the number of an act that is about to begin."""
         self._last += 1
         self._open.add(self._last)
         return self._last
 
     async def put(self, seq: int, data: bytes, *, has_ended: bool) -> None:
-        """Returns when the row is durable. One whose act goes on is put again at its end."""
+        """Returns when the row is durable. The row of an act in progress is put again at its end."""
         key = _KEY.pack(b"a", seq)
         batch = Batch()
         batch.put(Table.USAGE, key, seal(key, data))
@@ -61,7 +61,7 @@ class AuditLog:
             self._open.discard(seq)
 
     async def forget(self, seq: int) -> None:
-        """Nothing was done."""
+        """Deletes the row: nothing was done."""
         batch = Batch()
         batch.delete(Table.USAGE, _KEY.pack(b"a", seq))
         with self._over_if_unwritten(seq):
@@ -69,12 +69,12 @@ class AuditLog:
         self._open.discard(seq)
 
     def give_up(self, seq: int) -> None:
-        """Nobody ends the act any more: its row stays as it is."""
+        """The act will not be ended: its row stays as it is."""
         self._open.discard(seq)
 
     def hold(self) -> bool:
-        """Acts that began with another process may end with this one: no file takes a row until `release`. False where
-        every row is in a file, and none can be of such an act."""
+        """Blocks files from taking rows until `release`, as acts that began in another process may end in this one.
+        False if every row is in a file, so that no such act can exist."""
         self._is_held = self._last > self.exported
         return self._is_held
 
@@ -83,8 +83,8 @@ class AuditLog:
 
     @contextmanager
     def _over_if_unwritten(self, seq: int) -> Iterator[None]:
-        """A write that fails or is given up is the last word on its act: nobody comes back to end it, and what is on
-        the disk stays, as after a crash. The rows behind it must not wait for ever.
+        """Treats a failed or cancelled write as the end of its act: no caller returns to end it, and what is on disk
+        stays, as after a crash. Later rows must not wait for ever.
         """
         try:
             yield
@@ -93,14 +93,14 @@ class AuditLog:
             raise
 
     def before(self, seq: int | None, limit: int) -> list[AuditEntry]:
-        """The newest rows below a number, the newest first; one that does not read has its place, and says nothing."""
+        """The newest rows below a number, newest first; an unreadable row keeps its place, with empty data."""
         end = _ROWS[1] if seq is None else _KEY.pack(b"a", seq)
         rows = self._engine.scan(Table.USAGE, _ROWS[0], end, limit, reverse=True)
         read = {entry.seq: entry for entry in self.unreadable.read(rows, _entry_of)}
         return [read.get(_seq(key)) or AuditEntry(_seq(key), b"") for key, _ in rows]
 
     def waiting(self) -> list[AuditEntry]:
-        """The oldest rows that are in no file and that read, up to the first whose act goes on."""
+        """The oldest readable rows that are in no file, up to the first act in progress."""
         if self._is_held:
             return []
         start = _KEY.pack(b"a", self.exported + 1)
@@ -112,7 +112,7 @@ class AuditLog:
         return []
 
     async def taken(self, seq: int, *, kept: int) -> None:
-        """Every row up to this one is in a file for good; of those, all but the newest go."""
+        """Every row up to this one is durable in a file; deletes them except the newest `kept`."""
         batch = Batch()
         batch.put(Table.USAGE, _EXPORTED, seal(_EXPORTED, seq.to_bytes(8, "big")))
         end = _KEY.pack(b"a", max(0, seq - kept))

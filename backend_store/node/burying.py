@@ -1,6 +1,6 @@
-"""What becomes of messages that end without an ack: dead letters, another queue's, or nothing but a count.
+"""Moves messages that end without an ack to where they go: dead letters, another queue, or only a count.
 
-A message ends and lies in its new place with one commit, so a crash finds it in exactly one of them.
+A message ends and is stored in its new place in one commit, so a crash finds it in exactly one of them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from backend_store.node.view import View
 
 _ALWAYS = frozenset({Reason.MAX_ATTEMPTS, Reason.UNDELIVERABLE, Reason.QUEUE_DELETED})
-"""Reasons for which a message goes to the queue's own companion; for the others only where the config says so."""
+"""Reasons for which a message always goes to the queue's own dead letters; for others only if the config says so."""
 
 
 def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
-    """The shelf for messages of a queue that end for a reason; None where they are only counted."""
+    """The shelf for messages of a queue that end for a reason; None if they are only counted."""
     target = config.dead_letter_queue
     if view != VIEW_MAIN and view < 16:
-        return None  # a companion's messages have been given up already
+        return None  # a companion's messages were given up already
     if reason == Reason.CANCELLED:
-        return None  # nobody wants it any more
+        return None  # cancelled by its producer
     if reason == Reason.LATE:
         return LATE if config.late_messages == "late_queue" else SORTING
     if target is None:
-        return DEAD if reason == Reason.UNDELIVERABLE else None  # nobody has seen it, so nobody gave it up
+        return DEAD if reason == Reason.UNDELIVERABLE else None  # never delivered, so never given up by a consumer
     if target != COMPANION:
         return None if reason == Reason.OVERFLOW and config.overflow == "drop_oldest" else OUTBOX
     if reason in _ALWAYS or (reason == Reason.OVERFLOW and config.overflow.startswith("dead_letter")):
@@ -56,7 +56,7 @@ def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
 def bury(
     plan: Append, view: View, deaths: list[Death], *, label: str, config: QueueConfig, partition: int
 ) -> list[Chunk]:
-    """Copies what died to its new place. The chunks that hold it are returned."""
+    """Copies dead messages to their new place. Returns the chunks that hold them."""
     blocks: dict[int, list[Block]] = {}
     ledger = plan.state.ledger
     if view.number == VIEW_OUTBOX:
@@ -77,7 +77,7 @@ def bury(
         try:
             blocks.setdefault(shelf, []).extend(_copies(view, chunk, death.bits, annexes, partition))
         except CorruptEntry as error:
-            # Nobody can read it, so nobody can copy it: it stays as it is, out of the way.
+            # Unreadable, so it cannot be copied: quarantined as it is.
             view.partition.put_aside(chunk, str(error))
             _count_gone(ledger, view, death, is_lost=True)
             continue
@@ -90,7 +90,7 @@ def bury(
 
 
 def _count_gone(ledger: Ledger, view: View, death: Death, *, is_lost: bool) -> None:
-    """Counts what lies nowhere any more. A stream keeps what a group of it has given up."""
+    """Counts messages that are stored nowhere any more. A stream keeps what one of its groups gave up."""
     if view.number >= VIEW_GROUPS:
         return
     messages = death.bits.bit_count()
@@ -107,7 +107,7 @@ def _count_gone(ledger: Ledger, view: View, death: Death, *, is_lost: bool) -> N
 
 
 def _stay(plan: Append, view: View, deaths: list[Death], partition: int) -> list[Chunk]:
-    """The queue has no other queue for its dead letters any more: they become its own companion's."""
+    """The queue lost its dead-letter target: letters in its outbox become its own dead letters."""
     blocks: list[Block] = []
     for death in deaths:
         chunk = death.chunk or _chunk(view, death.state)
@@ -121,7 +121,7 @@ def _stay(plan: Append, view: View, deaths: list[Death], partition: int) -> list
 def _copies(
     view: View, chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], partition: int
 ) -> list[Block]:
-    """What was sealed is sealed anew; what cannot be opened, or not sealed now, stays in its whole block."""
+    """Seals again what was sealed. What cannot be opened, or not sealed now, stays in its whole block."""
     unreadable = bits & chunk.unreadable
     copies = moved_whole(chunk, unreadable, annexes, partition=partition) if unreadable else []
     try:
@@ -131,7 +131,7 @@ def _copies(
 
 
 def _chunk(view: View, state: ChunkState) -> Chunk | None:
-    """The bytes of what died; they may have left the memory while somebody held it."""
+    """The dead messages' chunk; it may have left memory while they were leased. None if it is gone."""
     if state.chunk is not None:
         return state.chunk
     chunk = view.partition.read(state.base, state.shelf)
@@ -140,7 +140,7 @@ def _chunk(view: View, state: ChunkState) -> Chunk | None:
 
 def _annex(death: Death, index: int, priority: int, label: str, shelf: int) -> dict[str, Any]:
     if death.reason == Reason.LATE:
-        # Companions keep what comes until somebody acks it; at the head of the queue its time goes on.
+        # Companions keep messages until they are acked; at the head of the queue, expiry continues.
         return {"late": True, "exp": None} if shelf == LATE else {"late": True}
     state = death.state
     started = state.started >> index & 1
@@ -153,11 +153,11 @@ def _annex(death: Death, index: int, priority: int, label: str, shelf: int) -> d
             "history": [list(row) for row in state.history.get(index, ())],
             "priority": priority,
         },
-        "exp": None,  # it would expire where it is to be looked at
+        "exp": None,  # it would expire before an operator sees it
     }
 
 
 def origins(chunk: Chunk) -> Mapping[int, dict[str, Any]]:
-    """What the messages of a chunk say of their end, by index."""
+    """The recorded ends of a chunk's messages, by index."""
     rows = clear_column(chunk, "dead") or []
     return {index: row for index, row in enumerate(rows) if row}

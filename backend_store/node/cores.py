@@ -1,4 +1,4 @@
-"""Which core reads which shelves of a partition, by the queue's config."""
+"""Chooses the core and the shelves of each view, by the queue's config."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def core_of(
     first_lease: int,
     group: tuple[GroupRow, Offset] | None = None,
 ) -> WorkView:
-    """The core of one view; of a group from its row and where its first chunk begins."""
+    """The core of one view; of a group, from its row and the offset where its first chunk begins."""
     if group is not None:
         return _group_core(config, *group, key, first_lease)
     if view == VIEW_MAIN and config.sequencing != "arrival":
-        # Its lanes read rows of the release order, by number: the usual ones, and those for the head of the queue.
+        # Its lanes read rows of the release order, by number: the usual rows, and those for the head of the queue.
         return WorkView(
             key,
             next_scan=Offset(0),
@@ -77,7 +77,7 @@ def _group_core(config: QueueConfig, row: GroupRow, low: Offset, key: ReceiptKey
 
 
 def group_policy(config: QueueConfig, mode: str) -> Policy:
-    """Messages of a group with offsets have no number of attempts: it stays in its place until one is acked."""
+    """Groups in mode `offsets` have no limit of attempts: a message keeps its place until it is acked."""
     if mode == "leases":
         return policy_of(config)
     return Policy(
@@ -88,19 +88,19 @@ def group_policy(config: QueueConfig, mode: str) -> Policy:
 
 
 def reads_keys(config: QueueConfig) -> bool:
-    """Whether the order or the share of messages hangs on their keys."""
+    """Whether order or fairness depends on message keys."""
     return config.ordering == "strict" or config.fair_by == "key"
 
 
 def runs_of(config: QueueConfig) -> Callable[[], Runs]:
-    """How a lane of the queue orders what is ready."""
+    """How a lane of the queue orders ready messages."""
     if config.ordering == "strict":
         return partial(KeyedRuns, config.key_run_max, is_patient=True)
-    return ArrivalRuns  # `fair_by: key` makes a lane fair when the first message with a key comes
+    return ArrivalRuns  # `fair_by: key` makes a lane fair when its first message with a key comes
 
 
 def reconfigure(core: WorkView, config: QueueConfig) -> None:
-    """Lets a changed config hold in a view that runs."""
+    """Applies a changed config to a running view."""
     if core.number == VIEW_MAIN:
         core.policy = policy_of(config)
         for lane in core.lanes.all:

@@ -1,5 +1,5 @@
-"""Whether a stored entry may be served, asked at an unclean start and before a backup is restored; and how many
-messages are there, beside how many there should be: a partition's own row, which is sealed, says that.
+"""Verifies stored entries, at an unclean start and before a backup is restored, and compares the messages found with
+the counts in each partition's own row, which is checksummed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from backend_store.storage.keys import parse_entry_key
 
 
 def broken_entry(key: bytes, data: bytes) -> str | None:
-    """Why this row of the log is no entry that could be served; None when it is one."""
+    """Why this row of the log is no valid entry; None if it is valid."""
     return _read(key, data)[1]
 
 
@@ -31,7 +31,7 @@ def _read(key: bytes, data: bytes) -> tuple[Chunk | None, str | None]:
 
 @dataclass(slots=True)
 class Loss:
-    """Messages of a view, and bytes, that should be there and are not."""
+    """Messages and bytes of a view that should be there and are not."""
 
     partition: Partition
     view: int
@@ -40,12 +40,12 @@ class Loss:
 
 
 class Reckoning:
-    """A check for `storage.verify` that counts what is there of each partition while it goes through all entries."""
+    """A check for `storage.verify` that counts each partition's messages while it walks over all entries."""
 
     def __init__(self, partitions: Mapping[int, Partition]):
         self._partitions = partitions
         self._found: dict[tuple[int, int], list[int]] = {}
-        """By partition and view: messages and bytes."""
+        """By (replica, view): messages and bytes."""
 
     def __call__(self, key: bytes, data: bytes) -> str | None:
         chunk, reason = _read(key, data)
@@ -62,7 +62,7 @@ class Reckoning:
         return None
 
     def losses(self) -> Iterator[Loss]:
-        """Of each view that should have more than was found."""
+        """The loss of each view that should have more than was found."""
         for replica, partition in self._partitions.items():
             state = partition.state
             for view in (VIEW_MAIN, *state.views):

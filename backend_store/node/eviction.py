@@ -1,8 +1,8 @@
-"""Ends a queue's oldest messages that nobody holds, to make room for new ones.
+"""Ends a queue's oldest messages that are not leased, to make room for new ones.
 
-They are found in the log, by the order of their publishing and the lowest priority first: ready ones, scheduled and
-delayed ones, and those that wait behind a key. It remembers up to where there is nothing to end, and what came back
-below that, so that a queue which is always full does not look through what its consumers hold again and again.
+They are found in the log in publish order, lowest priority first: ready, scheduled and delayed ones, and those that
+wait behind a key. The search remembers the offset below which there is nothing to end, and what was returned below it,
+so that a queue which is always full does not scan leased messages again and again.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ Ended = tuple[int, int]
 
 
 class Eviction:
-    """One a queue's main view."""
+    """Eviction of one queue's main view, which owns it."""
 
     def __init__(self, view: View):
         self._view = view
         self._from: dict[int, int] = {}
-        """Shelf → offset below which there was nothing to end when it was looked at."""
+        """Shelf → offset below which the last search found nothing to end."""
         self._back: dict[int, list[int]] = {}
-        """Shelf → chunks below that of which messages came back from a consumer since, the oldest first."""
+        """Shelf → chunks below that offset with messages returned since, oldest first."""
         self._reads = self._reads_max = 0
 
     def end_oldest(self, over: Callable[[], tuple[int, int]], reads_max: int) -> tuple[Ended | None, int]:
-        """Ends messages of one chunk, as many as there are too many, or as it has. None: there is nothing to end, or
-        `reads_max` chunks were read and the look goes on from there another time. How many were read comes with it.
+        """Ends messages of one chunk, as many as are too many, or as it has. Returns what was ended, and how many
+        chunks were read. None: there is nothing to end, or `reads_max` chunks were read and the next call continues
+        from there.
 
-        `over`, in messages and bytes, is asked when the chunk was read: of one that is partly settled the bytes that it
-        counts for are known only then.
+        `over` returns the excess in messages and bytes. It is called after the chunk was read: what a partly settled
+        chunk counts for is known only then.
         """
         self._reads, self._reads_max = 0, reads_max
         self._take_back()
@@ -49,20 +50,20 @@ class Eviction:
             found = [self._first(shelf) for shelf in shelves]
             state = min(filter(None, found), key=lambda state: state.base, default=None)
             if self._reads >= reads_max and None in found:
-                return None, self._reads  # what was not come upon may be older
+                return None, self._reads  # what was not reached may be older
             if state is not None:
                 messages, size = over()
                 return self._end(state, messages, size) if messages or size else (0, 0), self._reads
         return None, self._reads
 
     def _shelves(self) -> Sequence[Sequence[int]]:
-        """The shelves that are read together, the lowest priority first."""
+        """The shelves that are read together, lowest priority first."""
         if self._view.partition.sorting is not None:
             return ((SORTING,),)
         return [(lane.shelf, SCHEDULED + lane.shelf) for lane in self._view.core.lanes.all]
 
     def _take_back(self) -> None:
-        """Notes what came back since it was asked last."""
+        """Notes what was returned since the last call."""
         core = self._view.core
         if core.came_free is None:
             self._from.clear()
@@ -81,14 +82,14 @@ class Eviction:
         back = self._back.get(shelf)
         while back:
             state = view.core.state(back[0])
-            if state is None:  # it may be that only the disk knows it, as when its keys are locked
+            if state is None:  # it may be only on disk, as when its keys are locked
                 if self._reads >= self._reads_max:
                     return None
                 self._reads += 1
                 state = view.find(shelf, back[0])
             if state is not None and _free(state):
                 return state
-            heapq.heappop(back)  # it ended, or somebody has it again
+            heapq.heappop(back)  # it ended, or is leased again
         at = max(self._from.get(shelf, 0), view.floor)
         state = view.core.state(at)
         if state is not None and state.shelf == shelf and _free(state):
@@ -122,10 +123,10 @@ def _free(state: ChunkState) -> int:
 
 
 def _enough(state: ChunkState, size: int) -> int:
-    """How many of a chunk's messages must end for it to count for so much less."""
+    """How many of a chunk's messages must end to reduce its bytes by `size`."""
     if not size:
         return 0
     gone = (state.full & ~state.present).bit_count()
     before = state.size * gone // state.count
-    # The least n for which size * (gone + n) // count is that much more.
+    # The least n for which size * (gone + n) // count has grown by that much.
     return -(-(before + size) * state.count // state.size) - gone

@@ -1,6 +1,7 @@
-"""A deleted queue on its way out: everything it holds goes to another queue, with the reason.
+"""Moves everything in a deleted queue to another queue, with the reason.
 
-Its name is gone at once. What it held moves in the background, over restarts if need be; then its rows go.
+The queue's name is free at once. Its messages move in the background, across restarts if need be; then its rows are
+deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = structlog.get_logger("pushq.leaving")
 
 
 class Leaving:
-    """Moves all of a partition's messages to a target; `on_empty` is called once, when none is left."""
+    """Moves all of a partition's messages to a target; calls `on_empty` once, when none is left."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Leaving:
             if number == VIEW_MAIN and partition.main is None:
                 continue
             view = partition.view(number)
-            if number != VIEW_OUTBOX:  # who holds some of that takes it to another queue just now
+            if number != VIEW_OUTBOX:  # an outbox lease is a transfer in progress
                 view.free_all(Policy())
             annex = self._annex if number == VIEW_MAIN else None
             self._transfers.append(Transfer(view, target, timers, annex=annex, on_idle=self._check))
@@ -55,10 +56,10 @@ class Leaving:
     def begin(self) -> None:
         for transfer in self._transfers:
             transfer.pump()
-        self._partition.request()  # with its commit all of them look again
+        self._partition.request()  # its commit makes all of them look again
 
     def _check(self) -> None:
-        """What was published just before the end may still be on its way to the disk: it moves as well."""
+        """A last publish may still be in the commit in flight: it moves as well."""
         if self._is_over or not self._partition.is_idle:
             return
         if not any(transfer.view.tally.live for transfer in self._transfers):
@@ -69,7 +70,7 @@ class Leaving:
     def _annex(self, lease: Lease, index: int) -> dict[str, Any]:
         state = lease.state
         assert lease.chunk is not None, "a lease is moved with its chunk in memory"
-        tries = state.attempts.get(index, 1) - 1  # the move itself is none
+        tries = state.attempts.get(index, 1) - 1  # the move itself is no attempt
         return death(
             self._partition.label,
             self._partition.steady_ms(),
@@ -82,7 +83,7 @@ class Leaving:
 def death(
     label: str, at_ms: int, *, attempts: int = 0, history: list[Any] | None = None, priority: int = 0
 ) -> dict[str, Any]:
-    """What a message of a deleted queue says of its end."""
+    """The recorded end of a message whose queue was deleted."""
     return {
         "dead": {
             "from": label,
@@ -97,14 +98,14 @@ def death(
 
 
 def forwarded(blocks: list[Block], label: str, at_ms: int) -> list[Block]:
-    """Messages that were published to a deleted queue, as its target gets them: in their order, maybe cut smaller."""
+    """Messages published to a deleted queue, as blocks for its target: in order, perhaps in smaller blocks."""
     plan = Append(PartitionState([EpochStart(Epoch(1), Offset(0))]), seed=0, now_ms=at_ms)
     return [one for block in blocks for one in _forwarded(block, plan.add([block])[0], label, at_ms)]
 
 
 def _forwarded(block: Block, chunk: Chunk, label: str, at_ms: int) -> Iterator[Block]:
     ids = clear_column(chunk, "id") or [None] * chunk.count
-    # Neither place nor time are theirs: they stood in no log yet.
+    # They have no offset or time of their own: they were in no log yet.
     annexes = {
         n: {**death(label, at_ms, priority=block.priority), "at": None, "id": ids[n]} for n in range(chunk.count)
     }

@@ -1,7 +1,7 @@
-"""Carries a queue's plans out on one node: slots move from partition to partition, empty partitions go.
+"""Carries out a queue's partition plans on one node: moves slots between partitions, retires empty partitions.
 
-Each partition decides by its own log (`slotting`), the table is the metadata store's; here they are brought together.
-Nothing here needs to be remembered: whatever a crash interrupts, the books and the table say how it goes on.
+Each partition decides by its own log (`slotting`), and the metadata store owns the table; `Moving` connects the two. It
+keeps no state of its own: after a crash the slot books and the table tell how to continue.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Change = Callable[[SlotTable], SlotTable]
 
 
 class Plans(Protocol):
-    """What it needs of its node."""
+    """What `Moving` needs from its node."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None: ...
     def soon(self, call: Callable[[], None]) -> None: ...
     def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Runs it beside everything else, until the node closes."""
+        """Runs `work` as a task until it ends or the node closes."""
 
     async def plan(self, queue: Partitions, change: Change) -> None:
-        """Changes the queue's table and lets its partitions know. Raises `QueueNotFound`."""
+        """Changes the queue's table and tells its partitions. Raises `QueueNotFound`."""
 
     async def retired(self, queue: Partitions, partition: Partition) -> None:
-        """The partition is gone from the table: nothing is left in it. Returns when it is closed."""
+        """The partition is retired in the table and empty. Returns when it is closed."""
 
 
 class Moving:
-    """See the file's first sentence."""
+    """The moves of one queue; `Queues` owns it."""
 
     def __init__(self, queue: Partitions, node: Plans):
         self._queue = queue
@@ -53,11 +53,11 @@ class Moving:
         self._looks_later = False
         self._is_planning = False
         self._low_since_ms: int | None = None
-        """Since when the queue has had little for its partitions."""
+        """Since when the queue has had too little load for its partitions."""
         self._checks_later = False
 
     def wake(self) -> None:
-        """Something changed: it looks what can go on, in the next turn of the loop."""
+        """Something changed: takes the next steps in the next turn of the loop."""
         if not self._is_due:
             self._is_due = True
             self._node.soon(self._step)
@@ -69,7 +69,7 @@ class Moving:
 
     @property
     def _look_seconds(self) -> float:
-        """A stream that waits for nothing but its retention need not be looked at often."""
+        """A stream that waits only for its retention needs no frequent checks."""
         queue = self._queue
         waits = queue.config.kind == "stream" and queue.map is not None and not queue.map.table.moves
         return RETENTION_STEP_MS / 1000 if waits else SLOT_LOOK_SECONDS
@@ -107,7 +107,7 @@ class Moving:
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is under way, and nothing waits for anything."""
+        """Nothing is in progress, and nothing waits."""
         queue = self._queue
         if queue.map is None:
             return True
@@ -118,7 +118,7 @@ class Moving:
         return not any(keeper.drains or keeper.holds or keeper.book is not keeper.ahead for keeper in keepers)
 
     def listen(self) -> None:
-        """Partitions came: it is told what they decide."""
+        """Partitions were added: subscribes to their decisions."""
         for partition in self._queue.all:
             if partition.slotting is not None:
                 partition.slotting.on_changed = self.wake
@@ -137,7 +137,7 @@ class Moving:
             source.slotting.seal(fetch.move)
 
     def _ask(self, target: Partition) -> None:
-        """Whether what its slots wait for is settled."""
+        """Releases slots whose earlier messages are settled."""
         assert target.slotting is not None
         for question in target.slotting.keeper.questions():
             source = self._queue.get(question.source)
@@ -149,7 +149,7 @@ class Moving:
     # ---------------------------------------------------------------------------------------------- the table
 
     def _next_change(self) -> Change | None:
-        """What the table should say next, if anything."""
+        """The next change of the table, if any."""
         queue = self._queue
         if queue.map is None:
             return self._resize()
@@ -163,7 +163,7 @@ class Moving:
         return self._resize() if not queue.map.table.moves else None
 
     def _resize(self) -> Change | None:
-        """A plan for as many partitions as the queue's config asks for, or as its load does."""
+        """A plan for as many partitions as the queue's config or its load asks for."""
         queue, config = self._queue, self._queue.config
         wanted, rule = config.partitions, config.auto_expand
         if rule is not None:
@@ -191,7 +191,7 @@ class Moving:
                 if queue.map.table.members[partition.index].role == "retired":
                     await self._node.retired(queue, partition)
         except QueueNotFound:
-            return  # it was deleted meanwhile
+            return  # deleted meanwhile
         finally:
             self._is_planning = False
         self.wake()
@@ -199,7 +199,7 @@ class Moving:
     # ------------------------------------------------------------------------------------------ scheduled messages
 
     def _follow(self, partition: Partition, state: ChunkState, bits: int) -> None:
-        """Takes messages that are due to where their slot went, in one step."""
+        """Moves due messages to their slot's present partition, in one transaction."""
         main = partition.main
         chunk = state.chunk or partition.chunk_at(state.base, state.shelf, exactly=True)
         if main is None or chunk is None:
@@ -217,7 +217,7 @@ class Moving:
 
         def decided(has_moved: bool, error: PushqError | None) -> None:
             if not has_moved and lease.bits:
-                # Here it must not be handed out: newer messages of its key may be out already, where the slot is.
+                # Must not be delivered here: newer messages of its key may be out already where the slot is.
                 self._node.later(SLOT_LOOK_SECONDS, partial(self._carry, partition, lease))
 
         try:
@@ -229,7 +229,7 @@ class Moving:
 
 
 def _load(partition: Partition, of: str) -> int:
-    """What lies in a partition, on all its shelves."""
+    """What a partition holds, on all its shelves."""
     tallies: list[PartitionState | Tally] = [partition.state, *partition.state.views.values()]
     if of == "partition_bytes":
         return sum(tally.live_bytes for tally in tallies)
@@ -242,10 +242,10 @@ class _Carrier:
     gateway = ""
 
     def released(self, count: int) -> None:
-        """It has no credit to get back."""
+        """There is no credit to return."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """It holds them for as long as it takes."""
+        """The lease lasts until the messages have moved."""
 
     def sendable(self) -> None:
-        """It sends nothing."""
+        """Sends nothing."""

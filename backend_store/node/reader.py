@@ -1,4 +1,4 @@
-"""Reads a partition's rows: chunks of the log, verified, and what is known of their messages."""
+"""Reads a partition's rows: verified chunks of the log, and the indexes and progress of their messages."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from backend_store.storage.seal import unseal
 log = structlog.get_logger("pushq.reader")
 
 Broken = Callable[[int, int, bytes, str], None]
-"""(shelf, offset, entry, reason): told of an entry that does not verify."""
+"""(shelf, offset, entry, reason): called for an entry that does not verify."""
 
 
 class Progress(NamedTuple):
-    """What a view stored of a chunk."""
+    """What a view stored about a chunk."""
 
     settled: int
     started: int
@@ -63,14 +63,14 @@ class DueRow(NamedTuple):
 
 
 class OrderRow(NamedTuple):
-    """A released batch: its messages as (base, index), in their order. None where the row is broken."""
+    """A released batch: its messages as (base, index) in release order; None if the row is broken."""
 
     number: int
     places: list[tuple[int, int]] | None
 
 
 class LogReader:
-    """`on_broken_row` runs whenever a row of an index is met that does not verify."""
+    """Reads one partition's rows. `on_broken_row` is called for each index row that does not verify."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class LogReader:
         self._uid = uid
 
     def first(self, offset: int, below: int, shelf: int = MAIN) -> Chunk | None:
-        """The first chunk of a shelf at or above `offset` and below `below`. A broken one is reported and skipped."""
+        """The first chunk of a shelf at or above `offset` and below `below`. A broken chunk is reported and skipped."""
         table, end = entry_place(self._replica, shelf, below)
         while True:
             row = self._engine.first_at_or_above(table, entry_place(self._replica, shelf, offset)[1], end)
@@ -110,14 +110,16 @@ class LogReader:
                 offset = found + 1
 
     def last(self, start: int, offset: int, shelf: int = MAIN) -> Chunk | None:
-        """The last chunk of a shelf that begins between `start` and `offset`. A broken one is reported, and none."""
+        """The last chunk of a shelf that begins between `start` and `offset`. If it is broken it is reported, and None
+        returned."""
         table, low = entry_place(self._replica, shelf, start)
         high = entry_place(self._replica, shelf, offset + 1)[1]
         rows = self._engine.scan(table, low, high, 1, reverse=True)
         return self.first(int.from_bytes(rows[0][0][-8:], "big"), offset + 1, shelf) if rows else None
 
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
-        """A mark that does not verify counts as none: its messages come again, which is better than never."""
+        """What a view stored about a chunk. A mark that does not verify counts as none: redelivery is better than
+        loss."""
         try:
             settled, started = read_mark(self._engine, self._replica, base, view)
             return Progress(settled, started, read_attempts(self._engine, self._replica, base, view))
@@ -126,7 +128,7 @@ class LogReader:
             return Progress(0, 0, {})
 
     def delayed(self, now_ms: int, view: int = VIEW_MAIN) -> Iterator[int]:
-        """The chunks that hold a message which came back and is due later than now."""
+        """The chunks with a returned message that is due later than now."""
         start, end = view_range(self._replica, view)
         while rows := self._engine.scan(Table.RETRY, start, end, RECOVERY_ROWS_PER_READ):
             for key, _ in rows:
@@ -136,22 +138,23 @@ class LogReader:
             start = rows[-1][0] + b"\0"
 
     def _met(self, what: str, **facts: object) -> None:
-        """A row that does not verify. What it said is known otherwise, or guessed so that nothing is lost."""
+        """Reports an index row that does not verify. Its content is known otherwise, or assumed so that nothing is
+        lost."""
         self._on_broken_row()
         log.error(what, **facts)
 
     # --------------------------------------------------------------------------------------------------- indexes
 
     def due(self, after: tuple[int, int], up_to_ms: int, limit: int) -> list[DueRow]:
-        """Rows of the schedule behind (due, base) `after`, due by `up_to_ms`. A broken one is due: better twice than
-        never.
+        """Rows of the schedule after (due, base) `after`, due by `up_to_ms`. A broken row counts as due: better twice
+        than never.
         """
         start = timed_key(self._replica, after[0], after[1] + 1)
         rows = self._engine.scan(Table.DUE, start, timed_key(self._replica, up_to_ms + 1, 0), limit)
         return [self._due_row(key, row) for key, row in rows]
 
     def next_due(self, after_ms: int) -> int | None:
-        """When the schedule next has something after `after_ms`."""
+        """The next due time after `after_ms`; None if there is none."""
         end = log_range(self._replica)[1]
         row = self._engine.first_at_or_above(Table.DUE, timed_key(self._replica, after_ms + 1, 0), end)
         return None if row is None else parse_timed_key(row[0])[1]
@@ -189,7 +192,7 @@ class LogReader:
             return DueRow(due_ms, base, -1, -1)
 
     def expiring(self, up_to_ms: int, limit: int) -> list[tuple[int, int, int]]:
-        """(expires, base, shelf) of the chunks to look at by `up_to_ms`."""
+        """(expires, base, shelf) of the chunks to check by `up_to_ms`."""
         start, end = timed_key(self._replica, 0, 0), timed_key(self._replica, up_to_ms + 1, 0)
         out = []
         for key, row in self._engine.scan(Table.EXPIRY, start, end, limit):
@@ -207,7 +210,7 @@ class LogReader:
         return None if row is None else parse_timed_key(row[0])[1]
 
     def order(self, is_head: bool, number: int) -> OrderRow | None:
-        """The first released batch at or above a number."""
+        """The first released batch numbered `number` or higher."""
         start, end = order_key(self._replica, is_head, number), order_key(self._replica, is_head, (1 << 64) - 1)
         row = self._engine.first_at_or_above(Table.ORDER, start, end)
         if row is None:
@@ -219,7 +222,7 @@ class LogReader:
             return OrderRow(found, None)
 
     def parked(self, lane: int, number: int, position: int) -> tuple[int, int] | None:
-        """(base, bits) of a parked row. A broken one is gone: its messages come again after a restart."""
+        """(base, bits) of a parked row. A broken one counts as gone: its messages come again after a restart."""
         key = parked_key(self._replica, lane, number, position)
         row = self._engine.get(Table.PARKED, key)
         if row is None:
@@ -232,7 +235,7 @@ class LogReader:
         return int.from_bytes(data[:8], "big"), decode_bits(data[8:])[1]
 
     def parked_below(self, view: int, number: int, limit: int) -> list[tuple[int, int, int]]:
-        """(lane, number, position) of a view's first parked rows whose numbers are lower."""
+        """(lane, number, position) of a view's first parked rows with lower numbers."""
         found: list[tuple[int, int, int]] = []
         start, end = parked_range(self._replica, view)
         while len(found) < limit and (row := self._engine.first_at_or_above(Table.PARKED, start, end)) is not None:
@@ -245,7 +248,7 @@ class LogReader:
         return found
 
     def leases(self) -> Iterator[StoredLease]:
-        """Leases that outlived the process. One whose row is broken is over: its messages come again."""
+        """Leases that survived a restart. A lease whose row is broken is over: its messages are redelivered."""
         start, end = log_range(self._replica)
         while rows := self._engine.scan(Table.LEASES, start, end, RECOVERY_ROWS_PER_READ):
             for key, row in rows:

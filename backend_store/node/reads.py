@@ -1,8 +1,8 @@
-"""What a partition reads of its own log: entries on any shelf, found by place, and the order of their release.
+"""A partition's reads of its own log: entries on any shelf by offset, and the release order.
 
-The disk may be ahead of the partition: a commit is durable before its partition takes it in, and where other replicas
-must have it too that takes a while. What came with it is not there for whoever reads in between: he would have passed
-it by when it is.
+The disk may be ahead of the partition: a commit is durable before the partition applies it, and waits for other
+replicas first where they must have it too. Reads leave such entries out: a reader that saw them early would skip them
+later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LogReads:
-    """The reading half of a partition: committed entries only."""
+    """The reading half of a partition: returns committed entries only."""
 
     node: Surroundings
     reader: LogReader
@@ -37,14 +37,14 @@ class LogReads:
     index: int
 
     def read(self, offset: Offset | int, shelf: int = MAIN) -> Chunk | None:
-        """The first committed chunk of a shelf at or above `offset`. A corrupt one is put aside, counted and skipped.
+        """The first committed chunk of a shelf at or above `offset`. A corrupt chunk is put aside, counted and skipped.
 
-        What was purged is not there, even while its rows still wait to be swept.
+        Purged entries are left out, even while their rows wait to be swept.
         """
         return self.reader.first(max(offset, self._floor(shelf)), self.state.high_watermark, shelf)
 
     def read_before(self, offset: int, shelf: int = MAIN) -> Chunk | None:
-        """The last committed chunk of a shelf that begins at or below `offset`, and may have it."""
+        """The last committed chunk of a shelf that begins at or below `offset`, and may contain it."""
         start, end = self._floor(shelf), min(offset, self.state.high_watermark - 1)
         return self.reader.last(max(start, offset - CHUNK_MESSAGES_MAX + 1), end, shelf)
 
@@ -54,7 +54,7 @@ class LogReads:
         return row if row is not None and row.number < self.state.released else None
 
     def oldest(self, view: int) -> int | None:
-        """When the oldest message of a view was published; None when it has none."""
+        """When the oldest message of a view was published; None if the view is empty."""
         shelves = (MAIN, *MAIN_SHELVES) if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
         if view == VIEW_MAIN and self.config.priorities == 1 and self.config.sequencing == "arrival":
             shelves = (MAIN, SCHEDULED)
@@ -62,7 +62,7 @@ class LogReads:
         return min(firsts, default=None)
 
     def has_entry(self, view: int) -> bool:
-        """Whether a view has anything on the disk, on whichever shelf."""
+        """Whether a view has anything on disk, on any shelf."""
         shelves = (MAIN, *MAIN_SHELVES) if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
         return any(self.read(0, shelf) is not None for shelf in shelves)
 
@@ -74,11 +74,12 @@ class LogReads:
         return self.state.low if shelf < DEAD else self.floor_of(view_of(shelf))
 
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
-        """What is stored of a chunk's messages."""
+        """What is stored about a chunk's messages."""
         return self.reader.progress(base, view)
 
     def chunk_at(self, offset: int, shelf: int, *, exactly: bool = False) -> Chunk | None:
-        """The first chunk of a shelf that has an offset at or above `offset`; `exactly`: the one that begins there."""
+        """The first chunk of a shelf with a message at or above `offset`; `exactly`: the one that begins there, or
+        None."""
         if exactly:
             chunk = self.read(offset, shelf)
             return chunk if chunk is not None and chunk.base == offset else None

@@ -1,4 +1,4 @@
-"""What is left of some slots in a partition that takes them no more: looked for from chunk to chunk, on the disk."""
+"""Counts what is left of slots in a partition that no longer takes them, by reading chunk after chunk from disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Left(NamedTuple):
-    """A chunk, and by slot its messages that are not settled."""
+    """A chunk, and its unsettled messages by slot."""
 
     chunk: Chunk
     by_slot: dict[int, int]
@@ -30,8 +30,8 @@ def left_in(partition: Partition, chunk: Chunk) -> Left:
 
 
 def by_slot(keys: Sequence[Key] | None, bits: int, *, is_strict: bool = True) -> dict[int, int]:
-    """Bits by slot, of some messages. Without strict order those without a key stand under `UNKEYED`: by what else they
-    may be known, their chunk does not say."""
+    """Bits by slot, of some messages. Without strict order, messages without a key are under `UNKEYED`: their chunk
+    does not say what else routed them."""
     keyless = slot_of("") if is_strict else UNKEYED
     if keys is None:
         return {keyless: bits}
@@ -46,10 +46,10 @@ def by_slot(keys: Sequence[Key] | None, bits: int, *, is_strict: bool = True) ->
 
 
 class Remains:
-    """Of all partitions of a queue, from one look to the next.
+    """What is left of some slots in all partitions of a queue, remembered from one look to the next.
 
-    Of slots that are not taken nothing comes any more, so what a look has found settled no later one asks about. Behind
-    the `end` of the first look is nothing of them; what comes all the same, a letter that is redriven, moves it.
+    Slots that are not taken get no more messages, so what one look found settled is not read again. Nothing of them
+    lies beyond the `end` of the first look, unless a message is redriven, which moves `end`.
     """
 
     def __init__(self, slots: int):
@@ -57,8 +57,8 @@ class Remains:
         self._marks: dict[Partition, _Marks] = {}
 
     def look(self, partitions: Sequence[Partition], *, chunks_max: int) -> Look[int]:
-        """How many messages are left. Where it has looked at `chunks_max`, or its time is up, so many at least, and one
-        at least. 0 may not have reached all disks yet: what the commit in flight settles is seen as settled."""
+        """How many messages are left. If `chunks_max` were read or time is up: at least so many, and at least one. 0
+        may not be on all disks yet: what the commit in flight settles counts as settled."""
         found = looked = 0
         is_over = False
         for partition in partitions:
@@ -94,7 +94,7 @@ class Remains:
 
 
 class _Marks:
-    """How far looks at a partition have come: below the `firsts`, by shelf, nothing is left."""
+    """How far looks at a partition have come: below `firsts`, by shelf, nothing is left."""
 
     __slots__ = ("end", "firsts", "strays")
 
@@ -107,5 +107,5 @@ class _Marks:
         self.strays = partition.inbox.strays
 
     def is_whole(self, partition: Partition) -> bool:
-        """Whether all that is below the end can be read, and nothing came behind it."""
+        """Whether everything below the end can be read, and nothing came after it."""
         return self.end <= partition.state.high_watermark and self.strays == partition.inbox.strays

@@ -1,7 +1,7 @@
-"""Finds the messages again that a broken row of the release order named: they had their turn, and nobody was told.
+"""Finds the messages that a broken row of the release order named: they were released, but not delivered.
 
-Such a row says nothing any more, so they are found by what is left: stored, in nobody's hands, not waiting for their
-turn, and in no other row. Others were handed out before them, so they are late, and go where late messages go.
+The row is unreadable, so they are found by exclusion: stored, not leased, not waiting for their turn, and in no other
+row. Others were delivered before them, so they are late, and go where late messages go.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = structlog.get_logger("pushq.rescue")
 
 
 class Rescue:
-    """One walk over a sorting queue. It begins between two commits: what is stored then is what it looks at."""
+    """One walk over a sorted queue, started between two commits: covers what is stored then."""
 
     def __init__(self, view: View, rows: Sequence[tuple[int, bool]], waiting: Mapping[int, int]):
         """`rows`: the broken ones, as (number, is_head); `waiting`: base → messages whose turn is still to come."""
         self.rows = rows
         self.found = 0
-        """How many messages had been in them."""
+        """How many messages were found."""
         self._view = view
         self._waiting = dict(waiting)
         self._named: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Rescue:
         log.error("messages of a broken release order are late", queue=partition.label, messages=self.found)
 
     def _release(self, chunk: Chunk) -> None:
-        """Ends those of a chunk's messages here that nobody would come to: they go on where late messages are."""
+        """Ends those of a chunk's messages that would never be delivered, as late."""
         view, base = self._view, chunk.base
         known = view.core.state(base)
         settled = known.full & ~known.free if known is not None else view.partition.progress(base).settled

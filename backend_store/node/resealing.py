@@ -1,6 +1,6 @@
-"""Messages on their way to another place: those that were sealed are sealed for it, with its queue's key.
+"""Seals moving messages again with the key of the queue they move to.
 
-A backend has no keys. There a sealed message can only go to another place of the same queue, in its whole block.
+A backend has no keys. There a sealed message can only move within its queue, in its whole block.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def resealed(
     seal: Seal | None,
     is_encrypted: bool = False,
 ) -> list[Block]:
-    """Some of a chunk's messages as blocks of the queue whose `seal` it is; none of them may be unreadable.
+    """Some of a chunk's messages as blocks for the queue that owns `seal`; none of them may be unreadable.
 
-    `is_encrypted`: what was not sealed is sealed from now on. What was sealed always is. Raises `Unavailable` while the
-    queue has no key.
+    `is_encrypted`: unsealed messages are sealed from now on. Sealed ones always stay sealed. Raises `Unavailable` while
+    the queue has no key.
     """
     if seal is not None and seal is not chunk.seal:
         annexes = _retold(chunk, bits, annexes, seal, is_encrypted=is_encrypted)
@@ -41,7 +41,7 @@ def resealed(
 def _retold(
     chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], seal: Seal, *, is_encrypted: bool
 ) -> Mapping[int, Mapping[str, Any]]:
-    """With what is known of the messages' ends as the other queue can read it."""
+    """Rewrites the recorded ends of the messages so that the other queue can read them."""
     lying = clear_column(chunk, "dead")
     if lying is None and not any(annex.get("dead") for annex in annexes.values()):
         return annexes
@@ -57,9 +57,10 @@ def _retold(
 def unopened(
     chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int, routing: Routing | None
 ) -> list[Block]:
-    """Some of a chunk's messages that nobody here can open, as blocks of the queue that they were sealed for.
+    """Messages of a chunk that cannot be opened here, as blocks of the queue they were sealed for.
 
-    With `routing`, of a queue with several partitions, each block has messages of one slot: nobody could cut it.
+    With `routing`, for a queue with several partitions, each block holds messages of one slot, because it cannot be
+    split later.
     """
     if routing is None:
         return moved_whole(chunk, bits, annexes, partition=partition)

@@ -1,10 +1,11 @@
-"""What a stream does not keep: messages that are too old, or too many, go from its beginning, a few chunks a commit.
+"""Retention: trims the beginning of a stream's log, oldest chunks first, by age, count and bytes, a few chunks per
+commit.
 
-It asks nobody: a group that has not come so far loses them too, and its consumers are told. Whole chunks go for age and
-for bytes; a stream that drops its oldest messages when it is full drops them one by one.
+Consumer groups do not hold retention back: a group that has not reached the messages loses them, and its consumers are
+told. Age and bytes drop whole chunks; a stream with `drop_oldest` that is full by count drops single messages.
 
-Age is each partition's own matter. Limits are the stream's: of several partitions the one with the oldest chunk drops
-it, and whoever finds the limit passed has that one look.
+Age is decided per partition. Limits are the stream's: the partition with the oldest chunk drops it, and a partition
+that finds the limit exceeded asks that one to.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OVERFLOW: Final = "overflow"
 
 
 class Gone(NamedTuple):
-    """Messages of a chunk that go now; nobody can read them any more."""
+    """Messages of a chunk that are dropped now and can no longer be read."""
 
     chunk: Chunk
     bits: int
@@ -46,7 +47,7 @@ class Retention:
     def __init__(self, partition: Partition):
         self._partition = partition
         self._oldest_ms: int | None = None
-        """When the oldest chunk was stored; None where there is none."""
+        """When the oldest chunk was stored; None if there is none."""
         self._has_more = False
         self._elder: Partition | None = None
         """A partition with older messages than this one's, which should drop some."""
@@ -62,7 +63,7 @@ class Retention:
     # ------------------------------------------------------------------------------------------------- commits
 
     def decide(self, plan: Append, records: list[Record]) -> list[Gone]:
-        """Moves the floor of the state after this commit over what is not kept."""
+        """Moves the floor of the state after this commit past what is dropped; returns what is."""
         after, config = plan.state, self._partition.config
         now_ms = plan.now_ms
         found: list[Gone] = []
@@ -94,12 +95,12 @@ class Retention:
             partition.wake_at(next_ms)
 
     def next_ms(self) -> int | None:
-        """When there is something to do."""
+        """When retention next has work; None if nothing ages."""
         next_ms = self._next_log_ms()
         return None if next_ms is None else self._partition.steady_of(next_ms)
 
     def _next_log_ms(self) -> int | None:
-        """When the oldest message is too old, by steps."""
+        """When the oldest chunk is too old, rounded up to steps; by the log's clock."""
         keeps_ms = self._partition.config.retention_ms
         if keeps_ms is None or self._oldest_ms is None:
             return None
@@ -116,7 +117,7 @@ class Retention:
     # ------------------------------------------------------------------------------------------------- one chunk
 
     def _first(self, plan: Append) -> Chunk | None:
-        """The chunk at the floor; the last ones are those of this commit."""
+        """The chunk at the floor, from disk or from this commit."""
         low, partition = plan.state.low, self._partition
         found = partition.reader.first(low, partition.state.high_watermark)
         if found is not None:
@@ -124,7 +125,7 @@ class Retention:
         return next((chunk for chunk in plan.chunks if chunk.shelf == MAIN and chunk.base >= low), None)
 
     def _share(self, chunk: Chunk, after: PartitionState, config: QueueConfig, now_ms: int) -> Gone | None:
-        """What goes of the first chunk."""
+        """What to drop of the first chunk; None for nothing."""
         there = ((1 << chunk.count) - 1) & ~below(chunk, after.floor) & ~holes(chunk)
         if config.retention_ms is not None and chunk.time_ms + config.retention_ms <= now_ms:
             return Gone(chunk, there, RETENTION)
@@ -159,7 +160,7 @@ class Retention:
         return drops and (is_full or (config.max_bytes is not None and held.size > config.max_bytes))
 
     def _older_than(self, chunk: Chunk) -> Partition | None:
-        """The partition whose first chunk is older than this one's, if there is one: the first of them."""
+        """The partition with the oldest first chunk, if that is older than this partition's."""
         first, found = (chunk.time_ms, self._partition.index), None
         for sibling in self._partition.siblings():
             oldest_ms = sibling.retention._oldest_ms if sibling.retention is not None else None
@@ -183,7 +184,7 @@ class Retention:
             first = (left & -left).bit_length() - 1
             after.floor, after.inside = chunk.base + first, first
             return
-        # Not the next chunk's base: a decision may stand between them, and no reader has missed that.
+        # Not the next chunk's base: a decision may stand between them, which no reader has missed.
         after.floor, after.inside = end, 0
         after.live_bytes -= len(chunk.data)
         records.append(ChunkDone(VIEW_MAIN, MAIN, Offset(chunk.base)))

@@ -1,8 +1,8 @@
-"""What a queue's limits leave room for, asked by each publish before its messages get their places.
+"""Applies a queue's limits to each publish, before its messages get offsets.
 
-`max_messages` and `max_bytes` count what lies in all partitions. A queue that makes room ends its oldest messages that
-nobody holds: first those of the partition that the new ones are for, then of the others, the fullest first. It ends as
-many as the new ones need. A call that would not fit even then is refused as a whole, and nothing is ended for it.
+`max_messages` and `max_bytes` count what all partitions hold. A queue that makes room ends its oldest messages that are
+not leased: first in the partition that the new ones are for, then in the others, fullest first. It ends as many as the
+new ones need. A call that would not fit even then is refused as a whole, and nothing is ended for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVICTING = ("drop_oldest", "dead_letter_oldest")
 
 
 class Amount(NamedTuple):
-    """So many messages and bytes; of both, none where there is no limit to it."""
+    """Messages and bytes; as an excess, 0 where there is no limit."""
 
     messages: int
     size: int
@@ -53,12 +53,12 @@ class Room:
         *,
         freed: Amount = NOTHING,
     ):
-        """`state` is what the partition will be with this commit, but for what ends with it. `freed`: messages in
-        somebody's hands that the step which asks is about to settle."""
+        """`state`: the partition after this commit, except for what ends with it. `freed`: leased messages that the
+        asking transaction is about to settle."""
         self.config = config
         self.evicts = config.overflow in _EVICTING and main is not None
         self.is_stuck = False
-        """The bound of one commit was reached before there was room: the next one goes on."""
+        """One commit's limit of reads was reached before there was room: the next commit continues."""
         self._main = main
         self._siblings = siblings
         self._freed = freed
@@ -73,7 +73,7 @@ class Room:
 
     @property
     def holds(self) -> Amount:
-        """What the queue holds with this commit, as far as it is decided."""
+        """What the queue will hold with this commit, as far as decided."""
         messages, size = self._messages + self._added.messages, self._size + self._added.size
         if self._main is not None:
             size -= self._main.core.ended_bytes
@@ -84,7 +84,7 @@ class Room:
 
     @property
     def held(self) -> Amount:
-        """What nothing can be done about, for consumers hold it. Nobody takes or settles anything within a cycle."""
+        """Leased messages, which cannot be ended. Nothing is leased or settled within a cycle."""
         if self._held is None:
             mains = [self._main, *(sibling.main for sibling in self._siblings)]
             found = [Amount(*main.core.in_hands()) for main in mains if main is not None]
@@ -95,7 +95,7 @@ class Room:
         return self._held
 
     def over(self, need: Amount) -> Amount:
-        """By how much the limits would be passed with so much more."""
+        """By how much the limits would be exceeded with `need` more."""
         messages, size = self.holds
         return self._above(messages + need.messages, size + need.size)
 
@@ -107,17 +107,18 @@ class Room:
     # ------------------------------------------------------------------------------------------------- one call
 
     def need(self, blocks: Iterable[Block], holes: int = 0) -> Amount:
-        """What blocks add, `holes` of whose messages are none, with the chunks that begin with them."""
+        """What blocks add, including headers of new chunks; `holes` of their messages do not count."""
         messages, size, _ = self._packed(blocks)
         return Amount(messages - holes, size)
 
     def add(self, block: Block, messages: int) -> None:
-        """A block is stored; so many of its messages are some."""
+        """A block is stored, `messages` of which are no holes."""
         _, size, self._open = self._packed((block,))
         self._added = self._added.plus(Amount(messages, size))
 
     def _packed(self, blocks: Iterable[Block]) -> tuple[int, int, dict[int, tuple[int, int]]]:
-        """Messages and bytes of blocks behind those of this cycle, as `plan_chunks` lays them, and how that ends."""
+        """Messages and bytes of blocks appended after this cycle's, laid out as `plan_chunks` does, and the open chunks
+        then."""
         ends, messages, size = dict(self._open), 0, 0
         sorts = self.config.kind == "work" and self.config.sequencing != "arrival"
         for block in blocks:
@@ -133,7 +134,7 @@ class Room:
         return messages, size, ends
 
     def fitting(self, blocks: Sequence[Block], missing: Sequence[int]) -> int:
-        """How many of a call's messages find room as it is, the first ones. `missing`: those that need none."""
+        """How many of a call's messages fit now, counted from the first. `missing`: those that need no room."""
         over = self.over(self.need(blocks, len(missing)))
         wanted = sum(block.count for block in blocks) - len(missing)
         if not over.size:
@@ -156,13 +157,13 @@ class Room:
         return max(0, min(fit, wanted - over.messages))
 
     def may_fit(self, need: Amount) -> bool:
-        """Whether so much would fit if everything went that nobody holds, now or with the next commit."""
+        """Whether `need` would fit if everything not leased were ended, now or with the next commit."""
         beside = self.held.plus(need)
         return not any(self._above(*beside))
 
     def must_wait(self, need: Amount, *, may_shrink: bool) -> bool:
-        """Whether what finds no room fits when this cycle's messages, too, can make some: they can when they are
-        stored. `may_shrink`: some of it may turn out to be repeats, so that it fits though it is too much.
+        """Whether a call that does not fit now would fit once this cycle's own messages are stored and can be ended.
+        `may_shrink`: some of the call may turn out to be repeats, so it may fit although it is too much.
         """
         if not self.evicts:
             return False
@@ -175,7 +176,7 @@ class Room:
         return any(self._above(*beside)) and (may_shrink or self.may_fit(need))
 
     def refusal(self, need: Amount | None = None) -> QueueFull:
-        """Why a publish is refused; of one that does not fit whatever makes room, with what it `need`s."""
+        """Why a publish is refused. `need`: given for a publish that does not fit whatever is ended."""
         config, limits = self.config, []
         if config.max_messages is not None:
             limits.append(counted(config.max_messages, "message"))
@@ -194,7 +195,7 @@ class Room:
     # ---------------------------------------------------------------------------------------------- making room
 
     def make(self, need: Amount) -> None:
-        """Ends what has to go before so much more is stored, which finds no room as it is."""
+        """Ends what must go before `need` more is stored."""
         if self._main is not None:
             while (ended := self._end(self._main, need)) is not None:
                 self._messages -= ended.messages
@@ -203,12 +204,13 @@ class Room:
                     return
         for sibling in sorted(self._siblings, key=lambda one: (-one.live, one.index)):
             while sibling.main is not None and self._end(sibling.main, need) is not None:
-                sibling.request()  # what it ended is its own commit's to say
+                sibling.request()  # the sibling's own commit records what it ended
                 if not any(self.over(need)):
                     return
 
     def _end(self, main: View, need: Amount) -> Amount | None:
-        """Ends some of a partition's oldest messages, of one chunk. None: there are none, or the bound is reached."""
+        """Ends some of a partition's oldest messages, of one chunk. None: there are none, or the limit of reads is
+        reached."""
         left = EVICTION_READS_PER_COMMIT - self._reads
         if left <= 0:
             self.is_stuck = True

@@ -1,6 +1,6 @@
-"""Turns records into rows. Blind: absolute values, no reads, so that a record may be applied again.
+"""Turns records into rows: absolute values and no reads, so that a record may be applied again.
 
-Live traffic, recovery and (in a cluster) followers share it.
+Live traffic, recovery and (in a cluster) followers share this code.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def state_key(replica: int) -> bytes:
 
 
 def entry_place(replica: int, shelf: int, base: int) -> tuple[Table, bytes]:
-    """Where an entry lies: those of the plain log have a table of their own."""
+    """Table and key of an entry: the main shelf has a table of its own."""
     if shelf == MAIN:
         return Table.LOG, log_key(replica, base)
     return Table.LANES, lane_key(replica, shelf, base)
@@ -146,7 +146,7 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
             case RowUnparked(lane, number, position):
                 batch.delete(Table.PARKED, parked_key(replica, lane, number, position))
             case Purged():
-                pass  # The floor is in the state row; the rows below it are swept afterwards.
+                pass  # the floor is in the state row; rows below it are swept afterwards
             case _:
                 assert_never(record)
 
@@ -194,7 +194,7 @@ def decode_name(row: bytes) -> tuple[int, int, int]:
 
 
 def stage_order(batch: Batch, replica: int, records: Iterable[OrderRecord]) -> None:
-    """Adds what a sorting queue knows of its producers and its clock."""
+    """Adds what a sorted queue remembers of its producers and its clock."""
     for record in records:
         match record:
             case ProducerAdvanced():
@@ -208,7 +208,7 @@ def stage_order(batch: Batch, replica: int, records: Iterable[OrderRecord]) -> N
 
 
 def read_order(engine: Engine, replica: int) -> list[OrderRecord]:
-    """What a sorting queue knew. Raises `StorageCorrupt`: without it messages would come again, or never."""
+    """What a sorted queue remembered. Raises `StorageCorrupt`: without it messages would come again, or never."""
     found: list[OrderRecord] = []
     start, end = log_range(replica)
     while rows := engine.scan(Table.PRODUCERS, start, end, ROWS_PER_READ):
@@ -241,7 +241,7 @@ def _storable(record: LeaseRecorded) -> tuple[int, int, str, int, bytes, int, st
 
 
 def encode_bits(shelf: int, bits: int) -> bytes:
-    """Some messages of a chunk; nothing when there are none."""
+    """Some messages of a chunk; empty if there are none."""
     return bytes([shelf]) + bits.to_bytes((bits.bit_length() + 7) // 8, "little") if bits else b""
 
 
@@ -278,18 +278,18 @@ def stage_state(batch: Batch, replica: int, state: PartitionState) -> None:
 
 
 def read_state(engine: Engine, replica: int) -> PartitionState | None:
-    """A partition's own row. Raises `StorageCorrupt`: without it nobody knows where the log ends."""
+    """A partition's own row. Raises `StorageCorrupt`: without it the end of the log is unknown."""
     key = state_key(replica)
     row = engine.get(Table.META, key)
     return None if row is None else _state.decode(unseal(key, row))
 
 
 TIMED: Final = (Table.RETRY, Table.DUE, Table.EXPIRY)
-"""Tables of what waits for its time."""
+"""Tables of messages that wait for a time."""
 
 
 def replicas_in(engine: Engine, table: Table) -> set[int]:
-    """Which replicas have rows in a table: a read for each of them, however many rows they have."""
+    """The replicas with rows in a table: one read per replica, however many rows each has."""
     found: set[int] = set()
     start, end = log_range(0)[0], log_range(REPLICA_MAX)[1]
     while (row := engine.first_at_or_above(table, start, end)) is not None:
@@ -300,14 +300,14 @@ def replicas_in(engine: Engine, table: Table) -> set[int]:
 
 
 def read_mark(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN) -> tuple[int, int]:
-    """(settled, started) bits of a chunk; one without a row has none. Raises `StorageCorrupt`."""
+    """(settled, started) bits of a chunk; (0, 0) if it has no row. Raises `StorageCorrupt`."""
     key = mark_key(replica, view, base)
     row = engine.get(Table.MARKS, key)
     return (0, 0) if row is None else decode_mark(unseal(key, row))
 
 
 def read_attempts(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN) -> dict[int, Retry]:
-    """What is known of a chunk's messages that came back, by index. Raises `StorageCorrupt`."""
+    """What is stored about a chunk's returned messages, by index. Raises `StorageCorrupt`."""
     key = retry_key(replica, view, base)
     row = engine.get(Table.RETRY, key)
     return {} if row is None else _attempts.decode(unseal(key, row))

@@ -1,7 +1,7 @@
-"""Finds places in a stream's log: by offset, by time, and how many messages lie before one.
+"""Finds positions in a stream's log, by offset or time, and counts the messages before one.
 
-Offsets have gaps where decisions stand, and chunks have holes where repeats were, so a distance in offsets is no number
-of messages. Every `COUNTED_CHUNKS` chunks a row says how many came before; from there on chunks are counted.
+Offsets have gaps at decisions, and chunks have holes at repeats, so a difference of offsets is no message count. Every
+`COUNTED_CHUNKS` chunks a row stores how many messages came before; from there on chunks are counted.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ COUNTS_PER_COMMIT: Final = 16
 
 
 def read_at(partition: Partition, offset: int) -> Chunk | None:
-    """The chunk that has an offset, or the first one behind it."""
+    """The chunk that contains an offset, or the first one after it."""
     found = partition.read(offset)
     if found is not None and found.base == offset:
-        return found  # the usual case: a reader goes on where a chunk begins
+        return found  # the usual case: a reader continues where a chunk begins
     before = partition.read_before(offset)
     return before if before is not None and before.base + before.count > offset else found
 
 
 def offset_at_time(partition: Partition, time_ms: int) -> Offset:
-    """The first message stored at or after a time; the end where there is none. Time never goes back in a log."""
+    """The offset of the first chunk stored at or after a time; the end if there is none. Time never goes back in a
+    log."""
     low, high = int(partition.state.low), int(partition.state.high_watermark)
     while low < high:
         middle = (low + high) // 2
@@ -52,7 +53,8 @@ def offset_at_time(partition: Partition, time_ms: int) -> Offset:
 
 
 def messages_behind(partition: Partition, offset: int) -> int:
-    """How many of all messages ever published nobody gets who begins at an offset: those before it, and broken ones."""
+    """How many of all messages ever published a reader that starts at an offset never gets: earlier ones, and broken
+    ones."""
     state = partition.state
     gone = state.published_total - state.live
     if offset <= state.floor:
@@ -76,7 +78,7 @@ def messages_behind(partition: Partition, offset: int) -> int:
 
 
 def _broken(partition: Partition, start: int, end: int) -> int:
-    """Messages of entries that were put aside."""
+    """Messages of quarantined entries."""
     rows = partition.node.engine.scan(
         Table.QUARANTINE, log_key(partition.replica, start), log_key(partition.replica, end), 1 << 20
     )
@@ -84,11 +86,11 @@ def _broken(partition: Partition, start: int, end: int) -> int:
 
 
 class Counting:
-    """Writes the rows that say how many messages came before."""
+    """Writes the rows that store how many messages came before."""
 
     def __init__(self) -> None:
         self._chunks = COUNTED_CHUNKS
-        """Since the last row; after a start nobody knows, so the next commit gets one."""
+        """Since the last row; unknown after a start, so the next commit writes one."""
 
     def decide(self, before: PartitionState, chunks: list[Chunk], records: list[Record]) -> None:
         if self._chunks >= COUNTED_CHUNKS:
@@ -97,7 +99,7 @@ class Counting:
         self._chunks += len(chunks)
 
     def forget(self, partition: Partition, below: int, batch: Batch) -> None:
-        """Deletes rows of what the stream has dropped."""
+        """Deletes rows below the stream's floor, a bounded number."""
         ends = counted_key(partition.replica, 0), counted_key(partition.replica, below)
         for key, _ in partition.node.engine.scan(Table.GROUPS, *ends, COUNTS_PER_COMMIT):
             batch.delete(Table.GROUPS, key)

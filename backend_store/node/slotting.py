@@ -1,7 +1,7 @@
-"""A partition's side of its queue's slot table: takes what it decides about slots into its commits, and holds back or
-sends on the messages that another partition has a say in.
+"""A partition's side of its queue's slot table: puts decisions about slots into the partition's commits, and holds back
+or forwards messages that depend on another partition.
 
-Only partitions of queues that have or had several of them have one of these; for all others nothing is asked.
+Only partitions of queues that have or had several of them have a `Slotting`; for all others there is no check at all.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 Step = Callable[[Append], object]
-"""Something to decide in a commit, behind all that is decided about messages in it."""
+"""Decides something in a commit, after all decisions about messages in it."""
 
 
 class Witness(NamedTuple):
-    """Where the look for what is left of a tenure stands: the chunk that was unsettled, or is next."""
+    """Position of the search for what is left of a tenure: the chunk that was unsettled, or comes next."""
 
     shelf: int
     base: int
@@ -42,23 +42,23 @@ _AT_THE_END = Witness(SCHEDULED + 1, 0)
 
 
 class Slotting:
-    """See the file's first sentence."""
+    """The slots of one partition; the partition owns it."""
 
     def __init__(self, partition: Partition, book: SlotBook):
         self._partition = partition
         self.waits = partition.config.kind == "work" and partition.config.ordering == "strict"
         self.keeper = SlotKeeper(partition.index, book, waits=self.waits)
         self.on_changed: Callable[[], None] = _nothing
-        """What was decided about slots is durable."""
+        """Called when decisions about slots are durable."""
         self.on_due: Callable[[ChunkState, int], None] = _ignore
-        """Scheduled messages are due whose slot went elsewhere before: they follow it."""
+        """Called with scheduled messages that are due and whose slot has left: they follow the slot."""
         self._steps: list[Step] = []
         self._barriers: tuple[SlotBook, list[Barrier]] | None = None
         self._looks: dict[tuple[int, int], Witness] = {}
         self._still: set[tuple[int, int]] = set()
-        """Tenures that were unsettled at the last commit: until the next one they are."""
+        """Tenures that were unsettled at the last commit: they stay so until the next one."""
         self._seen: dict[Witness, Left | None] = {}
-        """What looks have read since the last commit: the slots of a move ask about the same chunks."""
+        """What searches have read since the last commit: all slots of a move ask about the same chunks."""
         self._asked: set[Move] = set()
 
     @property
@@ -68,7 +68,8 @@ class Slotting:
 
     @property
     def barriers(self) -> list[Barrier]:
-        """Of a stream: what its readers may not pass before they stood elsewhere. What is committed says it."""
+        """For a stream: offsets its readers must not pass before they have reached others in other partitions. From
+        committed state."""
         book = self.keeper.book
         if self._barriers is None or self._barriers[0] is not book:
             self._barriers = book, book.barriers()
@@ -77,7 +78,8 @@ class Slotting:
     # ----------------------------------------------------------------------------------------------- publishing
 
     def admitted(self, calls: list[Call], answers: Answers) -> list[Call]:
-        """The calls whose slots are here. That all are is the routing's duty; this is the log's own word on it."""
+        """Returns the calls whose slots are here and answers the others. Routing should send only such calls; this is
+        the final check."""
         out = []
         for call in calls:
             if call.must_fit or not call.version or not self._refused(call.slots, call.version):
@@ -88,8 +90,8 @@ class Slotting:
         return out
 
     def _refused(self, slots: int, version: int) -> int:
-        """Of the slots of a call, those that are not here. A partition that was opened by the table takes unkeyed
-        messages at once: that its log says so as well may come with the same commit."""
+        """Those of a call's slots that are not here, as bits. A partition opened by the table takes unkeyed messages at
+        once, as its own record may come with the same commit."""
         keeper = self.keeper
         if keeper.table is not None and keeper.number in keeper.table.open_partitions:
             slots &= ~(1 << UNKEYED)
@@ -98,7 +100,7 @@ class Slotting:
     # --------------------------------------------------------------------------------------------------- commits
 
     def ask(self, step: Step) -> None:
-        """Has something decided in the next commit."""
+        """Has `step` decided in the next commit."""
         self._steps.append(step)
         self._partition.request()
 
@@ -109,7 +111,7 @@ class Slotting:
             known = keeper.ahead
             step(plan)
             if keeper.ahead is not known:
-                plan.state.end += 1  # the record's own place in the log
+                plan.state.end += 1  # the record's own offset in the log
         if keeper.ahead is not before:
             stage_book(batch, self._partition.replica, keeper.ahead)
 
@@ -126,21 +128,21 @@ class Slotting:
     # ----------------------------------------------------------------------------------------------- the source
 
     def seal(self, move: Move) -> None:
-        """Stops to take the slots' messages, behind all that was sent here before."""
+        """Stops taking the slots' messages, after all that was sent here before."""
         if move in self._asked:
             return
         self._asked.add(move)
 
         def decide(plan: Append) -> None:
             self._asked.discard(move)
-            # Of what is scheduled, by the clock that wakes it: the log's may be ahead of that.
+            # For scheduled messages, use the clock that wakes them: the log's clock may be ahead of it.
             now_ms = max(self._partition.steady_ms(), self._woken_ms())
             self.keeper.seal(move, end=plan.state.end, now_ms=now_ms)
 
         self._ask_behind(decide)
 
     def _ask_behind(self, step: Step) -> None:
-        """Has something decided once all calls are that came before."""
+        """Has `step` decided once all earlier calls are."""
         inbox = self._partition.inbox
         before = inbox.added
 
@@ -157,7 +159,8 @@ class Slotting:
         return main.schedule.counted_ms if main is not None and main.schedule is not None else 0
 
     def page(self, fetch: Fetch) -> Page | None:
-        """What the target is handed once the slots are durably sealed. Ids are not: it looks them up here."""
+        """What the target gets once the slots are durably sealed; None until then. Ids are not included: the target
+        looks them up here."""
         tenure = self.keeper.hands_over(fetch.move)
         if tenure is None:
             return None
@@ -176,7 +179,7 @@ class Slotting:
         self.ask(decide)
 
     def release(self, version: int, slots: tuple[int, ...]) -> None:
-        """What these slots waited for is settled."""
+        """What these slots waited for is settled: delivers their messages."""
         self.ask(lambda plan: self.keeper.release(version, slots))
 
     def tidy(self) -> None:
@@ -186,12 +189,13 @@ class Slotting:
         member = table.members.get(keeper.number) if table is not None else None
         if member is not None and member.since != keeper.ahead.role_since:
             self._ask_behind(lambda plan: keeper.take_role())
-        # What is left may stay for days: only what is over is worth a commit.
+        # What is left may stay for days: only tenures that are over are worth a commit.
         if keeper.drains and keeper.over(self.is_unsettled):
             self.ask(lambda plan: keeper.forget(self.is_unsettled))
 
     def may_retire(self) -> int | None:
-        """Since when the partition drains, when nothing is in it: on no shelf, and no id that may be repeated."""
+        """Since when the partition has been draining, if it is empty: no message on any shelf, and no id that may
+        repeat. Else None."""
         partition, state = self._partition, self._partition.state
         since = self.keeper.may_retire(state.live + sum(tally.live for tally in state.views.values()))
         if since is None or not partition.is_idle or self._knows_ids():
@@ -199,7 +203,7 @@ class Slotting:
         return since
 
     def _knows_ids(self) -> bool:
-        """Whether ids are stored here. Those that are out of the window go with a commit."""
+        """Whether ids are stored here. Ids out of the window are deleted with a commit."""
         partition = self._partition
         try:
             if partition.ids.is_empty:
@@ -212,20 +216,20 @@ class Slotting:
         return True
 
     def let_go(self) -> None:
-        """The queue is deleted and what it holds moves elsewhere: nothing waits for anything any more."""
+        """The queue is deleted and its messages move: holds nothing back any more."""
         self.waits = False
         close_lanes(self._partition)
 
     # ------------------------------------------------------------------------------------------ strict order only
 
     def gate(self) -> None:
-        """Tells readers which messages wait for older ones in another partition."""
+        """Tells readers and lanes which messages wait for older ones in another partition."""
         if self._partition.groups is not None:
             self._partition.groups.look_at_fences()
         close_lanes(self._partition)
 
     def waiting(self) -> dict[int, int]:
-        """By slot the offset from which on its messages wait for older ones in another partition."""
+        """Slot → the offset from which on its messages wait for older ones in another partition."""
         if not self.waits:
             return {}
         return {
@@ -235,7 +239,7 @@ class Slotting:
         }
 
     def forwards(self, state: ChunkState, bits: int, due_ms: int) -> int:
-        """Those of the scheduled messages that follow their slot to where it is now."""
+        """Those of the scheduled messages that must follow their slot to its present partition."""
         if not self.waits:
             return 0
         out = 0
@@ -245,8 +249,8 @@ class Slotting:
         return out
 
     def is_unsettled(self, slot: int, tenure: Tenure) -> bool:
-        """Whether the disk has a message of the tenure that is neither settled nor dead. What was due after its seal is
-        not asked about. Looks at a bounded number of chunks: where that is not enough, the answer is yes for now.
+        """Whether a message of the tenure on disk is neither settled nor dead. Messages due after its seal do not
+        count. Reads a bounded number of chunks; if that is not enough, the answer is True for now.
         """
         if self._partition.config.kind == "stream":
             return self._is_kept(slot, tenure)
@@ -275,9 +279,10 @@ class Slotting:
         return False
 
     def _is_kept(self, slot: int, tenure: Tenure) -> bool:
-        """Of a stream: whether a reader may come to what the tenure brought, or to what came before it elsewhere.
+        """For a stream: whether a reader may still reach messages of the tenure, or messages that came before it
+        elsewhere.
 
-        So long its barrier is needed, also where the slot went on before it had a message here.
+        Until then its barrier is needed, also if the slot left before it had a message here.
         """
         state = self._partition.state
         if state.live and state.floor < tenure.sealed_at:
@@ -288,7 +293,7 @@ class Slotting:
         return source.slotting.keeper.book.sealed_by(tenure.version, slot) is not None
 
     def _left(self, shelf: int, base: int) -> Left | None:
-        """The first chunk of a shelf at or above an offset, with what is left of it on the disk."""
+        """The first chunk of a shelf at or above an offset, with what is left of it on disk."""
         place = Witness(shelf, base)
         if place not in self._seen:
             chunk = self._partition.read(base, shelf)
@@ -310,8 +315,8 @@ class Slotting:
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
 
 
 def _ignore(state: ChunkState, bits: int) -> None:
-    """Nobody takes them on yet."""
+    """Until a listener is set."""

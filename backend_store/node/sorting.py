@@ -1,7 +1,7 @@
-"""A sorting queue's messages between the log and delivery: they wait for their turn, and are handed out in its order.
+"""Reorders a queue's messages between log and delivery: messages wait for their turn and are released in order.
 
-What arrives is appended to the log as always, on a shelf of its own. Each commit also stores which messages' turn has
-come, as rows of the release order; delivery reads those rows in place of the log.
+Arriving messages are appended on a shelf of their own. Each commit also stores which messages are released, as rows of
+the release order; delivery reads these rows instead of the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger("pushq.sorting")
 
 ORDER_LANE = 0
 HEAD_LANE = 1
-"""Late messages, where the queue hands them out before all others."""
+"""Late messages, if the queue delivers them before all others."""
 
 
 def make_sorter(config: QueueConfig, label: str) -> Sorter:
@@ -42,28 +42,28 @@ def make_sorter(config: QueueConfig, label: str) -> Sorter:
 
 
 class Sorting:
-    """See the file's first sentence. One a partition."""
+    """The reorder buffer of one partition, which owns it."""
 
     def __init__(self, partition: Partition, config: QueueConfig):
         self.sorter = make_sorter(config, partition.label)
         self._partition = partition
         self._bases: list[int] = []
-        """Chunks in which something may wait, rising."""
+        """Chunks in which messages may wait, ascending."""
         self._waiting: dict[int, int] = {}
-        """Base → the messages that wait for their turn. One that ends meanwhile is none of them any more."""
+        """Base → the messages that wait for their turn; a message that ends while it waits is removed."""
         self._released_now: dict[int, int] = {}
-        """Base → those whose turn comes with the commit in flight: nobody is shown that before it is on the disk."""
+        """Base → messages released by the commit in flight; not visible before that is durable."""
         self.held = 0
-        """How many those are."""
+        """The number of waiting messages."""
         self._marks: deque[tuple[int, int]] = deque()
-        """(number of a released batch, end of the log at that time): what a restart need not look at is told by it."""
+        """(number of a released batch, end of the log at that time): tells what a restart need not read."""
         self._released = [False, False]
         self._low = [0, 0]
-        """Below these numbers no row of the release order is left, by lane."""
+        """By lane: below these numbers no row of the release order is left."""
         self.is_untidy = False
-        """The last commit could not take along all used-up rows."""
+        """The last commit could not delete all used-up rows."""
         self._broken: dict[tuple[int, bool], bool] = {}
-        """Rows that say nothing any more, as (number, is_head), and whether their messages were found again."""
+        """Unreadable rows, as (number, is_head) → whether their messages were found again."""
         self._rescue: Rescue | None = None
 
     # ------------------------------------------------------------------------------------------------------ a cycle
@@ -75,7 +75,7 @@ class Sorting:
         return self.sorter.add(decision, offsets)
 
     def placed(self, chunks: Sequence[Chunk]) -> None:
-        """Chunks of this cycle whose messages may wait."""
+        """Notes chunks of this cycle whose messages may wait."""
         for chunk in chunks:
             if chunk.shelf == SORTING:
                 self._bases.append(chunk.base)
@@ -93,7 +93,7 @@ class Sorting:
         return self._waiting.keys() | self._released_now.keys()
 
     def left(self, base: int, bits: int) -> None:
-        """Messages whose turn has come, or that ended: as far as they waited, they do so no longer."""
+        """Messages were released or ended: they wait no longer."""
         waiting = self._waiting.get(base, 0)
         if gone := waiting & bits:
             self.held -= gone.bit_count()
@@ -105,13 +105,13 @@ class Sorting:
     def release(
         self, state: PartitionState, late: Sequence[Chunk], now_ms: int
     ) -> tuple[list[Record], list[OrderRecord]]:
-        """Whose turn has come, as records of the commit; `late` goes before all others."""
+        """Releases messages whose turn has come, as records of the commit; `late` goes before all others."""
         records: list[Record] = []
         for chunk in late:
             records.append(OrderReleased(state.released, True, [(chunk.base, n) for n in range(chunk.count)]))
             state.released += 1
             self._released[HEAD_LANE] = True
-        # Those that ended while they waited have their turn too, and nobody is to look for them.
+        # Messages that ended while they waited get a turn too, but are not released.
         turns = (self._place(offset) for offset in self.sorter.release(now_ms))
         places = [(base, index) for base, index in turns if self._waiting.get(base, 0) >> index & 1]
         for start in range(0, len(places), RELEASED_PER_ROW_MAX):
@@ -134,13 +134,13 @@ class Sorting:
         return base, offset - base
 
     def _forget_below(self, offset: int) -> None:
-        """Drops chunks in which nothing waits, in steps: a list is no queue."""
+        """Drops chunks in which nothing waits, in large steps: removing from a list's front is slow."""
         gone = bisect_right(self._bases, offset) - 1
         if gone > len(self._bases) // 2:
             del self._bases[:gone]
 
     def committed(self, view: View) -> None:
-        """What was released is on the disk, and may be handed out."""
+        """What was released is durable and may be delivered."""
         for number, lane in enumerate(view.core.lanes.all):
             lane.more = lane.more or self._released[number]
         self._released = [False, False]
@@ -154,7 +154,7 @@ class Sorting:
             self._partition.node.soon(self._go_on)
 
     def tidy(self, is_gone: Callable[[int], bool]) -> list[Record]:
-        """Drops the first rows of the release order, as far as none of their chunks is there any more."""
+        """Deletes the first rows of the release order, as far as all their chunks are gone."""
         records: list[Record] = []
         for lane in (ORDER_LANE, HEAD_LANE):
             while len(records) < ORDER_ROWS_TIDIED_MAX:
@@ -174,7 +174,7 @@ class Sorting:
         return all(map(is_gone, {base for base, _ in places}))
 
     def _met_broken(self, number: int, lane: int) -> None:
-        """Messages of a row that cannot be read: they are looked for between two commits."""
+        """Notes an unreadable row: its messages are searched for between commits."""
         if (number, lane == HEAD_LANE) not in self._broken:
             self._broken[number, lane == HEAD_LANE] = False
             log.error("broken row of a release order", queue=self._partition.label, number=number)
@@ -182,7 +182,7 @@ class Sorting:
             self._partition.request()
 
     def _go_on(self) -> None:
-        """Looks for them, some in each turn of the loop."""
+        """Continues the search, a part in each turn of the loop."""
         rescue = self._rescue
         if rescue is None or self._partition.closed:
             return
@@ -197,7 +197,7 @@ class Sorting:
     # ----------------------------------------------------------------------------------------------------- delivery
 
     def scan(self, view: View, lane: Lane) -> None:
-        """Takes the next row of the release order into a lane's runs."""
+        """Reads the next row of the release order into a lane's runs."""
         row = self._partition.released_row(lane.shelf == HEAD_LANE, lane.next_scan)
         if row is None:
             lane.more = False
@@ -219,7 +219,7 @@ class Sorting:
     # --------------------------------------------------------------------------------------------------------- time
 
     def next_ms(self) -> int | None:
-        """When the next message's turn comes. It waits by the time of the log."""
+        """When the next message's turn comes, by the steady clock; messages wait by the log's clock."""
         next_ms = self.sorter.next_release_ms()
         return None if next_ms is None else self._partition.steady_of(next_ms)
 
@@ -229,7 +229,7 @@ class Sorting:
             self._partition.request()
 
     def purged(self, view: View) -> None:
-        """Everything stored so far is gone, what waited too."""
+        """Everything stored so far is gone, including what waited."""
         self.sorter.purge()
         for lane in view.core.lanes.all:
             lane.next_scan = Offset(self._partition.state.released)
@@ -242,7 +242,7 @@ class Sorting:
         self._released_now.clear()
 
     def restore(self, view: View, records: Sequence[OrderRecord]) -> None:
-        """Takes up after a start what had not had its turn."""
+        """After a start: restores the messages that still wait for their turn."""
         self.sorter.restore(records, list(self._held(view)), self._partition.log_ms())
         self._marks.append((self._partition.state.released - 1, self._partition.state.end))
         view.core.held = self.held
@@ -276,7 +276,7 @@ class Sorting:
 
 
 def runs_of(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The places as (base, bits), each as long as one chunk's messages follow in its order."""
+    """Groups places into (base, bits), one per stretch of a chunk's messages in ascending order."""
     base = last = -1
     bits = 0
     for at, index in places:

@@ -1,6 +1,7 @@
-"""Deletes the rows of purged and deleted queues, a few a commit, so that nobody waits behind them.
+"""Garbage collector: deletes rows of purged and deleted queues, a few per commit, so that it delays no other work.
 
-What is to be swept is itself a row, written with the purge or the deletion, so a restart goes on where a crash stopped.
+Each mark of what to delete is itself a row, written with the purge or deletion, so a restart continues where a crash
+stopped.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ MARKS_PER_READ = 100
 
 
 EVERYTHING = 1 << 63
-"""As `below`: all of a replica, because its queue is gone."""
+"""As `below`: everything of a replica, because its queue is deleted."""
 NODE_TABLES = (Table.META, Table.QUARANTINE, Table.USAGE)
-"""Their keys do not begin with a replica, or outlast it."""
+"""Their keys do not begin with a replica, or their rows outlast it."""
 ALL_OF_VIEW = EVERYTHING - 1
-"""As `below`: all of a view, because its group is gone or has another number."""
+"""As `below`: everything of a view, because its group is deleted or renumbered."""
 
 
 def add_garbage(batch: Batch, replica: int, below: int, view: int = VIEW_MAIN) -> None:
-    """Marks a view's rows below an offset for sweeping, or with `EVERYTHING` all of the replica's. Each mark is a row
-    of its own: one that is done with can go without taking along another that a purge sets at the same moment.
+    """Marks a view's rows below an offset for deletion, or with `EVERYTHING` all of the replica's. Each mark is a row
+    of its own, so that a finished one can be deleted without another that a purge sets at the same moment.
     """
     key = GARBAGE + mark_key(replica, view, below)
     batch.put(Table.META, key, seal(key, b""))
@@ -63,12 +64,12 @@ def _parse(name: bytes) -> tuple[int, int, int]:
 
 
 def _by_key(key: bytes, row: bytes) -> int:
-    """The offset that a row is about is the end of its key."""
+    """The offset that a row is about: the end of its key."""
     return int.from_bytes(key[-8:], "big")
 
 
 class Range(NamedTuple):
-    """Rows to delete: all between two keys that are about an offset below a bound."""
+    """Rows to delete: those between two keys that are about an offset below a bound."""
 
     table: Table
     start: bytes
@@ -81,7 +82,7 @@ class Range(NamedTuple):
 
 
 def ranges(replica: int, view: int, below: int) -> list[Range]:
-    """What belongs to a view of a replica below an offset."""
+    """The rows of a view of a replica below an offset."""
     if below >= EVERYTHING:
         whole = log_range(replica)
         return [Range(table, *whole) for table in Table if table not in NODE_TABLES]
@@ -112,7 +113,7 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
 
 
 def _of_name(key: bytes, row: bytes) -> int:
-    """A row that does not verify is about nothing."""
+    """A row that does not verify is about offset 0: deleted."""
     try:
         return decode_name(unseal(key, row))[1]
     except StorageCorrupt:
@@ -120,7 +121,7 @@ def _of_name(key: bytes, row: bytes) -> int:
 
 
 def _of_batch(key: bytes, row: bytes) -> int:
-    """A purge takes all that a batch released, or nothing of it."""
+    """A purge takes all messages of a released batch, or none."""
     try:
         return decode_places(unseal(key, row))[0][0]
     except StorageCorrupt:
@@ -135,7 +136,7 @@ def _of_lease(key: bytes, row: bytes) -> int:
 
 
 def is_swept(engine: Engine, replica: int) -> bool:
-    """Whether nothing is left to delete of an earlier queue that was stored under the number."""
+    """Whether all rows of an earlier queue stored under this number are deleted."""
     key = GARBAGE + mark_key(replica, VIEW_MAIN, EVERYTHING)
     return engine.get(Table.META, key) is None
 
@@ -165,7 +166,7 @@ class Sweeper:
                     except PushqError:
                         raise  # the store is closed
                     except Exception:
-                        # A fault of ours with one queue's rows must not leave those of all others on the disk.
+                        # A bug with one queue's rows must not leave those of all others on disk.
                         log.exception("what is to be swept stays until the next start", key=key.hex())
                         failed.add(key)
                         continue

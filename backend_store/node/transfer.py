@@ -1,7 +1,7 @@
-"""Takes messages from one queue's log to another's: out of an outbox, or out of a queue that is being deleted.
+"""Moves messages from one queue's log to another's: out of an outbox, or out of a deleted queue.
 
-A message leaves its old log and stands in the new one with one commit. What the new queue cannot take now stays where
-it is and is tried again.
+A message leaves its old log and enters the new one in one commit. Messages that the new queue cannot take now stay
+where they are and are tried again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.transfer")
 
 Moved = Callable[[int, PushqError | None], None]
-"""(messages, why they stayed): how one transfer ended."""
+"""(messages, why they stayed): called at the end of one transfer."""
 
 
 def move(
@@ -43,18 +43,18 @@ def move(
     is_new: bool = False,
     at_once: int = 0,
 ) -> None:
-    """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing.
+    """Moves what a lease holds, or as much as the other queue has room for; the lease is empty afterwards.
 
-    `priority` None: each message has its own, as far as the other queue has so many.
-    `is_new`: the other queue's own delay and time to live hold for it, as for what is published there. `at_once`: those
-    of its messages that wait for their time no longer.
+    `priority` None: each message keeps its own, as far as the other queue has that many. `is_new`: the other queue's
+    delay and time to live apply, as for messages published there. `at_once`: bits of messages that no longer wait for
+    their due time.
     """
     _Move(view, lease, target, annexes, moved, priority, is_new=is_new, at_once=at_once).go_on(lease.bits.bit_count())
 
 
 class _Move:
-    """One lease on its way. Where all of it finds no room, the first half is tried, and so on: a queue that has room
-    for five of eight gets five.
+    """Moves one lease. If not all of it finds room, the first half is tried, and so on: a queue with room for five of
+    eight gets five.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class _Move:
         self._moved = 0
 
     def go_on(self, count: int) -> None:
-        """Tries the first messages that are left."""
+        """Tries the first `count` messages that are left."""
         bits = lowest(self._lease.bits, count)
         try:
             step = step_of(
@@ -94,11 +94,12 @@ class _Move:
                 is_new=self._is_new,
                 at_once=self._at_once,
             )
-        except PushqError as error:  # there is no key to seal them with now
+        except PushqError as error:  # no key to seal them with now
             self._end(error)
             return
         except Exception:
-            # A fault of ours with these: they stay leased for a while, so that others may go, and are tried again then.
+            # A bug with these messages: they stay leased for a while, so that others may move, and are then tried
+            # again.
             log.exception("messages could not be moved", queue=self._view.partition.label)
             self._lease.chunk = None
             self._told(self._moved, None)
@@ -124,7 +125,7 @@ class _Move:
         lease.chunk = None
         self._told(self._moved, error)
         if lease.bits:
-            # It is ready again, which the view says at once: before that it is known whether to wait.
+            # `unsent` makes them ready at once: whether to wait was decided before.
             self._view.unsent(lease)
 
 
@@ -140,10 +141,10 @@ def step_of(
     is_new: bool = False,
     at_once: int = 0,
 ) -> Joint:
-    """The step that takes what a lease holds to another log, or only some `bits` of it. `decided`: whether it did, and
-    why not. What is unreadable goes in whole blocks, which only its own queue can make something of.
+    """The transaction that moves what a lease holds, or only `bits` of it, to another log. `decided` gets whether it
+    did, and why not. Unreadable messages move in whole blocks, which only their own queue can use.
 
-    Raises `Unavailable` while the other queue has no key to seal them with.
+    Raises `Unavailable` while the other queue has no key to seal with.
     """
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     bits = lease.bits if bits is None else bits
@@ -164,8 +165,8 @@ def step_of(
 def _by_priority(
     chunk: Chunk, bits: int, target: Partitions, annexes: Mapping[int, dict[str, Any]], priority: int | None
 ) -> list[tuple[int, int]]:
-    """The messages by the priority that each has in the other queue, the highest first. Of several that are above its
-    highest one this is it.
+    """The messages by their priority in the other queue, highest first. Priorities above its highest become that
+    one.
     """
     highest = target.config.priorities - 1
     if priority is not None or not highest:
@@ -179,12 +180,12 @@ def _by_priority(
 
 
 def _may_wait(target: Partitions) -> bool:
-    """Whether messages of a queue can wait for a time."""
+    """Whether messages of a queue can have a due time."""
     return target.config.kind == "work" and target.config.sequencing == "arrival"
 
 
 def _usual_due(target: Partitions) -> int:
-    """When a message is due that comes to a queue now and says nothing itself; 0 for at once."""
+    """When a message that comes to a queue now and has no due time of its own is due; 0 for at once."""
     delay_ms = target.config.delay_ms
     return target.steady_ms() + delay_ms if delay_ms and _may_wait(target) else 0
 
@@ -192,7 +193,7 @@ def _usual_due(target: Partitions) -> int:
 def _alive(
     annexes: Mapping[int, dict[str, Any]], bits: int, target: Partitions, due_ms: int, *, is_new: bool
 ) -> Mapping[int, dict[str, Any]]:
-    """With the end of the life that a new message has in a queue, where it has one."""
+    """Adds the expiry that new messages have in a queue with a time to live."""
     life_ms = target.config.message_ttl_ms
     if not is_new or life_ms is None:
         return annexes
@@ -203,8 +204,8 @@ def _alive(
 def _by_due(
     view: View, lease: Lease, bits: int, target: Partitions, usual_ms: int, at_once: int
 ) -> list[tuple[int, int]]:
-    """The messages by the time that each waits for, 0 for those that wait for none. Of a queue that is deleted those
-    are moved too whose time has not come: where they go it comes as well, but for those that go `at_once`.
+    """The messages by due time, 0 for those that have none. Messages of a deleted queue move before they are due and
+    keep their due time, except those in `at_once`.
     """
     state = lease.state
     if not is_scheduled(state.shelf) or not _may_wait(target):
@@ -242,7 +243,7 @@ class Timers(Protocol):
 
 
 class Transfer:
-    """Moves all that a view has, as it becomes ready. It is a consumer like any other, and it never gives up."""
+    """Moves everything in a view as it becomes ready. An ordinary consumer, except that it never gives up."""
 
     gateway = ""
 
@@ -262,7 +263,7 @@ class Transfer:
         self._annex = annex
         self._on_idle = on_idle
         self._stays = stays
-        """What becomes of messages that have no other queue to go to any more; without it they wait for one."""
+        """Called with leases whose target queue no longer exists; without it such messages wait for a target."""
         self._at_once = 0
         self._is_pumping = False
         self._waits = False
@@ -270,7 +271,7 @@ class Transfer:
         view.on_ready = self.pump
 
     def pump(self) -> None:
-        """Takes what is ready, a bounded part of it at once."""
+        """Leases and moves what is ready, a bounded number of leases at once."""
         if self._waits or self._is_pumping or self._timers.is_closing:
             return
         self._is_pumping = True
@@ -304,7 +305,7 @@ class Transfer:
             self._try_later(error.detail)
             return
         self._said_why = False
-        self.pump()  # the other queue's commit says it, and this one's consumers were asked before
+        self.pump()  # the other queue's commit reports this; this queue asked its consumers before
 
     def _try_later(self, why: str) -> None:
         if not self._said_why:
@@ -325,10 +326,10 @@ class Transfer:
     # A holder of leases, as the view sees it
 
     def released(self, count: int) -> None:
-        """It has no credit to get back."""
+        """There is no credit to return."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """What it lost it will be given again."""
+        """Lost messages are leased again later."""
 
     def sendable(self) -> None:
-        """Its leases are memory, whatever the queue's are."""
+        """Leases are only in memory here, whatever the queue's setting."""

@@ -1,8 +1,8 @@
-"""Answers publishes to a queue that moves to another cluster, or has some of its slots there: what is known here is a
-repeat, and what has none of the slots that are taken here is not taken.
+"""Answers publishes to a queue that moves to another cluster, or has some of its slots there: known messages are
+repeats, and messages of slots that are not taken here are refused.
 
-The ids of what came before lie here until their window is over, and nobody else has them. So a gateway asks here first,
-and brings what is not known to where its slots lie now.
+The ids of earlier messages are only here until their window is over. So a gateway asks here first, and sends unknown
+messages to where their slots are now.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def on_the_move(label: str) -> OnTheMove:
 
 
 def kept(partition: Partition, calls: Sequence[Call], answers: Answers) -> list[Call]:
-    """The calls that may go on: those whose slots are taken here, or the messages of them whose slots are; and messages
-    that were in the queue before, redriven ones among them, find room whatever their slots are. All others have their
-    answer. A call with an idempotency key goes on whole or not at all."""
+    """Returns the calls, or the parts of calls, whose slots are taken here, and answers the rest. Messages that were in
+    the queue before, such as redriven ones, are taken whatever their slots. A call with an idempotency key is taken
+    whole or not at all."""
     goes_on = []
     for call in calls:
         is_stray = not partition.takes or bool(_slots_of(call, partition.config) & ~partition.takes)
@@ -55,8 +55,8 @@ def kept(partition: Partition, calls: Sequence[Call], answers: Answers) -> list[
 
 
 def _without_strays(call: Call, partition: Partition, known: Published | PushqError) -> Call | None:
-    """The call with an answer, from what is `known`, to those of its messages that are not taken here; None where that
-    is all of them."""
+    """The call with answers, from `known`, for those of its messages that are not taken here; None if that is all of
+    them."""
     first, strays = 0, []
     slots = message_slots(call.blocks, routing_of(partition.config))
     for block in call.blocks:
@@ -72,15 +72,15 @@ def _without_strays(call: Call, partition: Partition, known: Published | PushqEr
 
 
 def _slots_of(call: Call, config: QueueConfig) -> int:
-    """As bits. A key is bound where its own slot lies, and wherever messages of its call lie."""
+    """A call's slots, as bits. A key is bound in its own slot, and wherever its call has messages."""
     if call.claim is not None and not call.messages:
         return call.follows or 1 << slot_of(call.claim.key)
     return call.slots or slot_bits(call.blocks, routing_of(config))
 
 
 def recalled(places: Sequence[Partition], call: Call, config: QueueConfig) -> Published | PushqError:
-    """What these partitions know of a call's messages; `OnTheMove` where that is nothing. What they do not know is
-    refused as that. A known place may not be durable yet."""
+    """Answers a call with what these partitions remember of its messages, the rest refused as `OnTheMove`; only
+    `OnTheMove` if they remember none. A remembered message may not be durable yet."""
     try:
         return _recalled(places, call, config)
     except StorageCorrupt as corrupt:
@@ -100,9 +100,9 @@ def _recalled(places: Sequence[Partition], call: Call, config: QueueConfig) -> P
             return said
         if isinstance(said, Original):
             return claims.repeat(call, said)
-        if said is Known.ONE_BY_ONE and not call.messages:  # of several partitions each is asked about its own next
+        if said is Known.ONE_BY_ONE and not call.messages:  # each partition is asked about its own messages next
             return Published(first.index, Offset(-1), 0, fsynced=config.durability == "fsync")
-        # Where nothing is known of the key, it may have been bound at another place of the queue.
+        # The key is unknown here; it may have been bound in another part of the queue.
         ids = [name_in_call(call.claim, n) if one is None else one for n, one in enumerate(ids)]
     elif config.dedupe == "none" and not call.dedupes:
         return refusal

@@ -1,6 +1,7 @@
-"""Long looks at stored messages, a slice at a time: peeks and searches must not hold deliveries up.
+"""Scan scheduler: runs long scans of stored messages (peeks, searches) in time slices, so that they do not delay
+deliveries.
 
-All looks of a node pass through one turnstile, so that many of them take no more of a turn than one.
+All scans of a node share one lock, so that many of them take no more time per turn than one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from backend_store.node.limits import LOOK_PAUSE_SECONDS, LOOK_SLICE_SECONDS
 T = TypeVar("T")
 
 _WORK_SECONDS: Final = 0.00005
-"""When a turn of everybody else takes so long, they are at work."""
+"""If one turn of all other tasks takes longer, the loop is busy."""
 _CALM_SECONDS: Final = 0.1
-"""For so long after that looks step back between their slices."""
+"""How long scans pause between slices after the loop was last busy."""
 
 Look = Generator[None, bool, T]
-"""Yields after each step and returns what it found; what is sent says whether its time is up."""
+"""Yields after each step and returns its result; the value sent says whether its time is up."""
 
 
 class Turnstile:
@@ -28,7 +29,7 @@ class Turnstile:
         self._crowded_until = 0.0
 
     async def through(self, look: Look[T], *, seconds_max: float) -> T:
-        """Runs a look to its end; after `seconds_max` it is told to come to one."""
+        """Runs a scan to its end; after `seconds_max` it is told to finish."""
         clock = asyncio.get_running_loop().time
         over = clock() + seconds_max
         has_begun = False
@@ -51,7 +52,7 @@ class Turnstile:
             return found
 
     async def _others(self) -> None:
-        """Lets everybody else have a turn, and more than one where they need it."""
+        """Lets all other tasks have a turn, and pauses for longer if they are busy."""
         clock = asyncio.get_running_loop().time
         before = clock()
         await asyncio.sleep(0)

@@ -1,6 +1,4 @@
-"""Rows that are not what was written: they stay where they are, for whoever repairs them or has a good copy, and are
-passed over. Each is said once.
-"""
+"""Rows that cannot be decoded: left in place, for repair or a good copy elsewhere, and skipped. Each is logged once."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ T = TypeVar("T")
 
 
 class Unreadable:
-    """Those of one kind that were met."""
+    """The unreadable rows of one kind seen so far."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -31,7 +29,7 @@ class Unreadable:
         return key in self._keys
 
     def read(self, rows: Iterable[Row], decode: Callable[[bytes, bytes], T]) -> list[T]:
-        """Those that `decode` reads from key and stored bytes."""
+        """The rows that `decode` can read from key and stored bytes."""
         found: list[T] = []
         for key, stored in rows:
             try:
