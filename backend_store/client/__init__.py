@@ -1,8 +1,8 @@
-"""The door to the store: what gateways may ask of queues, wherever their partitions are.
+"""The store's public interface: what gateways may ask of queues, wherever their partitions are.
 
-`Queue` and `Store` are what the rest of Pushq knows of the backend. `embedded` serves them from a node in this
-process; calls that a commit answers take a callback, because on the hot path a task for each frame would cost more
-than the work.
+`Queue` and `Store` are all that the rest of Pushq knows of the backend. `embedded` serves them from a node in this
+process. Calls answered by a commit take a callback, because a task per frame would cost more than the work on the hot
+path.
 """
 
 from backend_store.client.dead_letters import LetterFilter

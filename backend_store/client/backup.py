@@ -1,4 +1,4 @@
-"""Backup and restore of a data folder, for the command line: the store's own, with its own check of every entry."""
+"""Backup and restore of a data folder, for the command line: uses the store's own check of every entry."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
 ]
 
 MASTER_KEY_FILE: Final = "master.key"
-"""What a gateway keeps beside the data by default; the store itself never reads it."""
+"""The file in which a gateway by default keeps its key beside the data; the store itself never reads it."""
 
 
 def restore(source: Path, target: Path) -> Manifest:
-    """Verifies the backup in `source` and makes `target` from it. Raises `StorageError`; then nothing was made."""
+    """Verifies the backup in `source` and makes `target` from it. Raises `StorageError`, and then nothing was made."""
     return _restore(source, target, check=broken_entry)
 
 
 def copy_master_key(source: Path, target: Path) -> None:
-    """Raises `StorageError`."""
+    """Copies the master key of a data folder. Raises `StorageError`."""
     try:
         text = (source / MASTER_KEY_FILE).read_bytes()
         with create_private(target / MASTER_KEY_FILE) as file:

@@ -1,4 +1,4 @@
-"""Cancels a message by its id: one that is scheduled or ready ends, and nobody ever gets it."""
+"""Cancels a message by id: a scheduled or ready one ends, and is never delivered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CancelOutcome = Literal["cancelled", "in_flight", "unknown"]
 
 
 async def cancel(view: View, message_id: str, turnstile: Turnstile) -> CancelOutcome:
-    """Returns when the end of the message is durable, or at once where nothing is to be done."""
+    """Returns when the end of the message is durable, or at once if there is nothing to end."""
     look = search(view.partition, view.number, message_id)
     place = await turnstile.through(look, seconds_max=PEEK_SECONDS_MAX)
     if view.partition.has_retired:
@@ -30,7 +30,7 @@ async def cancel(view: View, message_id: str, turnstile: Turnstile) -> CancelOut
 
     def durable(done: dict[str, int] | PushqError) -> None:
         if ended.done():
-            return  # the caller has left
+            return  # the caller is gone
         if isinstance(done, PushqError):
             ended.set_exception(done)
         else:

@@ -1,4 +1,4 @@
-"""Finds the dead letters that a redrive is asked for, and where each of them goes."""
+"""Finds the dead letters that a redrive asks for, and the target of each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from backend_store.node.view import View
 
 Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
-"""(chunk, index, what the message says of its end) → whether it goes back."""
+"""(chunk, index, the message's recorded end) → whether to redrive it."""
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
-    """A `Wanted` that can be sent: all that is given must hold. `before_ms`: the message ended earlier."""
+    """A `Wanted` that can be sent over the wire: all given conditions must hold. `before_ms`: the message ended
+    earlier."""
 
     reason: str | None = None
     ids: frozenset[str] | None = None
@@ -45,9 +46,9 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 
 class Letters(NamedTuple):
-    """Which dead letters: those of some views that are wanted. `to`: where all go, in place of where each came from.
+    """Which dead letters: the wanted ones in some views. `to`: one target for all, instead of each one's origin.
 
-    `inherited`: of the messages that are ready in the queue itself, also those that a deleted queue left to it.
+    `inherited`: includes ready messages of the queue itself that a deleted queue left to it.
     """
 
     views: Sequence[View]
@@ -65,24 +66,24 @@ class Batch(NamedTuple):
     target: str
     priority: int
     at_once: int
-    """Those that wait for no time where they go, though they did where they are."""
+    """Messages that do not wait for their due time in the target, though they did in their old place."""
 
 
 class Spot(NamedTuple):
-    """A chunk that was looked at. They are looked at in the order of this."""
+    """A chunk that was visited. Spots sort in the order of visiting."""
 
     view: int
     partition: int
     shelf: int
-    """Which of the view's shelves, in the order in which they are read."""
+    """Index of the shelf among the view's shelves, in reading order."""
     base: int
 
 
 def walk(letters: Letters, after: Spot | None = None) -> Iterator[tuple[Spot, list[Batch]]]:
-    """What is to be moved, chunk by chunk, in the order in which the messages died; an empty list where it is nothing.
+    """The batches to move, chunk by chunk, in the order in which messages died; an empty list for a chunk with none.
 
-    Those that a consumer holds stay. So do those that name no queue they came from, unless `to` names one. What waits
-    only because the dead-letter queue has a delay is taken, too.
+    Leased messages stay, and so do those without an origin queue, unless `to` is given. Messages that are delayed only
+    by the dead-letter queue's own delay are included.
     """
     for view in letters.views:
         for number, shelf in enumerate(shelves_of(view.number)):
@@ -97,14 +98,14 @@ def walk(letters: Letters, after: Spot | None = None) -> Iterator[tuple[Spot, li
 
 
 def batches(letters: Letters) -> Iterator[list[Batch]]:
-    """The same without the places."""
+    """The same without the spots."""
     for _, found in walk(letters):
         yield found
 
 
 def count(letters: Letters, after: Spot | None = None) -> Generator[None, bool, tuple[Counter[str], Spot | None]]:
-    """How many messages would go where, of those behind a place. Yields after each chunk; told that its time is up it
-    answers with the last place that it looked at.
+    """How many messages after a spot would move, by target. Yields after each chunk; when told that its time is up it
+    returns with the last spot it visited.
     """
     found: Counter[str] = Counter()
     for spot, some in walk(letters, after):
@@ -128,7 +129,7 @@ def _split(view: View, chunk: Chunk, letters: Letters) -> list[Batch]:
         is_inherited = end.get("reason") == Reason.QUEUE_DELETED
         if not letters.inherited and view.number == VIEW_MAIN and is_inherited:
             continue
-        if not is_inherited:  # what was for later in a queue that was deleted still is
+        if not is_inherited:  # messages scheduled in a deleted queue stay scheduled
             at_once |= 1 << index
         place = str(target), int(end.get("priority", 0))
         found[place] = found.get(place, 0) | 1 << index
@@ -136,7 +137,7 @@ def _split(view: View, chunk: Chunk, letters: Letters) -> list[Batch]:
 
 
 def _free(view: View, chunk: Chunk) -> int:
-    """The messages that nobody holds and nobody settled."""
+    """The messages that are neither leased nor settled."""
     state = view.core.state(chunk.base)
     if state is not None:
         return state.free
@@ -145,7 +146,7 @@ def _free(view: View, chunk: Chunk) -> int:
 
 
 def portions(batch: Batch, most: int | None) -> Iterator[Batch]:
-    """The same messages, at most so many at a time."""
+    """The same messages, at most `most` at a time."""
     if most is None or batch.bits.bit_count() <= most:
         yield batch
         return

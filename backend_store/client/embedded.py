@@ -1,4 +1,4 @@
-"""The store in this process: all queues of one node."""
+"""The embedded store: all queues of one node in this process."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from backend_store.storage.space import DEFAULT_RULES, SpaceRules
 __all__ = ["EmbeddedQueue", "EmbeddedStore", "Purge", "open_store", "owner_of"]
 
 MOVED_MS: Final = 7 * 24 * 3600 * 1000
-"""How long publishes to a deleted queue go where its messages went."""
+"""How long publishes to a deleted queue are forwarded to the queue that got its messages."""
 COMPANION_VIEWS: Final = {".dead": VIEW_DEAD, ".late": VIEW_LATE}
 VIEWS_BESIDE: Final = (VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX)
-"""What a queue holds beside what is ready, leased and scheduled."""
+"""Views of a queue besides ready, leased and scheduled messages."""
 
 
 def owner_of(name: str) -> str:
-    """The queue a companion belongs to; any other queue is its own."""
+    """The queue that a companion belongs to; any other name is returned as it is."""
     for suffix in COMPANION_VIEWS:
         if name.endswith(suffix):
             return name[: -len(suffix)]
@@ -58,12 +58,12 @@ def owner_of(name: str) -> str:
 
 
 def companion_view(name: str) -> int | None:
-    """Which view of its owner a companion is; None for a name that is none of a companion's."""
+    """The view of its owner that a companion shows; None if the name is not a companion's."""
     return next((view for suffix, view in COMPANION_VIEWS.items() if name.endswith(suffix)), None)
 
 
 def companion_config(owner: QueueConfig) -> QueueConfig:
-    """What holds for a queue's companions: they keep what comes until somebody acks it."""
+    """The config of a queue's companions: they keep messages until those are acked."""
     return QueueConfig(
         visibility_timeout_ms=owner.visibility_timeout_ms,
         dead_letter_queue=None,
@@ -73,7 +73,7 @@ def companion_config(owner: QueueConfig) -> QueueConfig:
 
 
 class Forward:
-    """A deleted queue for those who still publish to it: its messages go to another one, with the reason."""
+    """A deleted queue that still gets publishes: forwards the messages to another queue, with the reason."""
 
     def __init__(self, name: str, target: EmbeddedQueue):
         self.name = name
@@ -90,11 +90,11 @@ class Forward:
         return self._target.is_split
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
-        """They are sealed once the reason is with them."""
+        """Returns the blocks as they are: they are sealed together with the reason, in `publish`."""
         return blocks
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        """A call's messages encoded; they are encoded anew with the reason, so they need no grouping here."""
+        """A call's messages encoded. No grouping: they are encoded again with the reason."""
         return column_blocks(with_names(columns), trace)
 
     def steady_ms(self) -> int:
@@ -116,36 +116,36 @@ class Forward:
         self._target.publish(made, placed, claim, until_ms=until_ms)
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
-        """Why not so many messages more, of so many bytes, can be taken now."""
+        """Why so many more messages and bytes cannot be taken now; None if they can."""
         return self._target.why_full(messages, size)
 
 
 class EmbeddedStore:
-    """All queues of one embedded node, and the metadata beside them."""
+    """All queues of one embedded node, and their metadata."""
 
     def __init__(self, node: Node):
         self.node = node
         self._queues: dict[int, EmbeddedQueue] = {}
         self._companions: dict[tuple[int, int], EmbeddedQueue] = {}
         self.dropped: dict[int, int] = {}
-        """Of a shard that others define queues for: those that were deleted or moved away lately, in order; up to which
-        version no definition brings them back."""
+        """For a shard whose queues are defined elsewhere: uid → definition version of queues that were deleted or moved
+        away lately, in order; definitions up to that version do not bring them back."""
         self.tickets = Tickets()
-        """Of gateways on this machine."""
+        """Tickets of gateways on this machine."""
         self.load: Callable[[], Load] = Load
-        """How full this process is, where somebody measures that."""
+        """Returns this process's load, where it is measured."""
         self.duties = Duties(node.documents, lambda: node.steady_ms())
         self.extras: dict[str, Any] = {}
-        """Room for what a service keeps for the whole store."""
+        """Slot for what a service keeps for the whole store."""
 
     @property
     def steady_ms(self) -> Callable[[], int]:
-        """The clock that leases go by: it does not jump when somebody sets the time."""
+        """The clock of leases: it does not jump when the wall clock is set."""
         return self.node.steady_ms
 
     @property
     def id(self) -> str:
-        """Identity of this copy of the data: a restored one has another."""
+        """Identity of this copy of the data: a restored copy has another."""
         return self.node.engine.disk_id
 
     @property
@@ -162,7 +162,7 @@ class EmbeddedStore:
 
     @property
     def identity(self) -> bytes:
-        """Of this data: a copy that was restored from a backup has another one."""
+        """The stored disk id, as bytes; empty if there is none. A restored copy has another."""
         return self.node.engine.get(Table.META, META_DISK_ID) or b""
 
     @property
@@ -174,7 +174,7 @@ class EmbeddedStore:
         return self.here(tenant, name)
 
     def here(self, tenant: str, name: str) -> EmbeddedQueue:
-        """The queue as this process has it, whoever else may know better. Raises `QueueNotFound`."""
+        """The queue as this process has it, even where another process knows better. Raises `QueueNotFound`."""
         try:
             definition = self.node.metadata.find(tenant, name)
         except QueueNotFound:
@@ -186,7 +186,7 @@ class EmbeddedStore:
         return found
 
     def _companion(self, tenant: str, name: str) -> EmbeddedQueue:
-        """A queue's dead letters or late messages: there as soon as the queue is. Raises `QueueNotFound`."""
+        """A queue's dead letters or late messages: exists as soon as the queue does. Raises `QueueNotFound`."""
         owner, view = owner_of(name), companion_view(name)
         if view is None:
             raise QueueNotFound(f"there is no queue {name!r}")
@@ -197,27 +197,28 @@ class EmbeddedStore:
             own = msgspec.structs.replace(definition, name=name, config=config)
             found = EmbeddedQueue(self.node, own, self.node.queues.of(definition), view)
             if view == VIEW_DEAD:
-                found.redrives = self.here(tenant, owner).redrives  # of the same messages, by whichever name
+                found.redrives = self.here(tenant, owner).redrives  # the same messages under either name
             self._companions[definition.uid, view] = found
         return found
 
     def tenant(self, name: str) -> Tenant | None:
-        """A tenant as it was last known: what it may use must not wait for anybody."""
+        """A tenant as last known: its limits must not wait for an answer from elsewhere."""
         return self.node.metadata.tenants.get(name)
 
     def tenants(self) -> list[Tenant]:
-        """Those known here."""
+        """Tenants known here."""
         return list(self.node.metadata.tenants.values())
 
     def names(self, tenant: str | None = None) -> Iterator[tuple[str, str]]:
-        """(tenant, name) of every queue, and of the companions that hold something; of all tenants, those here."""
+        """(tenant, name) of every queue, and of each companion that holds messages; without `tenant`, of all tenants
+        here."""
         metadata = self.node.metadata
         for definition in metadata.queues.values() if tenant is None else metadata.of_tenant(tenant):
             for name in self._names_of(definition):
                 yield definition.tenant, name
 
     def names_of(self, tenant: str, name: str) -> list[str]:
-        """A queue, and those of its companions that hold something. Raises `QueueNotFound`."""
+        """A queue's name, and those of its companions that hold messages. Raises `QueueNotFound`."""
         return self._names_of(self.node.metadata.find(tenant, name))
 
     def _names_of(self, definition: QueueDefinition) -> list[str]:
@@ -230,10 +231,10 @@ class EmbeddedStore:
         return [definition.name, *companions]
 
     async def look_ahead(self, names: Iterable[tuple[str, str]]) -> None:
-        """Of queues in another process the numbers are asked for together; here they are at hand."""
+        """Fetches numbers of queues in another process together; nothing to do here."""
 
     def held_bytes(self, tenant: str, name: str) -> int:
-        """What a queue holds on the disk, with its companions and what is on its way to another queue."""
+        """What a queue holds on disk, including its companions and outbox."""
         definition = self.node.metadata.queues.get((tenant, name))
         if definition is None:
             return 0
@@ -242,21 +243,22 @@ class EmbeddedStore:
         return sum(state.live_bytes for state in states) + sum(tally.live_bytes for tally in beside)
 
     async def held_of(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """The same of several; in another process some may be missing, of which it is not heard."""
+        """The same for several; with queues in another process, unreachable ones are missing."""
         return {name: self.held_bytes(*name) for name in names}
 
     def queues(self) -> list[EmbeddedQueue]:
         return [*self._queues.values(), *self._companions.values()]
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[EmbeddedQueue, bool]:
-        """Raises `Conflict` when the queue exists with another config, `InvalidRequest` for more copies than one."""
+        """Returns the queue, and whether it is new. Raises `Conflict` if the queue exists with another config,
+        `InvalidRequest` for more than one copy."""
         config = placed(config, ONE_NODE, name)
         definition, created = await self.node.metadata.create_queue(tenant, name, config, self.node.clock_ms())
         await self._seal_ready(definition)
         return self.queue(tenant, name), created
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> EmbeddedQueue | None:
-        """None when somebody else changed it first."""
+        """Returns None if another change came first."""
         config = placed(config, ONE_NODE, name)
         changed = await self.node.metadata.update_queue(tenant, name, config, version)
         if changed is None:
@@ -265,7 +267,7 @@ class EmbeddedStore:
         return self.configured(changed)
 
     def configured(self, changed: QueueDefinition) -> EmbeddedQueue:
-        """Takes over a definition that changed: it holds from the next decision on."""
+        """Applies a changed definition from the next decision on."""
         queue, config = self.here(changed.tenant, changed.name), changed.config
         for one in (queue, *queue.groups.values()):
             one.definition = changed
@@ -281,11 +283,11 @@ class EmbeddedStore:
             await self.node.sealer.ready([one for one in definitions if one.config.encrypted])
 
     async def delete_queue(self, tenant: str, name: str) -> EmbeddedQueue:
-        """Removes the queue and its messages; whoever consumes it must be told by the caller."""
+        """Removes the queue and its messages; the caller must tell its consumers."""
         return await self._delete(tenant, name, only_here=False)
 
     async def delete_part(self, tenant: str, name: str) -> None:
-        """Removes what is here of a queue that stays elsewhere."""
+        """Removes what is here of a queue that also lies elsewhere, and stays there."""
         await self._delete(tenant, name, only_here=True)
 
     async def _delete(self, tenant: str, name: str, *, only_here: bool) -> EmbeddedQueue:
@@ -296,7 +298,7 @@ class EmbeddedStore:
         return queue
 
     async def move_queue(self, tenant: str, name: str, target: str) -> EmbeddedQueue:
-        """Removes the queue; what it holds, and for a while what is still published to it, goes to another one."""
+        """Removes the queue. Its messages go to another queue, and so do publishes to it for a while (`MOVED_MS`)."""
         queue = self.here(tenant, name)
         self.node.metadata.find(tenant, target)
         await self.node.queues.move(tenant, name, target, self.node.steady_ms() + MOVED_MS)
@@ -315,7 +317,7 @@ class EmbeddedStore:
                 queue.companions.append(companion)
 
     def target_of(self, tenant: str, name: str) -> Forward | EmbeddedQueue:
-        """Where a publish to `name` goes: to the queue, or to the one that a deleted queue's messages went to.
+        """Where a publish to `name` goes: the queue, or the queue that got a deleted queue's messages.
 
         Raises `QueueNotFound`.
         """
@@ -328,13 +330,13 @@ class EmbeddedStore:
             return Forward(name, self.queue(tenant, target))
 
     def take_kept(self) -> tuple[list[KeptSession], dict[str, Lease]]:
-        """The sessions that the last clean stop kept, and their leases by token. Once only."""
+        """The sessions saved by the last clean stop, and all kept leases by token. Empty on later calls."""
         kept = self.node.kept_sessions, self.node.kept_leases
         self.node.kept_sessions, self.node.kept_leases = [], {}
         return kept
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:
-        """Closes cleanly: leases stay as they are, and `sessions` may come back to theirs after the next start."""
+        """Closes cleanly: leases stay, and `sessions` may resume theirs after the next start."""
         for queue in self.queues():
             await queue.redrives.end()
         await self.node.close(sessions)
@@ -346,9 +348,9 @@ MakeSealer = Callable[[Metadata], Awaitable[Sealer]]
 async def open_store(
     directory: Path, make_sealer: MakeSealer | None = None, space: SpaceRules = DEFAULT_RULES
 ) -> EmbeddedStore:
-    """Opens or makes the data folder and recovers what is in it. Raises `storage` errors the CLI explains.
+    """Opens or makes the data folder and recovers its content. Raises `storage` errors, which the CLI explains.
 
-    `make_sealer` makes what seals the queues' blocks, from their stored keys. What it raises ends the start.
+    `make_sealer` makes the `Sealer` of the queues' blocks from their stored keys. An exception from it ends the start.
     """
     from backend_store.storage.env import open_engine
     from backend_store.storage.writer import growing, prepare_interpreter

@@ -1,4 +1,4 @@
-"""What a peek asks for, and which messages of a chunk that is: column by column, what is cheap to look at first."""
+"""The filter of a peek, and its evaluation on a chunk: column by column, cheapest first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from backend_store.core.places import parse_message_id
 
 @dataclass(frozen=True)
 class PeekFilter:
-    """Messages in one state for which all of what is given holds.
+    """Selects messages in one state that meet all given conditions.
 
-    `since_ms` and `until_ms` are about the time of publishing: at or after the one, before the other. `contains` is
-    found in the body as it is stored: JSON text, or bytes.
+    `since_ms` and `until_ms` bound the time of publishing: at or after the one, before the other. `contains` is
+    searched in the body as stored: JSON text, or bytes.
     """
 
     state: str = "ready"
@@ -35,7 +35,7 @@ class PeekFilter:
 
     @cached_property
     def needles(self) -> tuple[bytes, ...]:
-        """What `contains` looks for, as bytes: as given, and as JSON writes it with and without escapes."""
+        """The byte strings to search for `contains`: as given, and as JSON writes it with and without escapes."""
         text = self.contains
         if text is None:
             return ()
@@ -44,7 +44,7 @@ class PeekFilter:
 
 
 def matching(chunk: Chunk, bits: int, wanted: PeekFilter) -> int:
-    """Those of a chunk's messages that are wanted, whatever their state."""
+    """Those of a chunk's messages that match, whatever their state."""
     if bits and wanted.id is not None:
         bits &= with_id(chunk, wanted.id)
     if bits and wanted.key is not None:
@@ -59,7 +59,7 @@ def matching(chunk: Chunk, bits: int, wanted: PeekFilter) -> int:
 
 
 def with_id(chunk: Chunk, message_id: str) -> int:
-    """The messages with this id: their producer's, or the one that their place gives them."""
+    """The messages with this id: set by a producer, or derived from their offset."""
     ids = clear_column(chunk, "id")
     bits = _equal(ids, message_id)
     index = offset_of(message_id, chunk.partition) - chunk.base
@@ -69,7 +69,7 @@ def with_id(chunk: Chunk, message_id: str) -> int:
 
 
 def offset_of(message_id: str, partition: int) -> int:
-    """The place in a partition that an id names; -1 for an id that a producer gave, or of another partition."""
+    """The offset that an id names in this partition; -1 for a producer's id, or one of another partition."""
     place = parse_message_id(message_id)
     return place[1] if place is not None and place[0] == partition else -1
 
@@ -91,7 +91,7 @@ def _between(chunk: Chunk, since_ms: int, until_ms: int | None) -> int:
 
 def _with_headers(chunk: Chunk, bits: int, wanted: Mapping[str, str]) -> int:
     if not chunk.is_sealed and not all(part.encode() in chunk.data for pair in wanted.items() for part in pair):
-        return 0  # nobody has them: the messages need not be cut out
+        return 0  # in no message of the chunk: no need to decode them
     columns = chunk.messages.columns or {}
     rows: Sequence[Mapping[str, str] | None] = columns.get("headers") or [None] * chunk.count
     return sum(1 << index for index in indexes(bits) if wanted.items() <= (rows[index] or {}).items())

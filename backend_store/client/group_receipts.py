@@ -1,4 +1,4 @@
-"""Receipts of a stream: each is the business of the consumer group that gave it out, in the partition it came from."""
+"""Routes receipts of a stream to the consumer group that gave each out, in the partition it came from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GroupReceipts:
         self._partitions = partitions
 
     def by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]]:
-        """Receipts by the view that gave them out; those of none are left out."""
+        """Receipts by the view that gave them out; those of no view are left out."""
         found: list[tuple[View, dict[str, int]]] = []
         for partition, own in self._by_partition(grouped):
             if partition.groups is not None:
@@ -36,7 +36,7 @@ class GroupReceipts:
         return list(found.items())
 
     def of_one_group(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]]:
-        """The same where one group gave out all of them; nothing where that is not so."""
+        """The same if one group gave out all of them; otherwise empty."""
         found = self.by_view(grouped)
         names = {view.group.name for view, _ in found if isinstance(view, RunningGroup)}
         return found if len(names) == 1 and sum(len(own) for _, own in found) == len(grouped) else []

@@ -1,4 +1,4 @@
-"""A consumer group of a stream as the rest of Pushq sees it: a queue that hands out leases of the stream's messages."""
+"""A consumer group of a stream as the rest of Pushq sees it: a queue that leases the stream's messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Decided = Callable[[Group | PushqError], None]
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Where a group stands in one partition. `lag` counts messages, `position` and `end` are offsets."""
+    """A group's position in one partition. `lag` counts messages, `position` and `end` are offsets."""
 
     partition: int
     position: int
@@ -40,30 +40,31 @@ class GroupInfo:
 
     @property
     def position(self) -> int:
-        """The first message that is not behind the group: everything below is, in every partition."""
+        """The lowest position: the group is past everything below it in every partition."""
         return min(part.position for part in self.lag)
 
 
 class GroupQueue(EmbeddedQueue):
-    """One for all who ask, as long as the group exists. What does not differ by group is the stream's.
+    """One consumer group. The stream owns the object and gives all callers the same one while the group exists; what
+    does not differ by group is the stream's.
 
-    It stands in every partition, and its messages come from all of them. With offsets each partition's messages go to
-    one consumer at a time.
+    The group has a position in every partition, and leases messages from all of them. In mode `offsets` each
+    partition's messages go to one consumer at a time.
     """
 
     def __init__(self, stream: EmbeddedQueue, group: Group):
         self.stream = stream
         self._group = group
-        """In the first partition, which says whether there is such a group."""
+        """The group in the first partition, which decides whether the group exists."""
         self._in: dict[int, Group] = {}
         self._tell: Callable[[], None] | None = None
         self._again: dict[int | None, Gap] = {}
-        """By partition: gaps that were told, and nobody knows whether they were heard."""
+        """By partition: gaps that were reported, perhaps without reaching a consumer."""
         super().__init__(stream._node, stream.definition, stream._partitions)
         self._changed()
 
     def _changed(self) -> None:
-        """The group came to a partition, or a partition went."""
+        """The group appeared in a partition, or a partition went."""
         name = self._group.name
         found = {p.index: group for p in self._partitions.all if p.groups and (group := p.groups.find(name))}
         if self._group.is_gone or found == self._in:
@@ -84,7 +85,7 @@ class GroupQueue(EmbeddedQueue):
         return self.consumers > 0
 
     def _use(self, view: View) -> None:
-        """Its view in a partition: another one after a seek, and when nobody used the group for a while."""
+        """Uses the group's new view in a partition: after a seek, or after the group was idle."""
         if self._views is not None:
             self._views.set([view if one.partition is view.partition else one for one in self._views.all])
 
@@ -159,7 +160,7 @@ class GroupQueue(EmbeddedQueue):
 
 
 class GroupsElsewhere(Protocol):
-    """A stream in another process; see the functions of the same names. What is listed may have to be looked up."""
+    """A stream in another process; see the functions of the same names. Lists may need a look-up there."""
 
     def open_group(self, name: str, wanted: Any, reply: GroupReply) -> None: ...
     def put_group(
@@ -171,7 +172,8 @@ class GroupsElsewhere(Protocol):
 
 
 def open_group(stream: EmbeddedQueue | GroupsElsewhere, name: str, wanted: Any, reply: GroupReply) -> None:
-    """The group of that name. One that is unknown begins at `wanted`, as a reader would; by default at the end."""
+    """`reply` gets the group of that name. An unknown group is made, and starts at `wanted` as a reader would, by
+    default at the end."""
     if not isinstance(stream, EmbeddedQueue):
         stream.open_group(name, wanted, reply)
         return
@@ -193,7 +195,7 @@ def put_group(
     mode: Mode | None,
     reply: Callable[[GroupInfo | PushqError], None],
 ) -> None:
-    """Makes a group, by default with offsets and at the end; or moves one to `wanted`."""
+    """Makes a group, by default in mode `offsets` and at the end; or moves one to `wanted`."""
     if not isinstance(stream, EmbeddedQueue):
         stream.put_group(name, wanted, mode, reply)
         return
@@ -213,7 +215,7 @@ def put_group(
 def delete_group(
     stream: EmbeddedQueue | GroupsElsewhere, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
 ) -> None:
-    """Forgets a group; `reply` gets what its consumers had of it, if somebody had, so that they can be told."""
+    """Deletes a group; `reply` gets its queue object if one was in use, so that its consumers can be told."""
     if not isinstance(stream, EmbeddedQueue):
         stream.delete_group(name, reply)
         return
@@ -233,7 +235,8 @@ def delete_group(
 
 
 def _ask_all(stream: EmbeddedQueue, ask: Callable[[Groups, Decided], None], reply: Decided) -> None:
-    """Asks every partition in one breath, so that one commit has it all; the first one's answer counts."""
+    """Asks every partition in the same turn, so that one commit has all answers; the first partition's answer
+    counts."""
     asked = [partition.groups for partition in stream._partitions.all if partition.groups is not None]
     if len(asked) == 1:
         ask(asked[0], reply)
@@ -243,7 +246,7 @@ def _ask_all(stream: EmbeddedQueue, ask: Callable[[Groups, Decided], None], repl
     def told(number: int, answer: Group | PushqError) -> None:
         answers[number] = answer
         if len(answers) == len(asked):
-            align(stream._partitions)  # a partition may have come meanwhile
+            align(stream._partitions)  # a partition may have been added meanwhile
             reply(answers[0])
 
     for number, groups in enumerate(asked):
@@ -251,7 +254,7 @@ def _ask_all(stream: EmbeddedQueue, ask: Callable[[Groups, Decided], None], repl
 
 
 def used_group(stream: EmbeddedQueue, name: str) -> GroupQueue:
-    """A group that is there. Raises `NotFound`, and `InvalidRequest` for a work queue."""
+    """An existing group. Raises `NotFound`, and `InvalidRequest` for a work queue."""
     group = groups_of(stream).find(name)
     if group is None:
         raise NotFound(f"group {name!r} of stream {stream.name!r} was deleted")
@@ -262,7 +265,7 @@ def used_group(stream: EmbeddedQueue, name: str) -> GroupQueue:
 
 
 def list_groups(stream: EmbeddedQueue | GroupsElsewhere) -> list[GroupInfo]:
-    """By name; a work queue has none."""
+    """All groups, by name; none for a work queue."""
     if not isinstance(stream, EmbeddedQueue):
         return stream.list_groups()
     if stream.config.kind != "stream" or stream.is_companion:
@@ -287,13 +290,13 @@ def info_of(stream: EmbeddedQueue, group: Group) -> GroupInfo:
 def _lag(partition: Partition, name: str) -> GroupLag:
     group = partition.groups.find(name) if partition.groups is not None else None
     state, end = partition.state, int(partition.state.high_watermark)
-    if group is None:  # the partition is new, and the group begins at its beginning
+    if group is None:  # the partition is new: the group starts at its beginning
         return GroupLag(partition.index, state.floor, end, state.live)
     return GroupLag(partition.index, int(group.position), end, group.lag)
 
 
 def groups_of(stream: EmbeddedQueue) -> Groups:
-    """Of its first partition. Raises `InvalidRequest` for a work queue."""
+    """The groups in the stream's first partition. Raises `InvalidRequest` for a work queue."""
     is_stream = stream.config.kind == "stream" and not stream.is_companion
     groups = stream._partitions.all[0].groups if is_stream else None
     if groups is None:

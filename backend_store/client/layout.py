@@ -1,4 +1,4 @@
-"""How a queue lies in its partitions: what each holds, and which slots are on their way to it."""
+"""How a queue is partitioned: what each partition holds, and which slots are moving to it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from backend_store.node.partitions import Partitions
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition. Its numbers mean what they mean of the whole queue."""
+    """One partition; its numbers mean what they mean for the whole queue."""
 
     partition: int
     state: Literal["open", "draining"]
     slots: int
-    """Whose messages it takes."""
+    """Number of slots whose messages it takes."""
     slots_arriving: int
-    """On their way to it: their messages wait until they are there."""
+    """Number of slots moving to it: their messages wait until they have arrived."""
     ready: int
     in_flight: int
     delayed: int
@@ -29,7 +29,7 @@ class PartitionInfo:
     bytes: int
 
     def with_that_of(self, other: PartitionInfo) -> PartitionInfo:
-        """Of a partition of the same number in another cluster, too."""
+        """Adds the numbers of the partition with the same number in another cluster."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
         state: Literal["open", "draining"] = "open" if "open" in (self.state, other.state) else "draining"
         return replace(self, state=state, **sums)
@@ -39,8 +39,8 @@ _SUMS = ("slots", "slots_arriving", "ready", "in_flight", "delayed", "dead", "by
 
 
 def layout_of(queue: Partitions) -> list[PartitionInfo] | None:
-    """By number. None for a queue that has one partition for good. Of one that moves to another cluster, or has moved,
-    nothing is open here."""
+    """By number. None for a queue with one partition for good. A queue that moves or moved to another cluster has no
+    open partition here."""
     if not queue.may_change:
         return None
     if queue.definition.takes_none:

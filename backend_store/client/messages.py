@@ -1,4 +1,4 @@
-"""One stored message as a dictionary of the public `Message`, for the paths that show messages one by one."""
+"""Converts a stored message to a dictionary of the public `Message`, for paths that show messages one by one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MORE = frozenset({"exp", "ts", "late", "pr", "ps", "reply_to", "correlation_id"
 
 @lru_cache(maxsize=1024)
 def timestamp(time_ms: int) -> str:
-    """RFC 3339, UTC, milliseconds. Kept, because all messages of a chunk and many leases share one."""
+    """RFC 3339, UTC, milliseconds. Cached, because all messages of a chunk and many leases share one."""
     return format_stamp(time_ms * 1000)
 
 
 def ordering(time_us: int | None, late: bool | None) -> dict[str, Any] | None:
-    """Where a message's producer said that it belongs; None for one that says nothing and is not late."""
+    """A message's place in time as its producer gave it; None if it has none and is not late."""
     if time_us is None and not late:
         return None
     return {"timestamp": None if time_us is None else format_stamp(time_us), "late": bool(late)}
 
 
 def dead_letter(dead: Mapping[str, Any] | None, seal: Seal | None) -> dict[str, Any] | None:
-    """Why a message ended, as consumers of dead letters see it. The reason of an attempt is the consumer's own; `seal`
+    """Why a message ended, as consumers of dead letters see it. Reasons of attempts are the consumers' own; `seal`
     opens those that were stored sealed.
     """
     if dead is None:
@@ -49,7 +49,7 @@ def dead_letter(dead: Mapping[str, Any] | None, seal: Seal | None) -> dict[str, 
 
 
 def attempts_ended(rows: Iterable[Any], seal: Seal | None) -> list[dict[str, Any]]:
-    """Attempts that ended without an ack, the latest last."""
+    """Attempts that ended without an ack, latest last."""
     return [
         {"attempt": attempt, "at": timestamp(at_ms), "outcome": outcome, "reason": reason}
         for attempt, at_ms, outcome, reason in told_history(rows, seal)
@@ -57,7 +57,7 @@ def attempts_ended(rows: Iterable[Any], seal: Seal | None) -> list[dict[str, Any
 
 
 def trace_context(kept: str | None) -> tuple[str | None, str | None]:
-    """The `traceparent` and the `tracestate` of a producer, which share a column."""
+    """A producer's (`traceparent`, `tracestate`), which share a column."""
     if kept is None:
         return None, None
     traceparent, _, tracestate = kept.partition(" ")
@@ -65,7 +65,7 @@ def trace_context(kept: str | None) -> tuple[str | None, str | None]:
 
 
 def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> dict[str, Any]:
-    """The message without receipt and attempt. `body` is raw JSON, or `body_base64` stands in its place."""
+    """The message without receipt and attempt. `body` is raw JSON; binary bodies are in `body_base64` instead."""
     partition = chunk.partition if partition is None else partition
     kind, bodies, columns = chunk.messages
     row = {name: values[index] for name, values in columns.items()} if columns else {}
@@ -86,7 +86,7 @@ def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> d
 
 
 def _more(row: dict[str, Any], seal: Seal | None) -> dict[str, Any]:
-    """What a message has only when it says something."""
+    """Optional fields of a message, those with a value."""
     traceparent, tracestate = trace_context(row.get("trace"))
     more = {
         "expires_at": timestamp(row["exp"]) if row.get("exp") else None,
@@ -103,7 +103,7 @@ def _more(row: dict[str, Any], seal: Seal | None) -> dict[str, Any]:
 
 
 def message_id_of(chunk: Chunk, index: int) -> str:
-    """The message's id, its producer's or its place."""
+    """The message's id: its producer's, or the one derived from its offset."""
     ids = clear_column(chunk, "id")
     return (ids[index] if ids else None) or message_id(chunk.partition, chunk.base + index)
 

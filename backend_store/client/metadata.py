@@ -1,4 +1,4 @@
-"""The metadata for those outside the store: what can be looked up, and how to reach a service in another process."""
+"""The metadata as seen from outside the store: look-ups, and access to a metadata service in another process."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = [
 
 
 class Moved(Protocol):
-    """By uid: queues whose messages are on their way to another one."""
+    """By uid: queues whose messages are moving to another queue."""
 
     def items(self) -> Iterable[tuple[int, MovedQueue]]: ...
     def values(self) -> Iterable[MovedQueue]: ...
     def going_to(self, tenant: str, name: str) -> Iterable[MovedQueue]:
-        """To a queue, at the cost of what the tenant has."""
+        """Those that move to a queue; the cost grows with the tenant's queues only."""
 
 
 class Definitions(Protocol):
-    """Queues, keys and tenants, as dictionaries to look them up in. In another process' metadata a look-up may have to
-    ask first, which `push.looking_up` explains.
+    """Queues, keys and tenants, as mappings. With metadata in another process a look-up may have to ask first; see
+    `push.looking_up`.
     """
 
     @property
@@ -47,27 +47,27 @@ class Definitions(Protocol):
     def keys(self) -> Mapping[str, ApiKey]: ...
     @property
     def keys_used(self) -> Mapping[str, int]:
-        """Key id → when it was last used, as far as it was written down."""
+        """Key id → when it was last used, as far as recorded."""
 
     @property
     def tenants(self) -> Mapping[str, Tenant]: ...
     @property
     def moved(self) -> Moved: ...
     def of_tenant(self, tenant: str) -> Sequence[QueueDefinition]:
-        """Its queues, at the cost of those."""
+        """The tenant's queues; the cost grows with their number only."""
 
     async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
-        """`instead_of`: only while the key is still that, or None for a new one. Raises `NotFound` and `Conflict` where
-        it is not."""
+        """Stores a key. `instead_of`: the key must still equal this; None for a new one. Raises `NotFound` and
+        `Conflict` if it does not."""
 
     async def delete_key(self, key_id: str) -> None:
-        """Raises `NotFound`, and `Conflict` for the last operator's."""
+        """Raises `NotFound`, and `Conflict` for the last operator's key."""
 
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
-        """When keys were last used."""
+        """Records when keys were last used."""
 
     async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """The tenant, and whether it is new. Without `quotas` those it has stay."""
+        """The tenant, and whether it is new. Without `quotas` an existing tenant keeps its own."""
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises `NotFound`, and `Conflict` while it has queues or the last operator's key."""
+        """Raises `NotFound`, and `Conflict` while the tenant has queues or the last operator's key."""

@@ -1,4 +1,4 @@
-"""What the log says of nacks: one line a queue and second, however many there were, and only of those that counted."""
+"""Logs nacks: at most one line per queue and second, and only for nacks that took effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SUMMARY_SECONDS: Final = 1.0
 
 
 class NackLog:
-    """Of one queue. Nacks whose receipts were nobody's do not come here: their text is a stranger's."""
+    """The nack log of one queue. Nacks whose receipts held nothing are left out: their reason may come from a
+    stranger."""
 
     def __init__(self, tenant: str, queue: str):
         self._tenant = tenant
@@ -22,7 +23,7 @@ class NackLog:
         self._reason: str | None = None
 
     def note(self, messages: int, reason: str | None) -> None:
-        """Some messages were given back. `reason`: None where nobody but the consumers may read it."""
+        """Counts nacked messages. `reason`: None if only consumers may read it."""
         if not self._messages:
             asyncio.get_running_loop().call_later(SUMMARY_SECONDS, self._tell)
         self._messages += messages

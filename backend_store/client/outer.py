@@ -1,4 +1,4 @@
-"""What the out-cluster manager wrote down, for gateways that show it."""
+"""Re-exports what the out-cluster manager recorded, for gateways that show it."""
 
 from backend_store.core.outer.clusters import Cluster, State
 from backend_store.core.outer.limits import REPORT_MS_MAX

@@ -1,7 +1,7 @@
-"""Peek: messages as they lie, without a lease, an attempt or any other trace.
+"""Peek: shows stored messages without a lease, an attempt or any other trace.
 
-A page goes through the shelves in the order of delivery, higher priorities first, and through each by offset. Its
-cursor names a shelf and an offset there, so the next page goes on in the middle of either.
+A page reads the shelves in delivery order, higher priorities first, and each shelf by offset. Its cursor names a shelf
+and an offset, so the next page continues in the middle of either.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ State = Literal["ready", "in_flight", "delayed", "dead"]
 _CURSOR = struct.Struct(">BHBQ")  # version, partition, shelf, offset
 _VERSION = 1
 _OFFSET_MAX = (1 << 63) - 1
-"""No log has more; what is added to an offset must still fit into the key of a row."""
+"""No log is longer; what is added to an offset must still fit into a row's key."""
 
 
 class Found(NamedTuple):
-    """A message that a page has, where it lies."""
+    """A message of a page, with its chunk."""
 
     chunk: Chunk
     number: int
-    """Of the message in the chunk."""
+    """Index of the message in the chunk."""
     attempt: int
     due_ms: int | None
     state: State
     history: Sequence[Any] = ()
-    """Its attempts that ended without an ack, as they are stored; the latest of them stay."""
+    """Its latest attempts that ended without an ack, as stored."""
 
 
 Show = Callable[[Found], Any]
-"""What becomes an item of a page."""
+"""Turns a message into an item of the page."""
 
 
 def peeked(found: Found) -> Peeked:
@@ -63,7 +63,7 @@ def peeked(found: Found) -> Peeked:
 
 
 class Place(NamedTuple):
-    """Where a page begins or goes on."""
+    """Where a page starts or continues."""
 
     shelf: int
     offset: int
@@ -76,7 +76,7 @@ def encode_place(place: Place) -> str:
 
 
 def check_cursor(text: str) -> Place:
-    """Raises `InvalidRequest`."""
+    """Decodes a cursor. Raises `InvalidRequest`."""
     try:
         version, partition, shelf, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, struct.error):
@@ -91,12 +91,12 @@ def check_cursor(text: str) -> Place:
 def look_through(
     partitions: Sequence[Partition], wanted: PeekFilter, view: int = VIEW_MAIN, show: Show = peeked
 ) -> Generator[None, bool, PeekPage]:
-    """A page over several partitions, one after the other; its cursor names the one that it goes on in."""
+    """A page over several partitions, one after the other; its cursor names the partition in which it continues."""
     if wanted.cursor is not None:
         at = check_cursor(wanted.cursor)
         partitions = [partition for partition in partitions if partition.index >= at.partition]
         if partitions and partitions[0].index > at.partition:
-            wanted = dataclasses.replace(wanted, cursor=None)  # that one is empty and gone
+            wanted = dataclasses.replace(wanted, cursor=None)  # that one was empty and has retired
     elif wanted.id is not None:
         for partition in partitions:
             if (page := (yield from _look_up(partition, wanted, view, show))) is not None:
@@ -118,7 +118,7 @@ def look_through(
 
 
 def cut_short(page: Generator[None, bool, PeekPage], is_enough: Callable[[], bool]) -> Generator[None, bool, PeekPage]:
-    """The same page; when there is enough of it, it ends as if its time were up."""
+    """The same page, ended as if its time were up once `is_enough`."""
     try:
         next(page)
         while True:
@@ -129,7 +129,7 @@ def cut_short(page: Generator[None, bool, PeekPage], is_enough: Callable[[], boo
 
 
 def _look_up(partition: Partition, wanted: PeekFilter, view: int, show: Show) -> Generator[None, bool, PeekPage | None]:
-    """The message of an id, where its place is known without a look through the backlog."""
+    """The page of one id, if its place is known without a scan of the backlog; else None."""
     assert wanted.id is not None
     for one in views_shown(view, wanted.state):
         for shelf, base, index in places_of(partition, one, wanted.id):
@@ -145,7 +145,7 @@ def _look_up(partition: Partition, wanted: PeekFilter, view: int, show: Show) ->
 def look(
     partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN, scanned: int = 0, show: Show = peeked
 ) -> Generator[None, bool, PeekPage]:
-    """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
+    """A page of a view's messages. Yields after each chunk; when told that its time is up it returns with a cursor."""
     return (yield from _Page(partition, wanted, views_shown(view, wanted.state), scanned, show).fill())
 
 
@@ -157,7 +157,7 @@ class _Page:
         self._as_item = show
         self._wanted = wanted
         self._view_of = {shelf: view for view in views for shelf in shelves_of(view)}
-        """Shelf → the view that reads it, in the order in which they are shown."""
+        """Shelf → the view that reads it, in display order."""
         self._shelves = [*self._view_of]
         self._items: list[Any] = []
         self._scanned = scanned
@@ -193,7 +193,7 @@ class _Page:
         return self._view_of.get(MAIN) == VIEW_MAIN and self._wanted.state == "ready"
 
     def _low(self, shelf: int) -> int:
-        """Where a shelf begins."""
+        """The offset at which a shelf begins."""
         return max(self._partition.floor_of(self._view_of[shelf]), self._wanted.from_seq or 0)
 
     def _start(self) -> Place:
@@ -208,7 +208,7 @@ class _Page:
         return Place(at.shelf, max(at.offset, self._low(at.shelf)))
 
     def _chunks(self, shelf: int, low: int, bases: Bases | None) -> Iterator[Chunk]:
-        """A shelf's chunks from an offset on; only those listed, where there is a list."""
+        """A shelf's chunks from an offset on; with `bases`, only those listed."""
         partition = self._partition
         if bases is None:
             low = self._skip(shelf, low)
@@ -225,7 +225,7 @@ class _Page:
                 yield chunk
 
     def _skip(self, shelf: int, low: int) -> int:
-        """Leaves out what was stored too early: time never goes back in a log."""
+        """Skips chunks stored too early: time never goes back in a log."""
         since_ms, high = self._wanted.since_ms, int(self._partition.state.high_watermark)
         if since_ms is None:
             return low
@@ -239,7 +239,8 @@ class _Page:
         return low
 
     def _look_at(self, chunk: Chunk, low: int) -> int | None:
-        """Takes what is wanted of a chunk, from an offset on. Where the page is full: the offset where it goes on."""
+        """Adds a chunk's wanted messages from an offset on. If the page is full: returns the offset where the next one
+        continues."""
         where = shown(self._partition, self._view_of[chunk.shelf], chunk)
         present = where.present
         if chunk.base < low:
@@ -261,7 +262,7 @@ class _Page:
         return chunk.base + (rest & -rest).bit_length() - 1 if rest else None
 
     def put(self, chunk: Chunk, bit: int) -> bool:
-        """Shows one message that was found without a look at others. False when it is not what is wanted, or gone."""
+        """Adds one message that was found without a scan. False if it is gone or does not match."""
         where = shown(self._partition, self._view_of[chunk.shelf], chunk)
         found = matching(chunk, bit & where.in_state(self._wanted.state), self._wanted)
         if not found or chunk.base + bit.bit_length() - 1 < self._low(chunk.shelf):

@@ -1,4 +1,4 @@
-"""Plan files, for the command line: what one says, and what is wrong with it."""
+"""Plan files, for the command line: parses, checks and writes them."""
 
 from backend_store.core.outer.limits import PLAN_BYTES_MAX
 from backend_store.core.outer.plans import (

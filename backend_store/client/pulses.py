@@ -1,7 +1,7 @@
-"""The numbers of thousands of queues, taken again and again: a queue that nothing happened to costs next to nothing.
+"""Samples the numbers of thousands of queues repeatedly: an unchanged queue costs next to nothing.
 
-A commit puts another state in place of the old one, so what is still the same object says the same. Only leases and
-consumers change beside it, and they are plain numbers.
+A commit replaces a partition's state object, so the same object means the same numbers. Only leases and consumers
+change besides, and those are plain counters.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _DEAD_LETTERS = (Reason.MAX_ATTEMPTS, Reason.EXPIRED, Reason.OVERFLOW, Reason.UN
 
 
 class Pulse(NamedTuple):
-    """A queue at one moment. What ends in `_total` only grows while the process lives."""
+    """A queue's numbers at one moment. Those ending in `_total` only grow while the process lives."""
 
     ready: int
     in_flight: int
     delayed: int
     dead: int
     oldest_since_ms: int
-    """When the oldest message came, by the steady clock; 0 where there is none. Unlike an age it does not change."""
+    """When the oldest message came, by the steady clock; 0 if there is none. Unlike an age it stays constant."""
     consumers: int
     published_total: int
     acked_total: int
     redelivered_total: int
     ended_total: int
-    """Messages that ended without an ack, but for those that somebody cancelled."""
+    """Messages that ended without an ack, except cancelled ones."""
 
 
 class Pulses:
-    """Takes the pulse of one queue."""
+    """Samples one queue."""
 
     __slots__ = ("_core", "_last", "_parts", "_partition", "_state", "queue")
 
@@ -53,7 +53,7 @@ class Pulses:
         self._last: Pulse | None = None
 
     def take(self) -> Pulse:
-        """The numbers of now; the very same object as before where nothing changed."""
+        """The current numbers; the same object as last time if nothing changed."""
         queue, last, core = self.queue, self._last, self._core
         parts = queue._partitions.all
         if parts is not self._parts or queue.groups:
@@ -92,7 +92,7 @@ class Pulses:
         )
 
     def _whole(self) -> Pulse:
-        """Of a queue with several partitions, or groups: added up."""
+        """For a queue with several partitions, or groups: the sums."""
         queue, self._parts = self.queue, ()
         stats, ended = queue.stats(), queue.ended
         views = [view for one in (queue, *queue.groups.values()) if one._views is not None for view in one._views.all]
@@ -110,7 +110,7 @@ class Pulses:
         )
 
     def _oldest(self) -> Iterator[tuple[Partition, int]]:
-        """When the oldest message of each partition that has one came, by the clock of its log."""
+        """Each non-empty partition, and when its oldest message came by its log's clock."""
         for partition in self.queue._partitions.all:
             if partition.state.live and (oldest := partition.oldest(VIEW_MAIN)) is not None:
                 yield partition, oldest
@@ -135,22 +135,22 @@ class PulsesElsewhere(Protocol):
 
 
 def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]:
-    """Every queue of this process, of all tenants. The rows of this moment."""
+    """Every queue of this process, of all tenants, at this moment."""
     if not isinstance(store, EmbeddedStore):
         return store.all_definitions()
     return list(store.node.metadata.queues.values())
 
 
 class Touches(NamedTuple):
-    """The queues that something happened to for a while."""
+    """The queues in which something happened since the last call."""
 
     uids: set[int]
     defined: dict[tuple[str, str], QueueDefinition | None]
-    """By tenant and name, those that were made, changed or deleted; None where there is none of that name now."""
+    """By tenant and name, queues that were made, changed or deleted; None if no queue has the name now."""
 
 
 class Toucher:
-    """Tells which queues something happened to. Of queues in another process it knows what their pulses tell."""
+    """Tells in which queues something happened. For queues in another process it knows what their pulses report."""
 
     def __init__(self, store: EmbeddedStore | PulsesElsewhere):
         self._store = store
@@ -159,23 +159,23 @@ class Toucher:
 
     @property
     def is_listening(self) -> bool:
-        """Whether somebody has looked: from then on what happens gathers until it is taken, deleted queues too."""
+        """Whether `take` was called: from then on changes gather until taken, deleted queues included."""
         return self._take is not None
 
     async def refresh(self) -> None:
-        """Returns when what happens until now is known, or nobody tells it soon."""
+        """Returns when all changes up to now are known, or cannot be known soon."""
         if not isinstance(self._store, EmbeddedStore):
             await self._store.refresh_pulses()
 
     def take(self) -> Touches | None:
-        """Those since the last time. None: all of them are to be looked at, for it is the first time, or so many were
-        defined that it is not known which.
+        """Changes since the last call. None: look at all queues, because this is the first call, or too many
+        definitions changed to tell which.
         """
         rows, changed = self._rows()
         names = changed.since(self._defined) if self._take is not None else None
         self._defined = changed.version
         if self._take is None:
-            # Not before somebody looks: what nobody takes would only gather.
+            # Only once a caller asks: changes that nothing takes would pile up.
             self._take = self._listen()
         uids = self._take()
         return Touches(uids, {name: rows.get(name) for name in names}) if names is not None else None
@@ -194,7 +194,7 @@ class Toucher:
 
 
 def pulses_of(store: EmbeddedStore | PulsesElsewhere, definition: QueueDefinition) -> Pulses | None:
-    """None for a queue that was deleted meanwhile, or whose numbers are not here yet."""
+    """Samples a queue; None if it was deleted meanwhile, or its numbers are not here yet."""
     if not isinstance(store, EmbeddedStore):
         found: Pulses | None = store.pulses_of(definition)
         return found

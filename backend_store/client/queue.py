@@ -1,4 +1,4 @@
-"""A queue as the rest of Pushq sees it: publish, hand out, settle, look at."""
+"""A queue as the rest of Pushq sees it: publish, lease, settle, peek, administer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from backend_store.node.view import View
 
 STALE = "stale-receipt"
 JOBS_REMEMBERED_MAX = 16
-"""Purges of one queue that can still be asked about."""
+"""Purges of one queue that can still be looked up."""
 
 PublishReply = Callable[[Published | PushqError], None]
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
@@ -63,7 +63,7 @@ VerdictsReply = Callable[[list[Verdict] | PushqError], None]
 
 @dataclass(frozen=True, slots=True)
 class SettledAndPublished:
-    """The answer to an ack that publishes: a verdict a receipt, a place a publish."""
+    """The answer to an ack that publishes: one verdict per receipt, one place per publish."""
 
     verdicts: list[Verdict]
     places: list[Published]
@@ -71,7 +71,7 @@ class SettledAndPublished:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """A purge, done or under way: the messages are gone at once, their rows are swept afterwards."""
+    """A purge, done or in progress: the messages are gone at once, their rows are deleted afterwards."""
 
     id: str
     total: int
@@ -79,15 +79,15 @@ class Purge:
 
 
 def remember(purges: dict[str, Purge], purge: Purge) -> None:
-    """The oldest make room."""
+    """Adds a purge; the oldest ones are dropped for it."""
     while len(purges) >= JOBS_REMEMBERED_MAX:
         purges.pop(next(iter(purges)))
     purges[purge.id] = purge
 
 
 class EmbeddedQueue:
-    """A queue whose partitions are here, or the companion of one. The object is one for all who ask, for as long as the
-    queue exists.
+    """A queue whose partitions are in this process, or a companion of one. The store owns the object and gives all
+    callers the same one for as long as the queue exists.
     """
 
     def __init__(self, node: Node, definition: QueueDefinition, partitions: Partitions, view: int = VIEW_MAIN):
@@ -96,9 +96,9 @@ class EmbeddedQueue:
         self._partitions = partitions
         self._number = view
         self._views: Views | None = None
-        """None for a stream: only its groups have some."""
+        """None for a stream: only its groups have views."""
         self.parts = StreamParts(partitions)
-        """Of a stream: its partitions, as readers see them."""
+        """A stream's partitions, as readers see them."""
         self._group_receipts = GroupReceipts(partitions)
         if definition.config.kind == "work" or view != VIEW_MAIN:
             self._views = Views([partition.view(view) for partition in partitions.all])
@@ -106,21 +106,21 @@ class EmbeddedQueue:
         self._consumers = 0
         self.deleted = False
         self.companions: list[EmbeddedQueue] = []
-        """Of a queue that was deleted: those of its companions that somebody had asked for."""
+        """Of a deleted queue: those of its companions and groups that were in use."""
         self.purges: dict[str, Purge] = {}
         self.redrives = Redrives(definition.name)
         self._nacks = NackLog(definition.tenant, definition.name)
         self.extras: dict[str, Any] = {}
-        """Room for what a gateway keeps per queue: its feeder, its fan-out."""
+        """Slot for what a gateway keeps per queue: its feeder, its fan-out."""
         self.groups: dict[str, EmbeddedQueue] = {}
-        """Of a stream: those of its consumer groups that somebody uses."""
+        """Of a stream: its consumer groups in use."""
         if self.root is self:
             partitions.on_changed(self._changed)
             self._listen_to_groups()
 
     @property
     def consumers(self) -> int:
-        """How many want its messages."""
+        """How many consumers the queue has."""
         return self._consumers
 
     @consumers.setter
@@ -129,7 +129,7 @@ class EmbeddedQueue:
         self.touch()
 
     def touch(self) -> None:
-        """Something changed that no commit tells of: who watches looks at it."""
+        """Marks the queue as changed without a commit, so that watchers look at it."""
         self._node.touched.add(self._partitions.first)
 
     def _changed(self) -> None:
@@ -145,7 +145,7 @@ class EmbeddedQueue:
             self._node.soon(self._wake)
 
     def _listen_to_groups(self) -> None:
-        """A group comes to a new partition with a commit of its own."""
+        """A group appears in a new partition with a commit of its own."""
         for partition in self._partitions.all if not self.is_companion else ():
             if partition.groups is not None:
                 partition.groups.on_made = self._group_made
@@ -156,12 +156,12 @@ class EmbeddedQueue:
 
     @property
     def partitions(self) -> Sequence[Partition]:
-        """Those that may hold something, in the order of their numbers."""
+        """Partitions that may hold messages, in the order of their numbers."""
         return self._partitions.all
 
     @property
     def _partition(self) -> Partition:
-        """The first one."""
+        """The first partition."""
         return self._partitions.first
 
     @property
@@ -170,45 +170,45 @@ class EmbeddedQueue:
 
     @property
     def place(self) -> str:
-        """Under which leases are kept for a session that may come back: `queue`, or `stream/group`."""
+        """Name under which leases are kept for a session that may return: `queue`, or `stream/group`."""
         return self.name
 
     @property
     def root(self) -> EmbeddedQueue:
-        """The queue whose messages these are: of a consumer group the stream."""
+        """The queue that owns the messages: the stream, for a consumer group."""
         return self
 
     @property
     def group(self) -> str | None:
-        """The consumer group of a stream that this is."""
+        """The name, if this is a consumer group of a stream."""
         return None
 
     @property
     def mode(self) -> Mode | None:
-        """Of a consumer group."""
+        """The mode, if this is a consumer group."""
         return None
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether one consumer may be refused while another one is not: it alone gets messages for now."""
+        """Whether one consumer at a time gets messages, so that one may be refused while another is not."""
         return False
 
     def take_gaps(self) -> list[Gap]:
-        """Of a consumer group: what the stream dropped before the group came so far.
+        """For a consumer group: takes what the stream dropped before the group reached it.
 
-        Once: whoever takes it tells the consumers.
+        Each gap is returned once; the caller tells the consumers.
         """
         return []
 
     def put_back_gaps(self, gaps: Sequence[Gap]) -> None:
-        """Whether a consumer heard of these is not known: the next one to come is told."""
+        """Returns gaps that a consumer may not have received: the next consumer is told."""
 
     def on_gap(self, tell: Callable[[], None]) -> None:
-        """`tell` runs when a group misses something: there are gaps to take."""
+        """`tell` runs when a group has missed messages: there are gaps to take."""
 
     @property
     def gone(self) -> PushqError:
-        """What its consumers are told when it is deleted."""
+        """The error for its consumers once the queue is deleted."""
         return QueueNotFound(f"queue {self.name!r} was deleted")
 
     @property
@@ -217,7 +217,7 @@ class EmbeddedQueue:
 
     @property
     def uid(self) -> int:
-        """Never used twice, also by a queue of the same name."""
+        """Never used twice, not even by a later queue of the same name."""
         return self.definition.uid
 
     @property
@@ -228,20 +228,20 @@ class EmbeddedQueue:
 
     @property
     def is_split(self) -> bool:
-        """Whether it has, or had, several partitions."""
+        """Whether the queue has, or had, several partitions."""
         return self._partitions.map is not None
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        """A call's messages encoded, grouped by the partition that each goes to."""
+        """A call's messages encoded, grouped by target partition."""
         return self._partitions.blocks(columns, trace)
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
-        """A call's blocks as they may be stored: sealed where the queue is encrypted. Raises `Unavailable`."""
+        """A call's blocks as they may be stored: sealed if the queue is encrypted. Raises `Unavailable`."""
         return self._partitions.sealed(blocks)
 
     @property
     def content_key(self) -> bytes:
-        """What hashes of contents are keyed with, so that they tell nothing; empty where contents are not sealed.
+        """Key for hashes of contents, so that the hashes reveal nothing; empty if contents are not sealed.
 
         Raises `Unavailable`.
         """
@@ -256,8 +256,8 @@ class EmbeddedQueue:
     ) -> None:
         """Stores the blocks of one call; `reply` runs when they are durable or refused.
 
-        With a `claim` repeats of the call store nothing, as long as the queue's window for ids is. What is not
-        begun by `until_ms`, of the node's steady clock, never is; what is not durable by then has an open outcome.
+        With a `claim`, repeats of the call within the queue's dedupe window store nothing. What has not begun by
+        `until_ms`, by the node's steady clock, never will; what is not durable by then has an unknown outcome.
         """
         if self.is_companion:
             reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))
@@ -267,18 +267,18 @@ class EmbeddedQueue:
             self._partitions.publish(blocks, reply, until_ms=until_ms)
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
-        """Why not so many messages more, of so many bytes, can be taken now. With several partitions that depends on
-        the message.
+        """Why so many more messages and bytes cannot be taken now; None if they can. Always None with several
+        partitions, as it depends on the message.
         """
         return self._partitions.first.why_full(messages, size) if len(self._partitions.all) == 1 else None
 
     @property
     def is_companion(self) -> bool:
-        """Whether it holds another queue's dead or late messages."""
+        """Whether the queue holds another queue's dead or late messages."""
         return self._number != VIEW_MAIN
 
     def is_colocated_with(self, other: EmbeddedQueue) -> bool:
-        """Whether an ack here may publish there in the same step."""
+        """Whether an ack here may publish there in the same transaction."""
         if self.tenant != other.tenant or other.is_companion:
             return False
         return other.name in (self.name, self.config.colocate_with) or other.config.colocate_with == self.name
@@ -289,7 +289,7 @@ class EmbeddedQueue:
         publishes: Sequence[tuple[EmbeddedQueue, list[Block]]],
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
-        """Acks and publishes with one commit: all of it, or nothing where one receipt does not hold its message."""
+        """Acks and publishes in one commit: all of it, or nothing if one receipt no longer holds its message."""
         grouped = by_token(receipts)
         acks = self._by_view(grouped)
         if acks is None:
@@ -306,24 +306,24 @@ class EmbeddedQueue:
         acks[0][0].partition.settle_and_publish(Joint(acks, targets, decided))
 
     def _by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]] | None:
-        """Receipts by the view that gave them out; None where one of them is nobody's."""
+        """Receipts by the view that gave them out; None if one of them belongs to no view."""
         if self._views is None:
             return self._group_receipts.of_one_group(grouped) or None
         own = self._views.by_view(grouped)
         return own if sum(len(receipts) for _, receipts in own) == len(grouped) else None
 
     def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
-        """Acks; `reply` gets one verdict a receipt, in their order, once that is durable."""
+        """Acks; `reply` gets one verdict per receipt, in order, once that is durable."""
         self._ask(receipts, View.settle, reply)
 
     def settle_quietly(self, receipts: list[str]) -> None:
-        """Acks whose verdicts nobody waits for."""
+        """Acks without waiting for verdicts."""
         holders = self._views if self._views is not None else self._group_receipts
         for view, grouped in holders.by_view(by_token(receipts)):
             view.settle_soon(grouped)
 
     def settle_lease(self, lease: Lease) -> None:
-        """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
+        """Settles a whole lease: its bytes were sent, and the consumer acks automatically."""
         view = self._views.of(lease) if self._views is not None else None
         if view is not None and lease.receipts:
             view.settle_soon({lease.token: lease.bits})
@@ -337,8 +337,8 @@ class EmbeddedQueue:
         *,
         tried: bool = True,
     ) -> None:
-        """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history.
-        Where nobody `tried`, it was no attempt.
+        """Nacks; with a delay the messages stay invisible that long. The reason is kept in the messages' history. The
+        attempt counts only if `tried`.
         """
         if delay_ms and not self.can_delay:
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
@@ -360,11 +360,11 @@ class EmbeddedQueue:
 
     @property
     def can_delay(self) -> bool:
-        """Whether a message more may be given back for later."""
+        """Whether one more message may be nacked with a delay."""
         return self._views is None or all(view.core.can_delay for view in self._views.all)
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
-        """Moves the end of leases: at once where a lease is memory, with a commit where it is stored."""
+        """Extends leases: at once if leases are kept in memory, with a commit if they are stored."""
         self._ask(receipts, extending(visibility_ms), reply)
 
     def _ask(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
@@ -372,20 +372,20 @@ class EmbeddedQueue:
         holders.ask(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
 
     def ask_grouped(self, grouped: dict[str, int], ask: AskView, reply: SettleReply) -> None:
-        """The same for receipts as token → bits; `reply` gets those for which it was done."""
+        """Like `_ask`, for receipts as token → bits; `reply` gets those for which it succeeded."""
         holders = self._views if self._views is not None else self._group_receipts
         holders.ask(grouped, ask, reply)
 
     def view_of(self, lease: Lease) -> View | None:
-        """The view that gave a lease out, as long as it is there."""
+        """The view that gave a lease out; None if it is gone."""
         return self._views.of(lease) if self._views is not None else None
 
     async def next_look(self) -> None:
-        """Returns when the look for messages has gone on: see `is_looking`."""
+        """Returns when the search for messages has continued: see `is_looking`."""
         await asyncio.sleep(0)
 
     def wanted_changed(self) -> None:
-        """Consumers want less than before: here nothing is on its way to them."""
+        """Consumers want less than before; an embedded queue has nothing on its way to them."""
 
     def give_back_lease(self, lease: Lease) -> None:
         if self._views is not None:
@@ -400,12 +400,13 @@ class EmbeddedQueue:
             view.unsent(lease)
 
     def undeliverable(self, lease: Lease) -> None:
-        """Ends messages that were leased and cannot be sent to anybody."""
+        """Ends leased messages that cannot be sent."""
         if self._views is not None and (view := self._views.of(lease)) is not None:
             view.undeliverable(lease)
 
     def end_unreadable(self, lease: Lease) -> None:
-        """Ends those of a lease's messages that nobody can open. Among dead letters they are shown, with the reason."""
+        """Ends those of a lease's messages that cannot be decoded. In a companion they stay, and are shown with the
+        reason."""
         if not self.is_companion and self._views is not None and (view := self._views.of(lease)) is not None:
             view.end_unreadable(lease)
 
@@ -419,11 +420,11 @@ class EmbeddedQueue:
         return self._views is not None and self._views.has_ready
 
     def check_there(self) -> None:
-        """Raises `ClusterAway` where nobody can say what is ready: it lies in a further cluster, which is away."""
+        """Raises `ClusterAway` if the messages are in another cluster that cannot be reached. Never here."""
 
     @property
     def is_looking(self) -> bool:
-        """Messages may be ready and are not found yet: the look for them goes on in the next turn of the loop."""
+        """Ready messages may not have been found yet: the search continues in the next turn of the loop."""
         return self._views is not None and any(view.is_looking for view in self._views.all)
 
     @property
@@ -431,14 +432,14 @@ class EmbeddedQueue:
         return sum(p.state.live for p in self._partitions.all) if self._views is None else self._views.ready
 
     def on_ready(self, wake: Callable[[], None], wanted: Callable[[], Mapping[int, int]] | None = None) -> None:
-        """`wake` runs after each commit that may have made messages ready. `wanted` tells what consumers would take now
-        (visibility in ms → messages); only a queue that asks elsewhere wants to know."""
+        """`wake` runs after each commit that may have made messages ready. `wanted` returns what consumers would take
+        now (visibility in ms → messages); only a queue in another process uses it."""
         if self._views is not None:
             self._wake = wake
             self._views.on_ready(wake)
 
     async def cancel(self, message_id: str) -> CancelOutcome:
-        """Ends a scheduled or ready message of that id; returns when that is durable."""
+        """Ends a scheduled or ready message with this id; returns when that is durable."""
         if self._views is None:
             raise InvalidRequest(f"{self.name!r} is a stream: it keeps its messages for all who read it")
         outcome: CancelOutcome = "unknown"
@@ -472,7 +473,7 @@ class EmbeddedQueue:
         )
 
     def _past(self, number: int) -> list[PartitionState | Tally]:
-        """A view of the partitions that have gone: of what they had only the totals are left, and these never fall."""
+        """The final states of a view in retired partitions: only their totals are left, and totals never fall."""
         states = self._partitions.past.values()
         if number == VIEW_MAIN:
             return list(states)
@@ -480,17 +481,17 @@ class EmbeddedQueue:
 
     @property
     def replication(self) -> Replication:
-        """How it is copied where it lies."""
+        """How the queue is replicated."""
         return ONE_NODE
 
     @property
     def layout(self) -> list[PartitionInfo] | None:
-        """How it lies in its partitions; None where it has one for good, or is a companion."""
+        """How the queue is partitioned; None if it has one partition for good, or is a companion."""
         return None if self.is_companion else layout_of(self._partitions)
 
     @property
     def ended(self) -> Mapping[str, int]:
-        """How many messages ended without an ack, by reason; a companion's are its owner's."""
+        """How many messages ended without an ack, by reason. Empty for a companion: its owner counts them."""
         if self.is_companion:
             return {}
         found: Counter[str] = Counter()
@@ -501,14 +502,14 @@ class EmbeddedQueue:
 
     @property
     def _dead(self) -> int:
-        """Dead letters, those on their way to another queue among them."""
+        """Dead letters, including those on their way to another queue."""
         tallies = [partition.state.views for partition in self._partitions.all]
         return sum(views[view].live for views in tallies for view in (VIEW_DEAD, VIEW_OUTBOX) if view in views)
 
     async def peek(
         self, wanted: PeekFilter, show: Show = peeked, is_enough: Callable[[], bool] = lambda: False
     ) -> PeekPage:
-        """A page of messages, early where `is_enough`; nothing is leased or counted, and everybody else goes first."""
+        """A page of messages, ended early if `is_enough`. Leases and counts nothing; all other work goes first."""
         partitions: Sequence[Partition] = self._partitions.all
         if wanted.partition is not None:
             partitions = [partition for partition in partitions if partition.index == wanted.partition]
@@ -525,7 +526,7 @@ class EmbeddedQueue:
         return page
 
     def held_by(self, partition: int, offset: int) -> Lease | None:
-        """The lease that has a message; None where there is none, or too many others are before it."""
+        """The lease that holds a message; None if there is none, or it is not among the first `PEEK_LEASES_MAX`."""
         for view in self._views.all if self._views is not None else ():
             if view.partition.index == partition:
                 return view.core.leases.holding(offset, most=PEEK_LEASES_MAX)
@@ -537,17 +538,17 @@ class EmbeddedQueue:
         return self._partition.label
 
     def dead_letters(self, wanted: Wanted, to: str | None, *, own: bool) -> Letters:
-        """What a redrive is about: the messages of a companion, or of this queue's own companion and its dead letters
-        that wait for another queue.
+        """What a redrive moves: the messages of a companion, or of this queue's own companion and outbox.
 
-        `own`: those as well that other queues sent here, whether these name this one still or are gone. What a deleted
-        queue left to it is work here, unless other queues name this one, or it is asked for by `to` or its reason.
+        `own`: also dead letters that other queues sent here, whether these still name this queue or are deleted.
+        Messages left by a deleted queue count as this queue's work, unless other queues name it as dead-letter queue,
+        or `to` or the reason asks for them.
         """
         views = self._views
         if views is not None and self.is_companion:
             return Letters(views.all, wanted, to)
         dead = [partition.view(VIEW_DEAD) for partition in self._partitions.all]
-        dead += [p.view(VIEW_OUTBOX) for p in self._partitions.all if VIEW_OUTBOX in p.views]  # wait for another queue
+        dead += [p.view(VIEW_OUTBOX) for p in self._partitions.all if VIEW_OUTBOX in p.views]  # for another queue
         definitions = self._node.metadata.of_tenant(self.tenant)
         is_named = any(one.config.dead_letter_queue == self.name for one in definitions)
         has_some = is_named or any(partition.state.letters is not False for partition in self._partitions.all)
@@ -555,13 +556,14 @@ class EmbeddedQueue:
         return Letters([*views.all, *dead] if own and has_some and views is not None else dead, wanted, to, inherited)
 
     async def count_letters(self, letters: Letters) -> Counter[str]:
-        """How many messages a redrive would move now, by the queue they go to."""
+        """How many messages a redrive would move now, by target queue."""
         return (await self.count_some_letters(letters, None, seconds_max=math.inf))[0]
 
     async def count_some_letters(
         self, letters: Letters, after: Spot | None, *, seconds_max: float
     ) -> tuple[Counter[str], Spot | None]:
-        """The same of those behind a place, and the place where it stopped because the time was over."""
+        """The same for messages after a place, and the place where counting stopped because time was up; None at the
+        end."""
         return await self._node.turnstile.through(count(letters, after), seconds_max=seconds_max)
 
     def redrive(
@@ -574,8 +576,8 @@ class EmbeddedQueue:
         find: Callable[[str], EmbeddedQueue],
         done: int = 0,
     ) -> Redrive:
-        """Starts to move dead letters back. One redrive of a queue runs at a time. `done`: how many were moved before,
-        by a process that is gone.
+        """Starts to move dead letters back. One redrive of a queue runs at a time; raises `Conflict`. `done`: how many
+        an earlier process moved.
         """
         job = Redrive(redrive_id, total, rate_per_s, done, begun_ms=self._node.clock_ms())
         self.redrives.start(job, letters, lambda name: find(name)._partitions)
@@ -590,7 +592,7 @@ class EmbeddedQueue:
         rate_per_s: float | None,
         find: Callable[[str], EmbeddedQueue],
     ) -> Redrive:
-        """`redrive`, for those who do not know where the queue is."""
+        """`redrive`, for callers that do not know where the queue is."""
         return self.redrive(redrive_id, letters, total=total, rate_per_s=rate_per_s, find=find)
 
     def _purge_in(self, partition: Partition) -> asyncio.Future[int | PushqError]:
@@ -617,7 +619,7 @@ def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Ve
 
 
 def _judge(receipts: list[str], done: dict[str, int]) -> list[Verdict]:
-    """One verdict a receipt, from token → bits."""
+    """One verdict per receipt, from token → bits."""
     get = done.get
     out = []
     for receipt in receipts:

@@ -1,6 +1,6 @@
-"""A range of one partition, from offset to offset: what a reader asks for that keeps its own places and comes by lots.
+"""Reads ranges of offsets of one partition, for readers that keep their own offsets and read in batches.
 
-Streams are read so, and companions of queues, whose messages lie by offset as well. Nothing is leased or counted.
+Streams are read so, and companions of queues, whose messages have offsets too. Nothing is leased or counted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from backend_store.node.seeking import read_at
 
 Kind = Literal["stream", "companion", "work"]
 Render = Callable[[Chunk, Sequence[int]], list[bytes]]
-"""Some messages of a chunk, by their numbers in it, each as its bytes. It leaves out what cannot be read."""
+"""Renders some messages of a chunk, given by index, to bytes. Leaves out messages that cannot be read."""
 
 
 Take = Callable[[Chunk, Sequence[int]], tuple[int, int]]
-"""Takes some messages of a chunk, by their numbers in it; answers with how many messages and bytes that makes."""
+"""Takes some messages of a chunk, given by index; returns how many messages and bytes that makes."""
 
 
 class PartitionOffsets(NamedTuple):
-    """Everything below `first` is gone, `next` is where the next message will come. Not each offset has a message."""
+    """Everything below `first` is gone; `next` is the next message's offset. Not every offset has a message."""
 
     partition: int
     first: int
@@ -37,7 +37,7 @@ class PartitionOffsets(NamedTuple):
 
 
 class RangePage(NamedTuple):
-    """`next`: where to go on; it is the end of the range where all of it was read."""
+    """`next`: where to continue; the end of the range if all of it was read."""
 
     messages: list[bytes]
     next: int
@@ -45,7 +45,7 @@ class RangePage(NamedTuple):
 
 
 class RangesElsewhere(Protocol):
-    """A queue in another process; see the functions of the same names. Offsets may have to be looked up."""
+    """A queue in another process; see the functions of the same names. Offsets may need a look-up there."""
 
     @property
     def is_companion(self) -> bool: ...
@@ -64,7 +64,7 @@ def kind_of(queue: EmbeddedQueue | RangesElsewhere) -> Kind:
 
 
 def offsets_of(queue: EmbeddedQueue | RangesElsewhere) -> list[PartitionOffsets]:
-    """By number of the partition."""
+    """Offsets of each partition, by number."""
     if not isinstance(queue, EmbeddedQueue):
         return queue.offsets_of()
     return [_offsets(queue, partition) for partition in queue._partitions.all]
@@ -80,9 +80,10 @@ async def read_range(
     bytes_max: int,
     render: Render,
 ) -> RangePage:
-    """The messages from `start` up to `until`, which is not among them; without `until` up to what is stored by now.
+    """The messages from `start` up to but without `until`; without `until`, up to what is stored by now.
 
-    A page has at most so many messages, and ends with the chunk that passes `bytes_max`. Raises `InvalidRequest`.
+    A page has at most `messages_max` messages, and ends with the chunk that reaches `bytes_max`. Raises
+    `InvalidRequest`.
     """
     if not isinstance(queue, EmbeddedQueue):
         return await queue.read_range(
@@ -112,7 +113,8 @@ async def take_range(
     take: Take,
     seconds_max: float = PEEK_SECONDS_MAX,
 ) -> tuple[int, PartitionOffsets]:
-    """Has `take` take the messages of a range: where it goes on, and how the partition is. Raises `InvalidRequest`."""
+    """Passes the messages of a range to `take`. Returns the offset to continue at, and the partition's offsets. Raises
+    `InvalidRequest`."""
     partition = next((one for one in queue._partitions.all if one.index == number), None)
     if partition is None:
         there = ", ".join(str(one.index) for one in queue._partitions.all)
@@ -140,7 +142,7 @@ def _look(
     bytes_max: int,
     take: Take,
 ) -> Generator[None, bool, int]:
-    """Yields after each chunk; told that its time is up it ends there."""
+    """Yields after each chunk; ends when told that its time is up."""
     at = _offsets(queue, partition)
     end = at.next if until is None else min(until, at.next)
     place = max(start, at.first)

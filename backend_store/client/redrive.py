@@ -1,8 +1,8 @@
-"""Redrives: dead letters go back to the queues they came from, or to another one.
+"""Redrives: move dead letters back to the queues they came from, or to another one.
 
-A job walks the dead letters once, in the order in which they died, and moves those that its filter wants: each leaves
-its old place and stands in its new one with one commit, so neither a crash nor a cancellation leaves a message twice
-or nowhere. What a restart interrupts is simply asked for again.
+A job walks the dead letters once, in the order in which they died, and moves those that its filter selects. Each leaves
+its old place and enters its new one in one commit, so neither a crash nor a cancellation duplicates or loses a message.
+A redrive interrupted by a restart can simply be requested again.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.redrive")
 
 REFUSALS_MAX: Final = 60
-"""How often in a row a redrive tries a queue that takes nothing, before it fails."""
+"""How many refusals in a row make a redrive fail."""
 REDRIVES_REMEMBERED_MAX: Final = 16
-"""Redrives of one queue that can still be asked about."""
+"""Redrives of one queue that can still be looked up."""
 PORTION_SECONDS: Final = 0.1
-"""With a rate, so much of it is moved at a time: it is a rate then, and no series of bursts."""
+"""With a rate, messages move in portions of this duration: a steady rate rather than bursts."""
 
 State = Literal["running", "done", "cancelled", "failed"]
 Find = Callable[[str], "Partitions"]
-"""The queue of a name. Raises `PushqError` where messages cannot go there."""
+"""Returns the queue of a name. Raises `PushqError` if messages cannot go there."""
 
 
 @dataclass(slots=True)
 class Redrive:
-    """A redrive under way, or how it ended."""
+    """A redrive in progress, or its outcome."""
 
     id: str
     total: int
@@ -51,13 +51,13 @@ class Redrive:
     error: str | None = None
     begun_ms: int = 0
     whole: int = 0
-    """How many messages it and others of the same id are to move, at other parts of the queue."""
+    """How many messages this job and others with the same id, in other parts of the queue, are to move."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def cancel(self, why: str | None = None) -> None:
-        """Returns when nothing more is moved; what was moved stays moved. `why`: it failed, and this is the error."""
+        """Returns when nothing more is moved; moved messages stay moved. `why`: the error, if the redrive failed."""
         if self.state == "running":
             self.error = why or self.error
         self.stopping.set()
@@ -65,7 +65,8 @@ class Redrive:
 
 
 class Redriver:
-    """Runs one redrive. It holds what it is about to move, like a consumer; what stays is free again, uncounted."""
+    """Runs one redrive. It leases what it is about to move, like a consumer; what stays is ready again, without an
+    attempt."""
 
     gateway = ""
 
@@ -76,9 +77,9 @@ class Redriver:
         self._label = label
         self._clock = asyncio.get_running_loop().time
         self._next_at = self._clock()
-        """With a rate: when the next portion may go."""
+        """With a rate: when the next portion may move."""
         self._stays: Counter[str] = Counter()
-        """Why messages stay where they are → how many."""
+        """Reason why messages stay → how many."""
 
     async def run(self) -> None:
         job = self._job
@@ -118,7 +119,7 @@ class Redriver:
         await self._move_all(group)
 
     async def _move_all(self, group: list[Batch]) -> None:
-        """Moves several batches at once; a queue that cannot take them now is tried again."""
+        """Moves several batches at once; retries a queue that cannot take them now."""
         await self._keep_pace(sum(batch.bits.bit_count() for batch in group))
         refusals = 0
         while group and not self._job.stopping.is_set():
@@ -134,11 +135,11 @@ class Redriver:
                 await self._rest(TRANSFER_RETRY_SECONDS)
 
     def _begin(self, batch: Batch) -> asyncio.Future[PushqError | None]:
-        """Starts to move a batch. The answer comes when it is durable: nothing, or why it stays for now."""
+        """Starts to move a batch. The result comes when the move is durable: None, or why it stays for now."""
         landed: asyncio.Future[PushqError | None] = asyncio.get_running_loop().create_future()
         view = batch.view
         if view.partition.closed:
-            # A partition that has gone had nothing left: what was found in it just before is settled.
+            # A retired partition was empty: what was found in it shortly before is settled.
             landed.set_result(None if view.partition.has_retired else view.partition.deleted())
             return landed
         try:
@@ -152,7 +153,7 @@ class Redriver:
             self._stays[batch.chunk.why_unreadable] += stays.bit_count()
         lease = view.claim(batch.chunk, batch.bits ^ stays, self, TRANSFER_LEASE_MS)
         if lease is None:
-            landed.set_result(None)  # a consumer has them by now
+            landed.set_result(None)  # leased by a consumer by now
             return landed
 
         def moved(messages: int, error: PushqError | None) -> None:
@@ -173,7 +174,7 @@ class Redriver:
         await self._rest(self._next_at - now)
 
     async def _rest(self, seconds: float) -> None:
-        """Ends early when the redrive is cancelled."""
+        """Waits; returns early if the redrive is cancelled."""
         if seconds > 0:
             try:
                 async with asyncio.timeout(seconds):
@@ -184,28 +185,28 @@ class Redriver:
     # A holder of leases, as the view sees it
 
     def released(self, count: int) -> None:
-        """It has no credit to get back."""
+        """There is no credit to return."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """It holds nothing for so long."""
+        """Its leases outlast any move."""
 
     def sendable(self) -> None:
-        """It sends nothing."""
+        """Sends nothing."""
 
 
 def _moves_whole(view: View, target: Partitions) -> bool:
-    """Whether a sealed block goes as it is: nobody here has keys, and it stays with the queue it was sealed for."""
+    """Whether a sealed block moves unchanged: no key here, and it stays in the queue it was sealed for."""
     return target.seal is None and target.get(view.partition.index) is view.partition
 
 
 def _as_new(target: Partitions) -> dict[str, Any]:
-    """What a message is from now on: no dead letter, not late, and with a whole life before it."""
+    """Attributes of a redriven message: no dead letter, not late, with a full time to live."""
     life_ms = target.config.message_ttl_ms
     return {"dead": None, "late": None, "exp": target.steady_ms() + life_ms if life_ms else None}
 
 
 class Redrives:
-    """A queue's redrives: one at a time, and the last ones, which can still be asked about."""
+    """A queue's redrives: at most one running, and the last ones, which can still be looked up."""
 
     def __init__(self, label: str):
         self._label = label
@@ -216,27 +217,27 @@ class Redrives:
         return self._jobs.get(redrive_id)
 
     async def find(self, redrive_id: str) -> Redrive | None:
-        """`get`, for those who do not know where the queue is."""
+        """`get`, for callers that do not know where the queue is."""
         return self.get(redrive_id)
 
     async def stop(self, redrive_id: str) -> Redrive | None:
-        """Cancels one. None: it is not known."""
+        """Cancels a redrive; returns None if it is unknown."""
         job = self.get(redrive_id)
         if job is not None:
             await job.cancel()
         return job
 
     async def list_since(self, number: int) -> list[tuple[int, Redrive]]:
-        """`since`, for those who do not know where the queue is."""
+        """`since`, for callers that do not know where the queue is."""
         return self.since(number)
 
     def since(self, number: int) -> list[tuple[int, Redrive]]:
-        """Those remembered from a number on, with their numbers: they count all that there ever were."""
+        """(number, redrive) of remembered redrives from a number on; numbers count all redrives ever started."""
         first = self._started - len(self._jobs)
         return [(first + n, job) for n, job in enumerate(self._jobs.values()) if first + n >= number]
 
     def start(self, job: Redrive, letters: Letters, find: Find) -> None:
-        """Raises `Conflict` while another one runs."""
+        """Starts a redrive. Raises `Conflict` while another one runs."""
         running = next((one for one in self._jobs.values() if one.state == "running"), None)
         if running is not None:
             detail = f"redrive {running.id} of queue {self._label!r} runs already: wait for it, or cancel it"
@@ -249,13 +250,13 @@ class Redrives:
         job.task = asyncio.get_running_loop().create_task(redriver.run(), name=f"redrive {job.id}")
 
     def drop(self) -> None:
-        """Ends what runs at once, and waits for nothing: what lies here is another's business from now on."""
+        """Cancels running redrives without waiting: this process no longer leads the data."""
         for job in self._jobs.values():
             if job.task is not None:
                 job.stopping.set()
                 job.task.cancel()
 
     async def end(self) -> None:
-        """Cancels what runs: the server stops, or the queue is gone."""
+        """Cancels running redrives and waits for their end: the server stops, or the queue is deleted."""
         for job in list(self._jobs.values()):
             await job.cancel()

@@ -1,4 +1,4 @@
-"""Finds a message of a view by its id: at once where the id or the schedule says so, else by a look at the backlog."""
+"""Finds a message of a view by id: directly if the id or the schedule gives its place, else by scanning the backlog."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Found = tuple[int, int, int]
 
 
 def places_of(partition: Partition, view: int, message_id: str) -> Iterator[Found]:
-    """Where a message of this id lies if anywhere that is known without a look through the backlog.
+    """Places of a message with this id that are known without scanning the backlog.
 
-    It was there once: whether it still is must be seen.
+    The message was there once: the caller must check that it still is.
     """
     if view == VIEW_MAIN and (named := _named(partition, message_id)) is not None:
         yield named
@@ -37,11 +37,12 @@ def _named(partition: Partition, message_id: str) -> Found | None:
     try:
         return partition.reader.named(name_of(message_id))
     except StorageCorrupt:
-        return None  # it is found by a look through the backlog
+        return None  # found by scanning the backlog instead
 
 
 def search(partition: Partition, view: int, message_id: str) -> Generator[None, bool, Found | None]:
-    """The message of this id that is there; None when there is none among the first `CANCEL_LOOKS_MAX` messages."""
+    """The place of an existing message with this id; None if none is found among the first `CANCEL_LOOKS_MAX`
+    messages."""
     for shelf, base, index in places_of(partition, view, message_id):
         chunk = partition.read(base, shelf)
         if chunk is not None and chunk.base == base and shown(partition, view, chunk).present >> index & 1:

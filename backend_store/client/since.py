@@ -1,7 +1,7 @@
-"""The request under way: since when an answer to it must hold, until when somebody waits for it, and who that is.
+"""Context of the current request: when it came, how long its caller waits, and whose it is.
 
-All of it travels with its context to whatever it asks elsewhere. Work that others share, or that outlives the request,
-runs in a context of its own: nobody's deadline may cut it short.
+The context travels with the request to whatever it asks elsewhere. Work that is shared or outlives the request runs in
+a context of its own, so that no request's deadline cuts it short.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ class Asked:
 
     def __init__(self, at: float, until: float = inf) -> None:
         self.at = at
-        """When it came: numbers that it asks for are as they were then, or later."""
+        """When the request came: numbers that it asks for are as of then, or later."""
         self.until = until
-        """Until when its caller waits; infinite where it did not say, and once it was answered."""
+        """Until when its caller waits; infinite if the caller did not say, and once it was answered."""
         self.whose: str | None = ""
-        """The tenant on whose account it goes; empty while that is not known, None for an operator, who has the room
-        that the gateway's own questions have."""
+        """The tenant it is accounted to; empty while unknown. None for an operator, who shares the room of the
+        gateway's own requests."""
         self.has_changed = False
-        """Whether a change that it asked for elsewhere was made: it must not be told that nothing was done."""
+        """Whether a change that the request asked for elsewhere was made: its caller must not be told that nothing was
+        done."""
 
 
 ASKED: Final[ContextVar[Asked | None]] = ContextVar("asked", default=None)
-"""The request under way; None outside of one."""
+"""The current request; None outside of one."""
 
 
 def waited_until() -> float:
-    """Until when somebody waits for what is done in this context."""
+    """Until when a caller waits for what is done in this context."""
     asked = ASKED.get()
     return inf if asked is None else asked.until
 
 
 def changed() -> None:
-    """A change that the request under way asked for elsewhere was made."""
+    """Notes that a change which the current request asked for elsewhere was made."""
     asked = ASKED.get()
     if asked is not None:
         asked.has_changed = True
 
 
 def unbounded_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """A task that no request's deadline cuts short, whichever request begins it."""
+    """A task that no request's deadline cuts short, whichever request starts it."""
     context = copy_context()
     context.run(ASKED.set, None)
     return asyncio.get_running_loop().create_task(work, name=name, context=context)

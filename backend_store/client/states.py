@@ -1,7 +1,7 @@
-"""Where the messages of a view lie, and in which state each of them is: read only, for peeks and searches.
+"""Where a view's messages are stored, and the state of each: read only, for peeks and searches.
 
-A chunk that somebody has taken from is in memory; of the others the disk says what was settled. Nothing here brings a
-chunk into memory, or a view to life.
+A chunk with leases is in memory; for others the disk has what was settled. No function here loads a chunk into memory
+or makes a view.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MAIN_IN_ORDER: Final = (
     *(shelf for priority in reversed(range(PRIORITIES_MAX)) for shelf in (priority, SCHEDULED + priority)),
     SORTING,
 )
-"""The main view's shelves, as they are delivered: higher priorities first."""
+"""The main view's shelves in delivery order: higher priorities first."""
 
 
 class Shown(NamedTuple):
-    """The messages of one chunk that are there, by state, as bits; `due` has the times of the delayed, by index, and
-    `histories` the attempts that ended without an ack (see `core.records.Retry`)."""
+    """The existing messages of one chunk by state, as bits. `due`: times of delayed ones, by index. `histories`:
+    attempts that ended without an ack (see `core.records.Retry`)."""
 
     ready: int
     in_flight: int
@@ -64,7 +64,7 @@ class Shown(NamedTuple):
                 return self.present
 
     def attempts(self, index: int) -> int:
-        """How often it was handed out so far."""
+        """How often the message was delivered so far."""
         return self.tries.get(index, self.started >> index & 1)
 
 
@@ -73,8 +73,8 @@ def shelves_of(view: int) -> tuple[int, ...]:
 
 
 def views_shown(view: int, state: str) -> tuple[int, ...]:
-    """The views whose messages a peek into `view` shows: a queue's dead letters lie in their own, and those that wait
-    for another queue in its outbox.
+    """The views whose messages a peek into `view` shows: dead letters are in a view of their own, those for another
+    queue in the outbox.
     """
     if state != "dead":
         return (view,)
@@ -82,7 +82,7 @@ def views_shown(view: int, state: str) -> tuple[int, ...]:
 
 
 def shown(partition: Partition, view: int, chunk: Chunk) -> Shown:
-    """In which state each message of a chunk is."""
+    """The state of each message of a chunk."""
     known = partition.views.get(view)
     state = known.core.state(chunk.base) if known is not None else None
     found = _from_memory(state) if state is not None else _from_disk(partition, view, chunk)
@@ -116,7 +116,7 @@ def _from_disk(partition: Partition, view: int, chunk: Chunk) -> Shown:
 
 
 def _waiting(partition: Partition, chunk: Chunk) -> dict[int, int]:
-    """The messages of a scheduled chunk whose time has not come, with that time. A row that is broken is due."""
+    """The messages of a scheduled chunk that are not due yet, with their due times. A broken row counts as due."""
     reader, now_ms = partition.reader, partition.steady_ms()
     found: dict[int, int] = {}
     try:
@@ -129,18 +129,18 @@ def _waiting(partition: Partition, chunk: Chunk) -> dict[int, int]:
 
 
 def chunk_at(partition: Partition, shelf: int, offset: int) -> Chunk | None:
-    """The chunk of a shelf that has an offset, or the first one behind it."""
+    """The chunk of a shelf that contains an offset, or the first one after it."""
     found = partition.read(offset, shelf)
     if found is not None and found.base == offset:
-        return found  # the usual case: a page goes on where a chunk begins
+        return found  # the usual case: a page continues where a chunk begins
     before = partition.read_before(offset, shelf)
     return before if before is not None and before.base + before.count > offset else found
 
 
 def held(partition: Partition, view: int, state: str) -> Bases | None:
-    """Where a view has messages in flight, given back with a delay, or waiting for their turn, if memory knows.
+    """The chunks with messages in flight, nacked with a delay, or waiting for their turn, if memory knows.
 
-    None where the disk must be asked: for other states, and for companions nobody has looked at yet.
+    None if the disk must be read: for other states, and for companions that have no view yet.
     """
     known = partition.views.get(view)
     if state == "in_flight":
@@ -155,7 +155,7 @@ def held(partition: Partition, view: int, state: str) -> Bases | None:
 
 
 def became_due(partition: Partition) -> Generator[None, bool, Bases | None]:
-    """Which scheduled chunks have messages whose time has come. None when they are too many to list."""
+    """The scheduled chunks with messages that are due. None if they are too many to list."""
     places: set[tuple[int, int]] = set()
     after, now_ms = (0, 0), partition.steady_ms()
     while rows := partition.reader.due(after, now_ms, DUE_ROWS_PER_TICK):

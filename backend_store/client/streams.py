@@ -1,6 +1,6 @@
-"""A stream as its readers see it: partitions that are read side by side, and where in each of them a reader stands.
+"""A stream as its readers see it: partitions that are read side by side, and a reader's offset in each of them.
 
-A reader keeps its place itself. It is one offset a partition, and `cursor` is all of them in one text.
+A reader keeps its own position: one offset per partition. `cursor` encodes all of them as one text.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Outcome = Literal["complete", "gap", "reset"]
 
 
 class Gap(NamedTuple):
-    """Offsets, both ends among them, that a reader will never get. `partition` None: the stream has only one."""
+    """Offsets, inclusive, that a reader will never get. `partition` None: the stream has only one."""
 
     first: int
     last: int
     partition: int | None = None
 
     def and_also(self, other: Gap) -> Gap:
-        """Of the same partition: from the first of both to the last."""
+        """Joins two gaps of one partition: from the lower first to the higher last."""
         return Gap(min(self.first, other.first), max(self.last, other.last), self.partition)
 
 
 class Start(NamedTuple):
-    """Where a reader begins: the offset in each partition, and what it misses."""
+    """Where a reader starts: the offset in each partition, and what it misses."""
 
     places: dict[int, int]
     outcome: Outcome
     gaps: list[Gap]
     cursor: str
     epochs: Mapping[int, Sequence[EpochStart]] = {}
-    """See `StreamPart.epochs`; of an earlier backend nothing is known."""
+    """See `StreamPart.epochs`; empty from an earlier backend."""
 
 
 class StreamPart:
@@ -63,12 +63,12 @@ class StreamPart:
 
     @property
     def epoch(self) -> Epoch:
-        """In which its log is written: offsets that somebody had from another one may mean other messages."""
+        """The epoch of its log: an offset from another epoch may mean other messages."""
         return self.partition.state.epoch
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
-        """Where the epochs of its log begin, as far back as they are known; the last one is `epoch`."""
+        """Where the epochs of its log begin, as far back as known; the last one is `epoch`."""
         return self.partition.state.epochs
 
     @property
@@ -86,15 +86,15 @@ class StreamPart:
 
     @property
     def barriers(self) -> Sequence[Barrier]:
-        """Offsets that a reader passes only after it stood somewhere in another partition: see `standing`."""
+        """Offsets that a reader passes only after it reached certain offsets in other partitions: see `standing`."""
         return self.partition.slotting.barriers if self.partition.slotting is not None else ()
 
     def read(self, offset: int) -> Chunk | None:
-        """The first stored chunk that has or follows `offset`."""
+        """The first stored chunk that contains or follows `offset`."""
         return read_at(self.partition, max(offset, self.floor))
 
     def start(self, wanted: Any) -> StreamStart:
-        """Where a reader that asks for `wanted` begins; of a cursor there is an offset for it, or none."""
+        """Where a reader that asks for `wanted` starts; for a cursor, `wanted` is its position here, or "earliest"."""
         partition = self.partition
         if isinstance(wanted, Position):
             return resume(partition.state, wanted)
@@ -104,7 +104,7 @@ class StreamPart:
         )
 
     def start_anew(self) -> StreamStart:
-        """Where a reader of another log begins."""
+        """Where a reader whose cursor is of another log starts."""
         return begin_anew(self.partition.state)
 
     def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
@@ -112,19 +112,18 @@ class StreamPart:
         self.partition.on_appended = appended
 
     def on_trimmed(self, trimmed: Callable[[], None]) -> None:
-        """`trimmed` runs after the oldest messages were dropped, or all that were stored so far."""
+        """`trimmed` runs after retention dropped the oldest messages, or a purge all."""
         self.partition.on_purged = trimmed
 
     def on_replaced(self, replaced: Callable[[], None]) -> None:
-        """`replaced` runs when the log goes on in another epoch; here it stays in one for as long as it is open."""
+        """`replaced` runs when the log continues in another epoch; an embedded log never does while it is open."""
 
 
 class StreamParts:
-    """All partitions of a stream that may hold something."""
+    """All partitions of a stream that may hold messages."""
 
     lost: Collection[int] = ()
-    """The numbers of those that are not there any more and were not dropped: with a leader they were lost themselves.
-    Here none is."""
+    """Numbers of partitions that are gone although nothing dropped them: lost with a leader. Always empty here."""
 
     def __init__(self, partitions: Partitions):
         self._partitions = partitions
@@ -147,25 +146,25 @@ class StreamParts:
 
     @property
     def uid(self) -> int:
-        """The queue's, which its cursors name."""
+        """The queue's uid, which its cursors name."""
         return self._partitions.definition.uid
 
     def on_changed(self, changed: Callable[[], None]) -> None:
-        """`changed` runs when a partition came or went."""
+        """Has `changed` called when a partition comes or goes."""
         self._partitions.on_changed(changed)
 
     # ------------------------------------------------------------------------------------------------------ places
 
     def cursor(self, places: Mapping[int, int]) -> str:
-        """By which a reader comes back to where it stands."""
+        """The cursor with which a reader returns to `places` (partition → offset)."""
         return encode_positions(self.positions(places), uid=self.uid)
 
     def positions(self, places: Mapping[int, int]) -> dict[int, Position]:
-        """Of those partitions that it knows."""
+        """Positions in those partitions that `places` names."""
         return {part.number: position_in(part, places[part.number]) for part in self.all if part.number in places}
 
     def start(self, wanted: Any) -> Start:
-        """Where a reader begins. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}.
+        """Where a reader starts. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}.
 
         Raises `InvalidRequest`.
         """
@@ -181,12 +180,12 @@ class StreamParts:
         return self._started({part.number: part.start(wanted) for part in self.all}, gaps)
 
     def _resumed(self, positions: dict[int, Position]) -> Start:
-        """A partition that the cursor does not name was not there: it is read from its beginning."""
+        """A partition that the cursor does not name is newer than the cursor: it is read from its beginning."""
         starts = {part.number: part.start(positions.get(part.number, "earliest")) for part in self.all}
         return self._started(starts, self._gone(positions), is_reset=self._are_lost(positions))
 
     def _are_lost(self, positions: Mapping[int, Position]) -> bool:
-        """Whether something was read of partitions that this queue never had: another log had them."""
+        """Whether the cursor read from partitions that this queue never had, so that it is of another log."""
         known = self._partitions.map.replicas if self._partitions.map is not None else {}
         return any(
             position.offset > 0 and number not in known and self._partitions.get(number) is None
@@ -205,7 +204,7 @@ class StreamParts:
         return Start(places, outcome, gaps, self.cursor(places), epochs)
 
     def _gone(self, positions: Mapping[int, Position]) -> list[Gap]:
-        """What a reader had not read of partitions that have gone since: they were trimmed to their end."""
+        """What a reader had not read of partitions that have retired since: they were trimmed to their end."""
         gone = {number: state for number, state in self._retired() if number in positions}
         return [
             Gap(int(positions[number].offset), state.floor - 1, number)
@@ -214,7 +213,7 @@ class StreamParts:
         ]
 
     def _dropped_since(self, time_ms: int) -> list[Gap]:
-        """The same of one who begins at a time."""
+        """The same for a reader that starts at a time."""
         return [
             Gap(0, state.floor - 1, number) for number, state in self._retired() if has_dropped_since(state, time_ms)
         ]
@@ -229,13 +228,14 @@ class StreamParts:
 
 
 def position_in(part: Any, place: int) -> Position:
-    """Where a reader stands in a partition of the shape of `StreamPart`, as of the oldest log that has the place."""
+    """A reader's position in `part` (shaped like `StreamPart`), with the oldest epoch that has the offset."""
     epochs = part.epochs
     return Position(part.epoch if len(epochs) < 2 else epoch_at(epochs, place), Offset(place))
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:
-    """Why nobody can begin there: a seq is a place in one partition, and says nothing where there are several."""
+    """Why a reader cannot start there; None if it can. A seq is an offset in one partition, and ambiguous in
+    several."""
     if not isinstance(wanted, dict) or "seq" not in wanted or len(partitions.all) == 1:
         return None
     numbers = ", ".join(str(partition.index) for partition in partitions.all)

@@ -1,6 +1,7 @@
-"""Tickets that wait to be used: what each opens, by the hash of its text, and until when.
+"""Unused tickets: what each opens, by the hash of its text, and until when.
 
-A tenant may have as many as are still free: alone half of what there may be, and there is always room for another.
+A tenant may hold as many tickets as are still free: alone it may hold half of the maximum, so another tenant always has
+room.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class _Kept(NamedTuple):
 
 
 class Tickets:
-    """All live equally long, so the first to expire is always in front."""
+    """Unused tickets. All live equally long, so the oldest expires first."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, _Kept] = {}
@@ -31,12 +32,12 @@ class Tickets:
         return len(self._kept) < most and self._of[tenant] < most - len(self._kept)
 
     def put(self, digest: bytes, tenant: str, opens: bytes, until_ms: int) -> None:
-        if digest not in self._kept:  # else it is told again
+        if digest not in self._kept:  # else it is a repeat
             self._of[tenant] += 1
             self._kept[digest] = _Kept(tenant, opens, until_ms)
 
     def take(self, digest: bytes, now_ms: int) -> bytes | None:
-        """What it opens; it is spent."""
+        """What the ticket opens, or None if it is unknown or expired; the ticket is used up."""
         if digest not in self._kept:
             return None
         kept = self._forget(digest)

@@ -1,6 +1,7 @@
-"""A queue's views of one kind, one in each of its partitions, as if they were one.
+"""Combines a queue's views of one kind, one per partition, into one.
 
-A receipt names its partition, so each goes to the view that gave it out. What is ready is taken from them in turn.
+A receipt names its partition, so each goes to the view that gave it out. Ready messages are leased from the views in
+turn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ AskView = Callable[[View, dict[str, int], SettleReply], None]
 
 
 class Views:
-    """See the file's first sentence. Nearly always there is one, and then it is asked directly."""
+    """One queue's views of one kind. Nearly always there is one view, and then calls go to it directly."""
 
     __slots__ = ("_by_partition", "_next", "all")
 
@@ -29,7 +30,7 @@ class Views:
         self.set(views)
 
     def set(self, views: Sequence[View]) -> None:
-        """Partitions came or went."""
+        """Replaces the views: partitions came or went."""
         self.all = views
         self._by_partition = {view.partition.index: view for view in views}
 
@@ -40,7 +41,7 @@ class Views:
     # ------------------------------------------------------------------------------------------------------ receipts
 
     def ask(self, grouped: dict[str, int], ask: AskView, reply: SettleReply) -> None:
-        """Has each view decide about its own receipts; `reply` gets token → bits of all together."""
+        """Has each view decide about its own receipts; `reply` gets token → bits of all."""
         if len(self.all) == 1:
             ask(self.all[0], grouped, reply)
             return
@@ -53,7 +54,7 @@ class Views:
             ask(view, receipts, answer.told)
 
     def by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]]:
-        """Receipts by the view that gave them out; those of partitions that are gone are nobody's."""
+        """Receipts by the view that gave them out; those of retired partitions are left out."""
         if len(self.all) == 1:
             return [(self.all[0], grouped)]
         own: dict[int, dict[str, int]] = {}
@@ -64,7 +65,7 @@ class Views:
         return [(self._by_partition[partition], receipts) for partition, receipts in own.items()]
 
     def of(self, lease: Lease) -> View | None:
-        """The view that gave a lease out; None when its partition is gone."""
+        """The view that gave a lease out; None if its partition is gone."""
         return self.all[0] if len(self.all) == 1 else self._by_partition.get(lease.state.partition)
 
     # ------------------------------------------------------------------------------------------------------ delivery
@@ -90,7 +91,8 @@ class Views:
             return None
         count = len(self.all)
         for turn in range(self._next, self._next + count):
-            # One that has nothing ready is asked, too: it may hold back from reading on, and begins to wait only then.
+            # A view with nothing ready is asked too: it may have paused its reading, and sets its timer only when
+            # asked.
             lease = self.all[turn % count].take(min(limit, most), holder, visibility_ms)
             if lease is not None:
                 self._next = (turn + 1) % count
@@ -108,7 +110,7 @@ class Views:
 
 
 class Together:
-    """The answers of several views as one. An error of one is the answer: what the others did is asked for again."""
+    """Merges the answers of several views. An error of one view is the whole answer: the caller repeats the request."""
 
     def __init__(self, count: int, reply: SettleReply):
         self._left = count
