@@ -27,7 +27,7 @@ from backend_store.node.partition import Partition
 from backend_store.storage.engine import StorageCorrupt
 
 Bases = dict[int, list[int]]
-"""Where chunks begin, by shelf, rising."""
+"""Offsets where chunks begin, by shelf, ascending."""
 
 MAIN_IN_ORDER: Final = (
     *(shelf for priority in reversed(range(PRIORITIES_MAX)) for shelf in (priority, SCHEDULED + priority)),

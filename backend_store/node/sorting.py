@@ -291,9 +291,8 @@ def runs_of(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def stamps_of(chunk: Chunk) -> list[Stamp | None]:
-    """What the producers of a chunk's messages say of their place.
-
-    What came from another place, as a redrive brings it, has its place by its arrival: it is known by its `at`.
+    """The stamps that producers gave a chunk's messages. A message that moved here, such as a redriven one, is ordered
+    by its arrival: its `at` tells.
     """
     times, names, numbers, moved = (clear_column(chunk, name) for name in ("ts", "pr", "ps", "at"))
     out: list[Stamp | None] = []

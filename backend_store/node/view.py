@@ -85,7 +85,7 @@ class View(Settling):
         """Takes back leased messages that were never sent: the attempt does not count."""
         state, to_come = lease.state, 0
         if is_scheduled(state.shelf) and self.schedule is not None and not lease.counts:
-            to_come = self.schedule.to_come(state.base, state.shelf)  # taken before its time, which is still to come
+            to_come = self.schedule.to_come(state.base, state.shelf)  # leased early: its due time is still to come
         self.core.unsent(lease, lease.bits, to_come)
         self.partition.ride_along()
         self.on_ready()
