@@ -28,6 +28,8 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog:
+    """A node's audit log; the node owns the object."""
+
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine
         self._write = write

@@ -1,4 +1,4 @@
-"""Moves messages that end without an ack to where they go: dead letters, another queue, or only a count.
+"""Dead-letters messages that end without an ack: to the queue's own dead letters, to another queue, or only counted.
 
 A message ends and is stored in its new place in one commit, so a crash finds it in exactly one of them.
 """

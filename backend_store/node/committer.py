@@ -52,6 +52,8 @@ def _burden(member: Member) -> int:
 
 
 class Committer:
+    """The commit cycles of one node, which owns it. At most one batch is in flight."""
+
     def __init__(
         self,
         writer: CommitWriter,

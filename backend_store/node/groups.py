@@ -48,6 +48,8 @@ class _Command(NamedTuple):
 
 
 class Groups:
+    """The consumer groups of one stream partition, which owns the object."""
+
     def __init__(self, partition: Partition):
         self.partition = partition
         self._by_name: dict[str, Group] = {}

@@ -89,6 +89,8 @@ FIRST_EPOCH: Final = Epoch(1)
 
 
 class Node:
+    """The owner of all that is stored in one environment: queues, metadata, ledger, audit, and the timer they share."""
+
     def __init__(
         self,
         engine: Engine,

@@ -111,6 +111,8 @@ Siblings = Callable[[], Sequence["Partition"]]
 
 
 class Partition(LogReads):
+    """One partition; `Queues` makes and closes it, and its queue is a `Partitions`."""
+
     owes_room = False
     """The last commit ended as many messages for the queue's limits as one commit may, and there are more. A class
     attribute, as `has_losses` is."""

@@ -44,6 +44,8 @@ class Held(NamedTuple):
 
 
 class Retention:
+    """The retention of one stream partition, which owns the object."""
+
     def __init__(self, partition: Partition):
         self._partition = partition
         self._oldest_ms: int | None = None

@@ -142,6 +142,8 @@ def is_swept(engine: Engine, replica: int) -> bool:
 
 
 class Sweeper:
+    """A node's one background task that deletes marked rows."""
+
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine
         self._write = write
