@@ -1,4 +1,5 @@
-"""Settles receipts: acks, nacks and extensions wait here for the next commit and are answered with it.
+"""Settles receipts: acks and nacks wait here for the next commit and are answered with it; extensions of leases kept in
+memory take effect at once.
 
 This is the half of a view that decides about leased messages; `view` is the half that leases them.
 """

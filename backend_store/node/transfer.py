@@ -43,7 +43,9 @@ def move(
     is_new: bool = False,
     at_once: int = 0,
 ) -> None:
-    """Moves what a lease holds, or as much as the other queue has room for; the lease is empty afterwards.
+    """Moves what a lease holds, or as much as the other queue has room for; the rest becomes ready again.
+
+    After an internal error the lease keeps what is left until it runs out.
 
     `priority` None: each message keeps its own, as far as the other queue has that many. `is_new`: the other queue's
     delay and time to live apply, as for messages published there. `at_once`: bits of messages that no longer wait for
