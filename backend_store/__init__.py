@@ -1,1 +1,2 @@
-"""The durable queue: decides what happens to each message, logs it, and keeps it until it is settled."""
+"""The durable queue store: decides what happens to each message, logs the decision, and keeps the message until it is
+settled."""

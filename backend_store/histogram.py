@@ -1,4 +1,4 @@
-"""How often a figure lay where: counts between bounds, and their sum, as a Prometheus wants them."""
+"""A histogram: counts of values between bounds, and their sum, as Prometheus expects them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """One of those that were counted, by which a person finds the rest."""
+    """An exemplar: one of the counted values, with the trace that leads to it."""
 
     trace_id: str
     value: float
@@ -19,28 +19,28 @@ class Example(NamedTuple):
 
 
 class Histogram:
-    """Of figures in the unit of `bounds`, which rise."""
+    """Counts values in the unit of `bounds`, which are in ascending order."""
 
     __slots__ = ("began", "bounds", "buckets", "examples", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.began = time.time()
-        """Since when it counts: Unix time, seconds."""
+        """When counting began: Unix time, seconds."""
         self.bounds = bounds
         self.buckets = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.examples: dict[int, Example] = {}
-        """The latest by bucket, of those that had a trace."""
+        """The latest exemplar of each bucket, of values that had a trace."""
 
     def add(self, value: float, count: int = 1) -> int:
-        """`count` times the same figure. Returns its bucket."""
+        """Counts the same value `count` times. Returns its bucket."""
         bucket = bisect_left(self.bounds, value)
         self.buckets[bucket] += count
         self.sum += value * count
         return bucket
 
     def cumulative(self) -> list[tuple[str, float, Example | None]]:
-        """(upper bound, how many were no greater, an example from between the bounds)."""
+        """Per bucket: (upper bound, number of values up to that bound, an exemplar from this bucket or None)."""
         names = [*map(str, self.bounds), "+Inf"]
         return [
             (name, count, self.examples.get(bucket))

@@ -1,7 +1,7 @@
-"""The words every part shares: ids, queue definitions, blocks of messages, and the errors that say whose turn it is.
+"""The types that all parts share: ids, queue definitions, blocks of messages, and errors that say whose turn it is.
 
 A *block* is what one publish call adds to one partition: messages of one caller, encoded once by the gateway and stored
-as they are. Everything here is a plain value; nothing here does I/O.
+unchanged. Everything here is a plain value; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Offset = NewType("Offset", int)
 """Position in a partition's log. Each message takes one; each decision record takes one."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a leadership. Rises when a partition gets a new leader or comes back from a backup."""
+"""Number of a leadership. Rises when a partition gets a new leader or is restored from a backup."""
 
 TENANT_DEFAULT = "default"
 
@@ -30,7 +30,7 @@ VISIBILITY_MS_MAX = 12 * 3600 * 1000
 PRIORITIES_MAX = 10
 PARTITIONS_MAX = 64
 COMPANION = ".dead"
-"""As `dead_letter_queue`: the queue's own companion, `<queue>.dead`. No queue can have this name."""
+"""Value of `dead_letter_queue`: the queue's own dead-letter queue, `<queue>.dead`. No queue can have this name."""
 
 
 # ---------------------------------------------------------------------------------------------------- errors
@@ -38,16 +38,16 @@ COMPANION = ".dead"
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One thing wrong in a request: an RFC 6901 pointer to it and a sentence."""
+    """One fault in a request: an RFC 6901 pointer to it and a sentence."""
 
     pointer: str
     detail: str
 
 
 class PushqError(Exception):
-    """What a caller is told: a stable code, a sentence with the facts, and when trying again helps.
+    """An error as the caller receives it: a stable code, a sentence with the facts, and when trying again helps.
 
-    `code` is one of the codes of the public protocol; its HTTP status and title stand in `push.problems`.
+    `code` is one of the codes of the public protocol; its HTTP status and title are in `push.problems`.
     """
 
     code = "internal"
@@ -78,7 +78,7 @@ class Unauthenticated(PushqError):
 
 
 class TokenExpired(Unauthenticated):
-    """The token was good once; a newer one of the same caller is."""
+    """The token was valid once; the caller needs a newer one."""
 
 
 class Forbidden(PushqError):
@@ -118,7 +118,7 @@ class StorageFull(PushqError):
 
 
 class IdempotencyMismatch(PushqError):
-    """The idempotency key belongs to another payload; nothing of this one is accepted."""
+    """The idempotency key belongs to another payload; nothing of this request is accepted."""
 
     code = "idempotency-mismatch"
 
@@ -138,12 +138,13 @@ class Unavailable(PushqError):
 
 
 class ClusterAway(Unavailable):
-    """A whole cluster has been away for some time, or has never been there. What lies in others goes on."""
+    """A whole cluster has been unreachable for some time, or never existed. Queues in other clusters are not
+    affected."""
 
 
 class OnTheMove(Unavailable):
-    """The queue takes no publishes where it was asked, because it moves to another cluster. Nothing was accepted; a
-    gateway that hears it asks anew where the queue lies now. To its callers it is one that is unavailable."""
+    """The queue takes no publishes at this place, because it is moving to another cluster. Nothing was accepted. A
+    gateway that receives this error looks up the queue's place again; its own callers see `unavailable`."""
 
 
 class NotDurable(PushqError):
@@ -160,9 +161,10 @@ class OutcomeUnknown(PushqError):
 
 
 class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a queue is copied. It hangs on the place of a queue: where one is made it says what the place must have, and
-    None leaves that open; where one is shown it says what its place has, and None is what nobody here knows. None is
-    not written down: processes of earlier versions read the rows, and to them each part has a value."""
+    """How a queue is replicated, which depends on the queue's place. When a queue is created, a part states what the
+    place must have, and None accepts any value; when a queue is shown, a part states what its place has, and None means
+    that it is not known here. None is not serialized: processes of earlier versions read the rows and expect a value in
+    each part."""
 
     factor: int | None = None
     mode: Literal["sync", "async"] | None = None
@@ -173,11 +175,11 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def fits(self, place: Replication) -> bool:
-        """Whether a place has all that is asked for."""
+        """Whether a place has everything that is asked for."""
         return all(getattr(place, part) == value for part, value in self.asked().items())
 
     def unlike(self, place: Replication) -> dict[str, Any]:
-        """What is asked for and a place has otherwise, as far as that is known."""
+        """The parts that are asked for and that the place is known to have otherwise."""
         has = place.asked()
         return {part: value for part, value in self.asked().items() if has.get(part, value) != value}
 
@@ -194,7 +196,8 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 def placed(config: QueueConfig, place: Replication, queue: str) -> QueueConfig:
-    """The config as it is stored. Raises `InvalidRequest` where the place has not what is asked of it."""
+    """Returns the config as it is stored. Raises `InvalidRequest` where the place does not have what the config asks
+    for."""
     config.replication.check_at(place, queue)
     return config.bare()
 
@@ -204,8 +207,9 @@ ONE_NODE = Replication(factor=1, mode="sync", min_in_sync=1, model="leader_follo
 
 
 class AutoExpand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a queue gets more partitions, or fewer, by itself. `limit` messages or bytes are what one partition is for:
-    at `at_percent` of that for all together the queue grows, below `shrink_percent` it shrinks.
+    """When the number of a queue's partitions changes automatically. `limit` is the number of messages or bytes meant
+    for one partition: at `at_percent` of the limit of all partitions together the queue grows, below `shrink_percent`
+    it shrinks.
     """
 
     of: Literal["partition_messages", "partition_bytes"]
@@ -218,9 +222,9 @@ class AutoExpand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused.
 
-    A default that hangs on another setting is put in by whoever takes the config from a caller, so that what is stored
-    says what holds: `lease_mode`, `dedupe`, `fair_by`, `retention_ms`. `dead_letter_queue` is `COMPANION` for the
-    queue's own companion, a queue's name, or None for attempts without limit.
+    Defaults that depend on another setting (`lease_mode`, `dedupe`, `fair_by`, `retention_ms`) are filled in by the
+    code that accepts the config from a caller, so that the stored config is complete. `dead_letter_queue` is
+    `COMPANION` for the queue's own dead-letter queue, a queue's name, or None for unlimited attempts.
     """
 
     kind: Literal["work", "stream"] = "work"
@@ -258,18 +262,18 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tags: dict[str, str] = msgspec.field(default_factory=dict)
 
     def bare(self) -> QueueConfig:
-        """As it is stored: how a queue is copied its place says. Processes of earlier versions say of each queue that
-        it has one copy."""
+        """The config as it is stored: without `replication`, which the queue's place determines. Processes of earlier
+        versions report one copy for each queue."""
         return msgspec.structs.replace(self, replication=Replication())
 
     def differing(self, other: QueueConfig) -> list[str]:
-        """The settings in which two configs differ, in the order in which they are declared."""
+        """The names of the settings in which two configs differ, in the order of declaration."""
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
 
 class Whereabouts(NamedTuple):
-    """A shard of a cluster; "" is the home cluster. Of independent hosts a queue has a lane in each of them, unless
-    it is one of a single lane."""
+    """A shard of a cluster; "" is the home cluster. With independent hosts a queue has a lane in each shard, unless it
+    is a queue of a single lane."""
 
     cluster: str
     shard: int
@@ -279,21 +283,22 @@ class Whereabouts(NamedTuple):
 
 
 class FormerPlace(msgspec.Struct, frozen=True):
-    """Where a queue lay before it moved on. It takes no publishes there; what it has is delivered from there, and the
-    ids that it knows are asked for there."""
+    """A place that a queue has moved away from. The place takes no publishes of the queue; it still delivers the
+    messages that it has and answers whether it knows an id."""
 
     cluster: str
     shard: int
     floor: int
-    """The first `seq` that was given out there; that of the next place is above all of them."""
+    """The first `seq` that was assigned there; the next place's floor is above every `seq` of this one."""
     left_at_ms: int
     """When publishes began to go to the next place; of several times the last."""
     is_settled: bool = False
-    """Nothing is left to deliver there but what died. In strict order messages wait for that in the next place."""
+    """Nothing is left to deliver there except dead letters. With strict order, messages in the next place wait for
+    this."""
     slots: bytes = b""
-    """Of a queue that is split: those that were given away there, as bits; b"": it lay there whole."""
+    """Of a queue that is split: the slots that this place gave away, as bits; b"": the whole queue was there."""
     settling: bytes = b""
-    """Those of them that were given away last, which `is_settled` is about."""
+    """The slots that were given away last, which `is_settled` refers to."""
 
     @property
     def place(self) -> Whereabouts:
@@ -306,7 +311,7 @@ class OpenPlace(msgspec.Struct, frozen=True):
     cluster: str
     shard: int
     floor: int
-    """The first `seq` that is given out there. Other places' numbers are 2^44 away."""
+    """The first `seq` that is assigned there. Other places' numbers are 2^44 away."""
     slots: bytes
     """As bits."""
 
@@ -325,64 +330,66 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     created_at_ms: int
     version: int
     shard: int = 0
-    """Where its messages lie, in a cluster of several shards; it counts within `cluster`."""
+    """The shard that stores its messages, in a cluster of several shards; the number counts within `cluster`."""
     was_plain: bool | None = None
-    """Whether `encrypted` was ever false, so that messages may lie there in the clear. None: from a build that did not
-    write it down, which made version 1 by the config it still has."""
+    """Whether `encrypted` was ever false, so that stored messages may be in the clear. None: the definition is from a
+    build that did not record it, and version 1 had the config that it still has."""
     cluster: str = ""
-    """Where its messages lie, of several clusters; "" is the home cluster, which has the definitions."""
+    """The cluster that stores its messages, of several clusters; "" is the home cluster, which has the definitions."""
     floor: int = 0
-    """The first `seq` that is given out where it lies now."""
+    """The first `seq` that is assigned at the current place."""
     moving_to: Whereabouts | None = None
-    """Where it goes: publishes end where it lies now, and this may still be given up."""
+    """Where the queue is moving to: the current place takes no more publishes, and the move may still be given up."""
     moving_since_ms: int = 0
     former: tuple[FormerPlace, ...] = ()
-    """Where it still has messages, or ids that may be repeated; the latest first."""
+    """Places that still have messages, or ids that may be repeated; the latest first."""
     takes_none: bool = False
-    """To a shard alone: it takes no publishes of this queue here."""
+    """Set only in the copy that a shard gets: the shard takes no publishes of this queue."""
     beside: tuple[OpenPlace, ...] = ()
-    """Further places that take publishes, of a queue that is split; what none of them takes goes to the first."""
+    """Further places that take publishes, of a queue that is split; what none of them takes goes to the first place."""
     moving_from: Whereabouts | None = None
-    """Which of its places gives something away, while `moving_to` is set; None: the first."""
+    """Which of its places gives slots away, while `moving_to` is set; None: the first."""
     moving_slots: bytes = b""
-    """What is given, as bits; b"": all that the place has."""
+    """The slots that are given away, as bits; b"": all that the place has."""
     goal: tuple[Whereabouts, ...] = ()
-    """Over which places it is being spread evenly; (): it stays as it is."""
+    """The places over which the queue is being spread evenly; (): it stays as it is."""
     top: int = 0
-    """The highest floor that a place of it ever had beside others; numbers above it are free."""
+    """The highest floor that any of its places had while there were several; numbers above it are free."""
     since: int = 0
-    """The version with which slots went to another place last, while one remembers ids of some; 0: none does. What is
-    published under an id by whoever knows only an older one is refused, for a later place may know the id."""
+    """The version in which slots went to another place last, while some place remembers ids of slots that it gave away;
+    0: none does. A publish with an id is refused when its caller knows only an older version, for a later place may
+    know the id."""
     takes: bytes = b""
-    """To a shard alone: the slots that it takes here, as bits; b"": all, or none."""
+    """Set only in the copy that a shard gets: the slots that the shard takes, as bits; b"": all, or none."""
     holds: bytes = b""
-    """To a shard alone: slots whose messages are not delivered yet, as older ones are at another place."""
+    """Set only in the copy that a shard gets: slots whose messages are not delivered yet, because another place still
+    has older ones."""
     single_lane: bool = False
-    """At independent hosts it lies in one lane, that of its `shard`, and not in one at each host."""
+    """With independent hosts it is in one lane, that of its `shard`, and not in one lane at each host."""
 
     @property
     def place(self) -> Whereabouts:
-        """Where it lies; of several places the first."""
+        """The current place; of several places the first."""
         return Whereabouts(self.cluster, self.shard)
 
     @property
     def is_on_its_way(self) -> bool:
-        """It has, or shall have, something in more than one place."""
+        """The queue has, or will have, data in more than one place."""
         return self.moving_to is not None or bool(self.former or self.beside or self.goal)
 
     @property
     def is_shared(self) -> bool:
-        """Several places take its publishes, and that is to stay so."""
+        """Several places take its publishes, and the definition keeps it so."""
         return bool(self.beside) and self.moving_to is None and not self.goal
 
     @property
     def is_always_sealed(self) -> bool:
-        """Nothing was ever published to it that was not encrypted."""
+        """Nothing was ever published to it unencrypted."""
         was_plain = self.version > 1 if self.was_plain is None else self.was_plain
         return self.config.encrypted and not was_plain
 
     def changed(self, config: QueueConfig) -> QueueDefinition:
-        """Its next version."""
+        """Returns the next version."""
         was_plain = not (self.is_always_sealed and config.encrypted)
         return msgspec.structs.replace(self, config=config, version=self.version + 1, was_plain=was_plain)
 
@@ -406,10 +413,11 @@ class QueueStats:
 
 
 class Traits(NamedTuple):
-    """What the leader must know of a block's messages: a column each, None where no message of the block has it."""
+    """What the leader needs to know of a block's messages: one column each, None where no message of the block has a
+    value."""
 
     ids: Sequence[bytes | None] | None = None
-    """16-byte hashes by which a message is known again: of its id, or of its content."""
+    """16-byte hashes that identify repeated messages: a hash of the id, or of the content."""
     keys: Sequence[str | None] | None = None
     expires: Sequence[int] | None = None
     """Milliseconds since 1970; 0 for a message that does not expire."""
@@ -417,7 +425,8 @@ class Traits(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Where a producer says that its message belongs: a hybrid-clock time in microseconds, and its own number."""
+    """A message's position in its producer's order: a hybrid-clock time in microseconds, and the producer's own
+    number."""
 
     time_us: int = 0
     producer: str = ""
@@ -425,20 +434,20 @@ class Stamp(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An idempotency key, and the payload it is bound to from its first use on; a hash of 16 bytes each."""
+    """An idempotency key, and the payload that its first use binds it to; each is a 16-byte hash."""
 
     key: bytes
     payload: bytes
 
 
-# A Struct where each publish makes one: it is made in a tenth of the time of a frozen dataclass.
+# A Struct, because each publish makes one: creating it takes a tenth of the time of a frozen dataclass.
 
 
 class Block(msgspec.Struct, frozen=True):
     """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message.
 
     All of them have one priority and one due time. `due_ms` 0: at once. `slots` has the slots of its messages, as bits,
-    where whoever encoded it grouped them by partition; 0 where nobody asked.
+    where the encoder grouped them by partition; else 0.
     """
 
     data: bytes
@@ -450,11 +459,11 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Where a publish call's messages stand.
+    """Where the messages of a publish call are stored.
 
-    They have the `count` offsets from `base` on in one partition, unless `bases` says where each block begins, or
-    `places` where each message stands. `others` has the exceptions by the message's number in the call: the message it
-    repeats, or the error that kept it out. `is_repeat`: all of them were there before, and stand from `base` on in the
+    They have the `count` offsets from `base` on in one partition, unless `bases` gives the start of each block, or
+    `places` the position of each message. `others` has the exceptions by the message's number in the call: the message
+    that it repeats, or the error that refused it. `is_repeat`: all of them were stored before, from `base` on in the
     order of the call, whatever the order of the blocks.
     """
 
@@ -465,7 +474,7 @@ class Published(msgspec.Struct, frozen=True):
     replicas: int = 1
     bases: tuple[int, ...] | None = None
     counts: tuple[int, ...] | None = None
-    """How many messages each block has, where they were cut anew on their way."""
+    """How many messages each block has, where blocks were cut differently on their way."""
     others: Mapping[int, Original | PushqError] | None = None
     places: Sequence[tuple[int, int]] | None = None
     """Where a call's messages went to several partitions: (partition, offset) of each."""
@@ -473,7 +482,8 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Original(NamedTuple):
-    """The message that a repeated one repeats. The offset is -1 where only its number is still known.
+    """The message that a repeated one repeats. The offset is -1 where it is not known any more, only the producer's
+    number.
 
     `partition` is None for the partition that answered.
     """
@@ -484,7 +494,7 @@ class Original(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to one receipt: ok, or why not."""
+    """The answer to one receipt: `ok`, or the reason why not."""
 
     ok: bool
     error: str | None = None
@@ -492,7 +502,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a partition's log that a stream reader may resume from."""
+    """A position in a partition's log that a stream reader may resume from."""
 
     epoch: Epoch
     offset: Offset
@@ -500,7 +510,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """One message as peek shows it: never leased, never counted."""
+    """One message as peek returns it: never leased, and the attempt is not counted."""
 
     message: dict[str, Any]
     state: Literal["ready", "in_flight", "delayed", "dead"]
@@ -514,7 +524,7 @@ class PeekPage:
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a tenant may use of the server; None is no bound beside the server's own."""
+    """What a tenant may use of the server; None sets no limit beside the server's own."""
 
     requests_per_s: int | None = None
     publish_messages_per_s: int | None = None
@@ -524,15 +534,15 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     subscriptions: int | None = None
     queues: int | None = None
     stored_bytes: int | None = None
-    """What its queues may hold on the disk, all together."""
+    """Total bytes that its queues may store on the disk."""
 
 
 OPERATOR = "operator"
-"""The scope for all tenants. The metadata see to it that somebody has it."""
+"""The scope for all tenants. The metadata service makes sure that at least one key has it."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A stored API key: the secret's SHA-256 only."""
+    """A stored API key, with the secret's SHA-256 only."""
 
     id: str
     name: str

@@ -1,6 +1,6 @@
-"""The trace that what is done now belongs to, as it travels between the processes: with the calls of a request.
+"""The current trace context, carried with the calls of a request from one process to the next.
 
-Nothing here knows who makes spans; where nobody does, nothing is carried and nothing is sent.
+This module does not depend on a tracer. Without one, no trace is carried or sent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 TRACE: Final[ContextVar[str | None]] = ContextVar("pushq trace", default=None)
-"""A `traceparent`, and the `tracestate` behind a space; None where nobody wants spans."""
+"""A `traceparent`, and the `tracestate` after a space; None without a tracer."""
 
 
 @contextmanager
 def carried(trace: str | None) -> Iterator[None]:
-    """What is called inside belongs to the trace, and so does what that leaves for later turns of the loop."""
+    """Calls inside belong to the trace, and so do the tasks and callbacks that they create."""
     token = TRACE.set(trace)
     try:
         yield
@@ -25,21 +25,21 @@ def carried(trace: str | None) -> Iterator[None]:
 
 
 class Served(Protocol):
-    """The span of something under way."""
+    """The span of an operation in progress."""
 
     @property
     def trace(self) -> str:
-        """As it travels on."""
+        """The trace context to pass on."""
 
     def ended(self, error: str | None = None) -> None:
-        """`error`: a problem's code."""
+        """Ends the span. `error`: a problem's code."""
 
 
 class Tracer(Protocol):
     """Makes spans of what one process does for another."""
 
     def served(self, operation: str, parent: str, *, queue: str = "", tenant: str = "", shard: int = -1) -> Served:
-        """`parent`: the caller's trace."""
+        """Starts a span of a call that is served. `parent`: the caller's trace."""
 
     def done(self, operation: str) -> Served:
-        """Of work that nobody asked for: it begins a trace."""
+        """Starts a span of work that no request asked for: it begins a trace."""

@@ -1,6 +1,8 @@
-"""A backend: all shards of one process, its lines to others, its life at the coordinator, and perhaps the manager.
+"""A backend host: all shards of one process, its connections to peers, its registration at the coordinator, and the
+in-cluster manager when this process is elected.
 
-Heartbeats are sent only while the event loop and every disk get on: who cannot commit must not be taken for alive.
+Heartbeats are sent only while the event loop and every disk make progress: a backend that cannot commit must not count
+as alive.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class HostConfig:
     name: NodeId
     directory: Path
     peer: str
-    """`HOST:PORT` to listen on for other backends; port 0 takes a free one. Others find it at the coordinator."""
+    """`HOST:PORT` to listen on for other backends; port 0 takes a free one. Others read the address at the
+    coordinator."""
     zone: str = ""
     service: str = ""
     """`HOST:PORT` where this process serves its shards, to be published."""
@@ -80,7 +83,7 @@ class HostConfig:
 
 
 class BackendHost:
-    """Implements `interface.ShardHost`. Made by `open_host`; `close` or `drain` and `close` it."""
+    """Implements `interface.ShardHost`. Made by `open_host`; its owner calls `close`, or `drain` and then `close`."""
 
     def __init__(
         self, config: HostConfig, coordinator: Coordinator, *, on_fatal: Callable[[BaseException], None] = end_process
@@ -94,7 +97,7 @@ class BackendHost:
         self._on_fatal = on_fatal
         self.lines = Lines(config.name, config.tls, self._on_message, self._on_line, self._admits)
         self.peer = config.peer
-        """Where others find it; known once it listens."""
+        """This backend's address for peers; known once it listens."""
         self._mirror = Mirror(coordinator, ROOT, told=self.view.told)
         self.manager = Manager(coordinator, self._mirror, self.view, config.name, config.rules)
         self._folder = config.directory / "shards"
@@ -104,7 +107,7 @@ class BackendHost:
         self.scrub = Scrub(self._shards, bytes_per_s=config.scrub_bytes_per_s, every_s=config.scrub_every_s)
         self.meter = Meter(self._nodes)
         self._is_to_renew = asyncio.Event()
-        """A copy that this life has let go of is wanted again: that takes another life."""
+        """A copy that this backend let go of in this life is planned here again: only a new life can have it."""
         self._listeners: list[tuple[Callable[[Shard, Node], None], Callable[[Shard], None]]] = []
         self._on_leave: list[OnLeave] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -112,12 +115,12 @@ class BackendHost:
         self._handing: set[ShardNumber] = set()
         self._reported: tuple[Incarnation, Report] | None = None
         self.more_metrics: Callable[[], Iterable[Any]] = tuple
-        """Families that the layer above adds to this host's metrics."""
+        """Metric families that the layer above adds to this host's metrics."""
         self.before_drain: Callable[[], Awaitable[None]] | None = None
-        """What the layer above has to end before shards are given away."""
+        """Ends what the layer above has to end before shards are handed over."""
         self._drains_itself = False
         self._saying = asyncio.Lock()
-        """One word about this node at a time: of two at once the older might be the last."""
+        """Serializes writes of this node's row: of two concurrent ones the older could be the last."""
         self.is_closing = False
 
     # ------------------------------------------------------------------------------------------------- the interface
@@ -148,7 +151,7 @@ class BackendHost:
         return [shard.node for shard in self._shards.values() if shard.node is not None]
 
     def load(self) -> Load:
-        """How full this process is, and what the others that live wrote down."""
+        """How full this process is, and what the other live backends reported."""
         view, me = self.view, self.config.name
         others = {str(name): view.reports[name].used if name in view.reports else None for name in view.nodes}
         others.pop(me, None)
@@ -159,10 +162,10 @@ class BackendHost:
             copies_missing=view.copies_missing,
         )
 
-    # -------------------------------------------------------------------------------------------------- begin and end
+    # ------------------------------------------------------------------------------------------------ start and close
 
     async def start(self) -> None:
-        """Opens what is on the disk, listens, registers. Raises storage errors, `OSError`, `ssl.SSLError`."""
+        """Opens the shards on the disk, listens, registers. Raises storage errors, `OSError`, `ssl.SSLError`."""
         make_private(self.config.directory)
         make_private(self._folder)
         clear_gone(self._folder)
@@ -194,8 +197,9 @@ class BackendHost:
             self._on_fatal(error)
 
     async def drain(self) -> None:
-        """Gives all leaderships away, as far as somebody can take them, and takes none. Without the coordinator nobody
-        can: then it ends at once, and others lead once that is back."""
+        """Hands all leaderships over, as far as another node can take them, and takes none. While the coordinator
+        does not answer no node can: then `drain` returns at once, and other nodes are elected once the coordinator
+        is back."""
         if self.before_drain is not None:
             await self.before_drain()
         self._drains_itself = True
@@ -209,7 +213,7 @@ class BackendHost:
                 return
 
     def _is_leaving(self, shard: HostedShard) -> bool:
-        """Whether it is about to be led elsewhere, and who leads it then has not begun to serve."""
+        """Whether the shard is about to be led elsewhere, and its next leader does not serve yet."""
         if shard.number in self._handing or self._successor(shard) is not None:
             return True
         record, leader = shard.replicated.replica.record, self.view.leaders.get(shard.number)
@@ -237,7 +241,7 @@ class BackendHost:
     # -------------------------------------------------------------------------------------------------- one life
 
     def is_well(self) -> bool:
-        """Whether this process gets on; asked on the loop, so that the loop does, too."""
+        """Whether every disk makes progress. It is called on the loop, so the loop makes progress, too."""
         return all(shard.replicated.store.busy_seconds < COMMIT_STALL_SECONDS_MAX for shard in self._shards.values())
 
     def _row(self, inc: Incarnation) -> NodeRow:
@@ -248,10 +252,10 @@ class BackendHost:
         return NodeRow(config.name, inc, config.zone, self.peer, config.service, config.http, disks, ends)
 
     async def _live(self) -> None:
-        """One life after the other: a session, its rows, until it is lost."""
+        """One life after the other: a session and its rows, until the session is lost."""
         while True:
             session: Session | None = None
-            await self.departures.finish()  # whoever is registered may be chosen to lead at once
+            await self.departures.finish()  # a registered node may be elected at once
             try:
                 session = await self._coordinator.open_session(self.config.session_s, is_alive=self.is_well)
                 inc = await begin_life(
@@ -307,14 +311,15 @@ class BackendHost:
     def _me(self) -> tuple[NodeId, Incarnation]:
         return self.config.name, self.inc
 
-    # -------------------------------------------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------------------------ changes at the coordinator
 
     def _nodes_changed(self) -> None:
         me = self.config.name
         self.lines.known({name: row.peer for name, row in self.view.nodes.items() if name != me})
 
     def _formatted(self, number: int) -> None:
-        """What records of another format say is not known here: nothing may be decided by them, nor written over."""
+        """Ends the process where the records have another format: they must neither be interpreted nor overwritten
+        here."""
         if number != RECORDS_FORMAT:
             error = Conflict(
                 f"the cluster's records are of format {number}, this version of Pushq reads format {RECORDS_FORMAT}: "
@@ -347,7 +352,8 @@ class BackendHost:
         self._shards[number] = HostedShard(replicated, self.config.directory, self)
 
     async def _say_disks(self) -> None:
-        """Others must know which copy is here before they count on it."""
+        """Publishes this node's row until that succeeds: others must know which copy is here before they count on
+        it."""
         while (session := self.session) is not None and not session.is_lost:
             try:
                 await self._say(session)
@@ -356,7 +362,7 @@ class BackendHost:
                 await asyncio.sleep(REGISTER_PAUSE_SECONDS)
 
     async def _say(self, session: Session) -> None:
-        """Puts this node's row. Raises `PushqError`."""
+        """Writes this node's row. Raises `PushqError`."""
         async with self._saying:
             await put_bound(
                 self._coordinator, session, self._me, node_key(self.config.name), encode(self._row(self.inc))
@@ -394,7 +400,7 @@ class BackendHost:
                 self._is_to_renew.set()
             await asyncio.sleep(LOOK_SECONDS)
 
-    # -------------------------------------------------------------------------------------------------- giving it away
+    # -------------------------------------------------------------------------------------------- handing a shard over
 
     def _successor(self, shard: HostedShard) -> NodeId | None:
         leader = shard.replicated.replica.leader
@@ -410,11 +416,11 @@ class BackendHost:
         ready = now - since >= self.config.home_s
         found = partial(successor, record, me, wanted=wanted, alive=self.view.nodes, home_ready=ready)
         target = found(draining=draining | self._damaged(shard))
-        # Who must go leaves a shard to a damaged copy rather than to nobody.
+        # A node that must go hands a shard to a damaged copy rather than to none.
         return found(draining=draining) if target is None and me in draining else target
 
     def _damaged(self, shard: HostedShard) -> set[NodeId]:
-        """Whose copies have rows that are not what was written, as far as they have reported it."""
+        """Nodes whose copies have rows that differ from what was written, as far as they have reported it."""
         me, number = self.config.name, str(shard.number)
         found = {node for node, report in self.view.reports.items() if number in report.damaged}
         return found | {me} if shard.replicated.damaged else found - {me}
@@ -433,8 +439,9 @@ class BackendHost:
             self._handing.discard(shard.number)
 
     def _maybe_renew(self, shard: HostedShard) -> None:
-        """A damaged copy is replaced once enough others are in sync: until then it may be one of the fewest. Of several
-        one goes first, and none takes the rows of a leader that is damaged too: it may be the last to have them whole.
+        """Replaces a damaged copy once enough other replicas are in sync: until then it may be one of the fewest. Of
+        several damaged copies one goes first, and none copies the rows of a leader that is damaged too: this copy may
+        be the last one that has them whole.
         """
         replicated, me = shard.replicated, self.config.name
         record = replicated.replica.record
@@ -444,7 +451,7 @@ class BackendHost:
             if len(others) >= record.min_in_sync and record.leader not in damaged:
                 replicated.renew()
 
-    # -------------------------------------------------------------------------------------------------- letting it go
+    # ---------------------------------------------------------------------------------------------- letting a copy go
 
     def _maybe_leave(self, shard: HostedShard) -> None:
         if self.inc and not self.is_closing and self.departures.is_due(shard):
@@ -470,10 +477,10 @@ class BackendHost:
             with contextlib.suppress(PushqError, OSError, StorageError):
                 await self._report()
             known = self.view.nodes.get(self.config.name)
-            # Logs are as of when the session began.
+            # Log ends are those of when the session began.
             own = msgspec.structs.replace(self._row(self.inc), logs=known.logs) if known is not None else None
             if known is not None and known.inc == self.inc and known != own:
-                await self._say_disks()  # a word whose outcome was not known came after the next one
+                await self._say_disks()  # a write with an unknown outcome was applied after the next one
             await asyncio.sleep(REPORT_SECONDS)
 
     # -------------------------------------------------------------------------------------------------- for shards
@@ -523,7 +530,7 @@ class BackendHost:
             on_lead(shard, node)
 
     async def _publish(self, shard: HostedShard, leader: ShardLeader) -> None:
-        """Says who serves, until that is written or not true any more."""
+        """Publishes the leader, until that is written or not true any more."""
         while shard.is_serving and shard.epoch == leader.epoch and (session := self.session) is not None:
             record = shard.replicated.replica.record
             assert record is not None, "it serves by a record"
@@ -552,7 +559,7 @@ def _other_model(founded: int, wanted: int) -> str:
 
 
 async def open_host(config: HostConfig, coordinator: Coordinator) -> BackendHost:
-    """A backend that has begun to register. Raises storage errors, `OSError`, `ssl.SSLError`."""
+    """Opens a backend host that has begun to register. Raises storage errors, `OSError`, `ssl.SSLError`."""
     host = BackendHost(config, coordinator)
     try:
         await host.start()

@@ -1,4 +1,4 @@
-"""A shard of this process for the layer above: opens its node when it leads, and gives it up when it does not."""
+"""One shard as the layer above uses it: opens a node when this process leads the shard, closes it when it does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("pushq.shard")
 
 
 class Around(Protocol):
-    """What a shard tells its host."""
+    """The callbacks of a shard to its host."""
 
     def serving(self, shard: HostedShard, node: Node) -> None: ...
 
@@ -45,9 +45,10 @@ class HostedShard:
         self._abandoning: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         self._why_not_durable = ""
-        """As the node was told last."""
+        """The reason that the node was given last."""
         self._has_said_so = False
-        """Somebody asked since and was told that nothing is durable: who was handed nothing because of it waits."""
+        """A caller asked since and got the answer that nothing is durable: consumers that were refused messages for it
+        wait."""
         self._followed = asyncio.Event()
 
     @property
@@ -76,7 +77,8 @@ class HostedShard:
         return self.node is not None
 
     def look(self) -> None:
-        """What time brings: opens a node, gives one up for which nobody vouches, tries again what is held."""
+        """Called periodically: opens a node, gives up one whose leadership is not confirmed any more, retries a held
+        batch."""
         may_serve = self.replicated.may_serve and not self._is_leaving
         if self._writer is not None:
             self._writer.retry()
@@ -88,7 +90,7 @@ class HostedShard:
             self.give_up()
 
     def _tell_whether_durable(self, node: Node) -> None:
-        """With too few in sync the node refuses publishes and hands nothing out: no ack could be kept."""
+        """Publishes are refused and nothing is leased while too few replicas are in sync: no ack could be kept."""
         before, reason = self._why_not_durable, self.replicated.why_not_durable()
         self._why_not_durable = reason
         if reason and not before:
@@ -149,12 +151,12 @@ class HostedShard:
         try:
             self._around.serving(self, node)
         except Exception as error:
-            # It would be named as the one that serves, and nobody would be served.
+            # The shard would be announced as served by this process, and serve no caller.
             log.exception("a shard cannot be served", shard=self.number)
             end_process(error)
 
     def followed(self) -> None:
-        """The replica leads no more."""
+        """The replica does not lead any more."""
         self._followed.set()
         self.give_up()
 
@@ -164,7 +166,7 @@ class HostedShard:
         writer, self._writer = self._writer, None
         error = self._deposed()
         if node is not None:
-            node.committer.abandon(error)  # before the writer refuses: what had not begun is known not to have
+            node.committer.abandon(error)  # before the writer refuses: batches not begun are known not to be stored
         if writer is not None:
             writer.depose(error)
         if node is None:
@@ -179,9 +181,9 @@ class HostedShard:
         return Deposed(f"shard {self.number} is not led here any more")
 
     async def hand_over(self, target: NodeId) -> bool:
-        """Stops serving, with the leases of those who are connected written down, and lets `target` lead.
+        """Stops serving, writes down the leases of connected consumers, and lets `target` lead.
 
-        Whether it does; else this one serves again.
+        Returns whether `target` leads; if not, this process serves the shard again.
         """
         node, writer = self._node, self._writer
         if node is None or writer is None or self._is_leaving:
@@ -191,7 +193,7 @@ class HostedShard:
         await self._around.leaving(self, target)
         if self._node is not node:
             self._is_leaving = False
-            return False  # it was given up meanwhile
+            return False  # the node was given up meanwhile
         self._node = None
         self._around.stopped(self)
         try:

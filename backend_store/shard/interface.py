@@ -1,6 +1,6 @@
-"""What the layer above may know of shards: which this process leads, with the node in each, and who leads the others.
+"""The interface of shards: which shards this process leads, with the node in each, and who leads the others.
 
-A shard is one replicated log with a whole `Node` in it: many queues, with all that belongs to them. Whoever calls a
+A shard is one replicated log with a whole `Node` on top: many queues, with all that belongs to them. A caller of a
 `Node` takes it from `Shard.node` for each call, and never keeps it over an `await`.
 """
 
@@ -20,7 +20,7 @@ ShardNumber = NewType("ShardNumber", int)
 
 
 class ShardLeader(msgspec.Struct, frozen=True):
-    """Where a shard is served, as its leader says. Of two, the one with the higher epoch is right."""
+    """Where a shard is served, as its leader announced it. Of two, the one with the higher epoch is right."""
 
     shard: ShardNumber
     node: NodeId
@@ -31,8 +31,8 @@ class ShardLeader(msgspec.Struct, frozen=True):
 
 
 OnLeave = Callable[["Shard", str], Awaitable[None]]
-"""The shard is about to be handed over to the backend at `HOST:PORT`. Whoever is told begins nothing new with the node,
-and returns when what he began has its answer; `on_lose` follows."""
+"""Called when the shard is about to be handed over to the backend at `HOST:PORT`. The callee begins nothing new with
+the node, and returns when what it began is answered; `on_lose` follows."""
 
 
 class Shard(Protocol):
@@ -43,13 +43,14 @@ class Shard(Protocol):
 
     @property
     def epoch(self) -> Epoch:
-        """Of the leadership that this process knows of; 0 before there was one."""
+        """Epoch of the leadership that this process knows of; 0 before the first one."""
 
     @property
     def node(self) -> Node | None:
-        """Not None exactly while this process leads the shard, everything it took over is committed, and its lease, or
-        all its followers, vouch for that. Its answers come when they are as safe as the shard's mode promises; when the
-        leadership ends, who waits is told `OutcomeUnknown`, and the next `Node` is another object."""
+        """Not None exactly while this process leads the shard, everything it took over is committed, and its lease,
+        or all its followers, confirm the leadership. The node answers when an operation is as safe as the shard's
+        mode promises; when the leadership ends, waiting callers get `OutcomeUnknown`, and the next `Node` is another
+        object."""
 
     @property
     def is_coming(self) -> bool:
@@ -57,7 +58,7 @@ class Shard(Protocol):
 
     @property
     def leader(self) -> ShardLeader | None:
-        """Who serves it, as far as this process has heard; None while nobody does."""
+        """The node that serves the shard, as far as this process knows; None while no node does."""
 
 
 class ShardHost(Protocol):
@@ -65,11 +66,11 @@ class ShardHost(Protocol):
 
     @property
     def shards(self) -> Mapping[ShardNumber, Shard]:
-        """Those of which this process has a replica."""
+        """The shards of which this process has a replica."""
 
     @property
     def leaders(self) -> Mapping[ShardNumber, ShardLeader]:
-        """Of all shards of the cluster that somebody serves; moves by itself."""
+        """The leaders of all shards of the cluster that are served; the mapping is live."""
 
     def listen(
         self,
@@ -78,6 +79,6 @@ class ShardHost(Protocol):
         on_lose: Callable[[Shard], None],
         on_leave: OnLeave | None = None,
     ) -> None:
-        """All are called on the loop. `on_lead`: `shard.node` is not None any more; also called at once for each shard
-        that is led already. `on_lose`: it is None again, and what that node had in memory is void. `on_leave`: see
-        there."""
+        """Registers callbacks; all are called on the loop. `on_lead`: `shard.node` is not None any more; also called at
+        once for each shard that is led already. `on_lose`: `shard.node` is None again, and what that node had in memory
+        is void. `on_leave`: see `OnLeave`."""

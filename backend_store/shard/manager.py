@@ -1,8 +1,8 @@
 """The in-cluster manager: one backend at a time, elected through the coordinator, places shards and elects leaders.
 
-It looks at all shards several times a second. Each change carries its term: one that was elected after it makes all
-that it still has on its way void. What it wants of a shard is the shard's plan, how far that has come the shard's
-record; both are at the coordinator, and who manages next goes on from there.
+It checks all shards several times a second. Each change carries the manager's term: the election of a later manager
+makes all changes of this one that are still on their way void. The target of a shard is its plan, the present state is
+its record; both are at the coordinator, and the next manager continues from there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger("pushq.manager")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all backends of a cluster are told alike."""
+    """Settings that must be the same on all backends of a cluster."""
 
     shards: int = 4
     replicas: int = 3
@@ -51,10 +51,10 @@ class Rules:
     mode: Mode = "sync"
     patience: Patience = field(default_factory=Patience)
     lanes: int = 0
-    """Of independent hosts: so many of them have a lane, which is a shard that stays at home with its host for as long
-    as that belongs to the cluster. 0: shards are led by whoever is elected, and go where there is room."""
+    """With independent hosts: the number of hosts that have a lane, which is a shard that stays led by its host for as
+    long as the host belongs to the cluster. 0: shards are led by elected nodes, and are placed where there is room."""
     async_shards: int = 0
-    """So many more, for queues that ask for mode async."""
+    """Further shards, for queues that ask for mode async."""
 
     @property
     def shards_all(self) -> int:
@@ -63,7 +63,7 @@ class Rules:
 
 class Manager:
     def __init__(self, coordinator: Coordinator, mirror: Mirror, view: ClusterView, me: NodeId, rules: Rules) -> None:
-        """`mirror` keeps `view`."""
+        """`mirror` keeps `view` up to date."""
         self._coordinator = coordinator
         self._mirror = mirror
         self._view = view
@@ -73,12 +73,13 @@ class Manager:
         self.is_manager = False
         self.elections = 0
         self.moves = 0
-        """Copies that this one began to make elsewhere."""
+        """Copies that this manager began to make on other nodes."""
         self.failures = 0
-        """Faults of ours that it met."""
+        """Internal errors (our bugs) that this manager met."""
 
     async def run(self, session: Session) -> None:
-        """For as long as the session lives, whatever happens: nobody else is elected while it does."""
+        """Campaigns and manages for as long as the session lives, whatever happens: no other node is elected while it
+        does."""
         election = Election(self._coordinator, MANAGER)
         while not session.is_lost:
             try:
@@ -91,7 +92,7 @@ class Manager:
                 await asyncio.sleep(MANAGER_PAUSE_SECONDS)
 
     async def _manage(self, session: Session, election: Election) -> None:
-        """From an election to the session's end; what it cannot go on from gives another one the office."""
+        """Manages from the election to the session's end; resigns after an error that it cannot go on from."""
         right = await election.campaign(session, self._me.encode())
         log.info("manages the cluster", term=right.created_at)
         self.is_manager = True
@@ -118,7 +119,7 @@ class Manager:
             await asyncio.sleep(STEP_SECONDS)
 
     async def _tried(self, work: Coroutine[Any, Any, None]) -> None:
-        """What fails is tried again, and keeps nothing else from being done."""
+        """Logs a failure, which is retried in the next round and does not keep other work from being done."""
         try:
             await self._guarded(None, work)
         except SessionLost:
@@ -142,7 +143,7 @@ class Manager:
             await self._approach(shard, record, ledger)
 
     async def _guarded(self, shard: ShardNumber | None, work: Coroutine[Any, Any, None]) -> None:
-        """A shard whose records make no sense here is not in the way of the others, nor what is not about one."""
+        """Isolates one shard: records that make no sense here must not hold up other shards or other work."""
         try:
             await work
         except PushqError:
@@ -167,7 +168,7 @@ class Manager:
         await ledger.write((Put(key, encode(plan)),), told, compares=(absent(key),))
 
     async def _plan_lane(self, lane: ShardNumber, ledger: Ledger) -> None:
-        """The lane of a host that has none: once all are here that are to have one."""
+        """Plans a lane for a host that has none, once all hosts that are to have a lane are registered."""
         view, rules = self._view, self._rules
         zones = {name: row.zone for name, row in view.nodes.items() if name not in view.leaving}
         holders = place_lane(
@@ -181,7 +182,7 @@ class Manager:
         await ledger.write((Put(key, encode(plan)),), told, compares=(absent(key),))
 
     async def _found(self, plan: Plan, ledger: Ledger) -> None:
-        """Its record, once all its replicas have said which copy they have: all are empty."""
+        """Writes the shard's first record, once all its replicas have said which copy they have: all are empty."""
         sessions = sessions_of(self._view.nodes, plan.shard)
         if not all(node in sessions for node in plan.replicas):
             return
@@ -191,7 +192,7 @@ class Manager:
         await ledger.write((Put(key, encode(record)),), compares=(absent(key),))
 
     async def _elect(self, shard: ShardNumber, record: PartitionRecord, ledger: Ledger, attendance: Attendance) -> bool:
-        """Whether something was to be done."""
+        """Returns whether something was to be done."""
         nodes = self._view.nodes
         wanted = decide(record, sessions_of(nodes, shard), term=ledger.term, logs=logs_of(nodes, shard))
         if wanted is None:
@@ -208,10 +209,10 @@ class Manager:
         return True
 
     async def _approach(self, shard: ShardNumber, record: PartitionRecord, ledger: Ledger) -> None:
-        """The next step that brings the shard's replicas to what is planned."""
+        """Makes the next step from the shard's present replicas to the planned ones."""
         plan = self._view.plans.get(shard)
         if plan is None or any(epoch > record.epoch for epoch, _ in logs_of(self._view.nodes, shard).values()):
-            return  # a record older than the logs says nothing about who has what
+            return  # a record older than the logs does not say which node has what
         change = next_step(record, plan.replicas, sessions_of(self._view.nodes, shard), term=ledger.term)
         if change is None:
             return
@@ -230,7 +231,7 @@ class Manager:
     # ------------------------------------------------------------------------------------------------------- rounds
 
     async def _round(self, ledger: Ledger) -> None:
-        """Asks where copies and leaderships should be, and writes the plans that are new."""
+        """Decides where copies and leaderships should be, and writes the new plans."""
         now = asyncio.get_running_loop().time()
         view, is_asked = self._view, self._view.is_rebalance_asked
         if now < self._round_at and not is_asked:
@@ -252,7 +253,7 @@ class Manager:
             await ledger.write(done)
 
     async def _succeed(self, ledger: Ledger) -> None:
-        """Lanes stay with their hosts. One that goes is followed by another one in all of its lanes, or in none."""
+        """Lanes stay with their hosts. A host that goes is replaced by another one in all of its lanes, or in none."""
         view = self._view
         found = successions.due(view, self._rules.patience, ledger.now_ms())
         if found is None:
