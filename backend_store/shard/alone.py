@@ -1,4 +1,4 @@
-"""A host with one shard and no replicas: one node on one disk, with the interface that backends of a cluster have."""
+"""A host with one shard and no replicas: one node on one disk, with the same interface as a backend of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backend_store.shard.interface import OnLeave, Shard, ShardLeader, ShardNumb
 
 
 class ShardAlone:
-    """Leads from `open_alone` to `close`."""
+    """Leads from `open_alone` until `close`."""
 
     def __init__(self, node: Node, address: str) -> None:
         self.number = ShardNumber(0)
@@ -23,7 +23,7 @@ class ShardAlone:
 
 
 class HostAlone:
-    """Made by `open_alone`. Close it."""
+    """Made by `open_alone`; the caller closes it."""
 
     def __init__(self, node: Node, address: str) -> None:
         self._shard = ShardAlone(node, address)

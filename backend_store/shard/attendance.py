@@ -1,4 +1,5 @@
-"""Who is here, as the in-cluster manager sees it: writes down who came, was missed, or left for good, and who leads."""
+"""Records the cluster's membership for the in-cluster manager: nodes that joined, left or are forgotten, and each
+shard's leader."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from backend_store.shard.view import ClusterView
 
 
 class Attendance:
-    """Of one term. What was so when it began is no news."""
+    """Tracks one term. The state at its begin makes no events."""
 
     def __init__(self, view: ClusterView, patience: Patience, ledger: Ledger) -> None:
         self._view = view
@@ -50,7 +51,7 @@ class Attendance:
             elif not known.is_here:
                 away_s = max(0, now_ms - known.since_ms) // 1000
                 await self._put(here, Told("returned", f"{name} is back after {away_s} s", name))
-            elif known.zone != row.zone or known.since_ms > now_ms:  # of who saw it come the clock was ahead
+            elif known.zone != row.zone or known.since_ms > now_ms:  # its writer's clock was ahead
                 await self._put(here)
         planned = {node for plan in view.plans.values() for node in plan.replicas}
         for name in sorted({*planned, *view.members} - view.nodes.keys()):
@@ -66,7 +67,7 @@ class Attendance:
         await self._ledger.write((Put(member_key(member.name), encode(member)),), *told)
 
     async def _forget(self) -> None:
-        """Who is gone for good and keeps nothing is no member any more."""
+        """Removes members that are gone for good and have no copies."""
         view, now_ms = self._view, self._ledger.now_ms()
         for name, member in list(view.members.items()):
             if is_lost(member, view, self._patience, now_ms) and not view.keeps(name):
@@ -99,7 +100,8 @@ class Attendance:
         *,
         ends: set[NodeId] | None = None,
     ) -> None:
-        """An event for each that is in `now` and not `before`; then it is, or where it `ends`, is no more."""
+        """Writes an event for each node that is in `now` and not in `before`; then adds it to `before`, or removes it
+        from `ends`."""
         for name in sorted(now - before):
             await self._ledger.write((), Told(said[0], f"{name} {said[1]}", name))
             if ends is None:
@@ -114,11 +116,11 @@ class Attendance:
         return row is not None and not row.disks and not has_quarantine and not self._view.keeps(name)
 
     def elected(self, shard: ShardNumber, record: PartitionRecord) -> None:
-        """The manager did it, and has told it."""
+        """The manager elected this leader, and has written the event."""
         self._led[shard] = (record.epoch, record.leader)
 
     async def _tell_led(self) -> None:
-        """Leaders hand over by themselves."""
+        """Writes an event for each leadership that moved by a handover."""
         for shard, record in list(self._view.records.items()):
             epoch, leader = self._led.get(shard, (0, None))
             if record.epoch <= epoch or record.leader is None:
@@ -137,7 +139,7 @@ class Attendance:
             await self._ledger.write((), Told("lead-moved", text, record.leader, shard))
 
     async def _tell_quarantined(self) -> None:
-        """A backend says that it keeps confirmed messages which the log that won lacks: more than before."""
+        """Writes an event where a backend reports more quarantined messages of a shard than before."""
         for name, report in list(self._view.reports.items()):
             before = self._kept.get(name, {})
             self._kept[name] = dict(report.quarantined)
@@ -151,7 +153,7 @@ class Attendance:
                     await self._ledger.write((), Told("quarantined", text, name, ShardNumber(int(shard))))
 
     async def _tell_damaged(self) -> None:
-        """A backend has found rows on its disk that are not what was written, or has taken their copy anew."""
+        """Writes an event where a backend reports damaged rows, or has renewed a damaged copy."""
         for name, report in list(self._view.reports.items()):
             damaged, self._damaged[name] = self._damaged.get(name, {}), dict(report.damaged)
             for shard in sorted(report.damaged.keys() - damaged.keys()):

@@ -1,8 +1,8 @@
 """Copies that a backend need not keep any more: it lets go of them at the coordinator, and deletes them only then.
 
-The order is what keeps a shard safe. The coordinator's record says that this node is no replica, then that it has let
-go in this life, and from then on it is admitted again only in another one; so nothing that it said before can make it
-count. Only then its folder goes.
+The order keeps a shard safe. First the coordinator's record says that this node is no replica, then that the node has
+let go in this life. From then on the node is admitted again only in another life, so nothing that it said before can
+make it count. Only then its folder is deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger("pushq.backend")
 ASIDE = "aside"
 """Folder of copies whose quarantine is not empty: see `recovery`."""
 GONE = ".gone"
-"""Ends the name of a folder that is being deleted."""
+"""Suffix of a folder that is being deleted."""
 
 
 def clear_gone(shards: Path) -> None:
@@ -50,7 +50,8 @@ def clear_gone(shards: Path) -> None:
 
 
 class Departures:
-    """Of one backend. `take` is told when a copy is to be closed and gives it up in the same breath."""
+    """The departures of one backend. `take` removes a shard from the host and returns it, without awaiting, to be
+    closed here."""
 
     def __init__(
         self, coordinator: Coordinator, view: ClusterView, shards: Path, take: Callable[[ShardNumber], HostedShard]
@@ -64,16 +65,16 @@ class Departures:
         self._left_in: dict[ShardNumber, int] = {}
         """The epoch of the shard when it was let go of."""
         self.left: set[ShardNumber] = set()
-        """Let go of in this life."""
+        """Shards that were let go of in this life."""
 
     def is_due(self, shard: HostedShard) -> bool:
-        """Whether it looks as if this node need not keep it; the coordinator has the last word."""
+        """Whether, by the local view, this node need not keep the copy; the coordinator has the last word."""
         view, number, me = self._view, shard.number, shard.replicated.replica.me
         is_known = number in view.records and number in view.plans
         return is_known and number not in self._busy and me.node not in view.keepers(number)
 
     async def leave(self, shard: HostedShard, inc: Callable[[], Incarnation]) -> None:
-        """Lets go and deletes, or finds out that it may not, or not now. `inc` says in which life this node is."""
+        """Lets go and deletes, or finds that the node may not, or not now. `inc` returns the node's current life."""
         self._busy.add(shard.number)
         try:
             with contextlib.suppress(PushqError):
@@ -86,7 +87,7 @@ class Departures:
             self._busy.discard(shard.number)
 
     async def _may_delete(self, shard: HostedShard, inc: Incarnation) -> bool:
-        """Whether the coordinator has it that this life has let go."""
+        """Whether the coordinator's record says that this life has let go."""
         me, number = shard.replicated.replica.me, shard.number
         outcome = await self._coordinator.transact(Transaction(then=(Get(record_key(number)), Get(plan_key(number)))))
         found, plan = outcome.found
@@ -94,11 +95,11 @@ class Departures:
             return False
         record, wanted = decode_record(found.value), decode_plan(plan.value).replicas
         if record.epoch < shard.replicated.replica.log.last_epoch:
-            return False  # it is of a coordinator put back from a copy: this log may be the only one that is whole
+            return False  # the record is from a restored coordinator: this log may be the only one that is whole
         self._left_in[number] = record.epoch
         change = letting_go(record, me, wanted)
         if change is None:
-            return me.node not in (*record.replicas, *wanted)  # it has let go, and did not hear that it did
+            return me.node not in (*record.replicas, *wanted)  # it has let go already, and did not get the answer
         made = await submit(self._coordinator, number, change)
         return made is not None and made.is_made
 
@@ -114,14 +115,14 @@ class Departures:
         try:
             await self._close_and_remove(shard)
         except Exception as error:
-            # Nobody awaits it before the backend ends: what went wrong would be heard of then, or never.
+            # No task awaits this one before the backend closes: the error would be reported late or never.
             is_ours = not isinstance(error, OSError | StorageError)
             folder = str(self._folder(shard))
             log.error("a copy cannot be deleted", shard=shard.number, folder=folder, error=str(error), exc_info=is_ours)
 
     async def _close_and_remove(self, shard: HostedShard) -> None:
         replica, record = shard.replicated.replica, self._view.records.get(shard.number)
-        # Whoever has an entry of the leader's own epoch has nothing below it that the leader lacks.
+        # A copy that has an entry of the leader's own epoch has nothing below it that the leader lacks.
         lags = record is not None and record.mode == "async" and replica.log.last_epoch < self._left_in[shard.number]
         await shard.close()
         folder = self._folder(shard)
@@ -144,7 +145,7 @@ class Departures:
         self.left.clear()
 
     def needs_another_life(self, me: NodeId, inc: Incarnation) -> bool:
-        """Whether a shard is to be kept here of which this life has let go."""
+        """Whether a shard is planned here that this life has let go of."""
         wanted = [shard for shard, plan in self._view.plans.items() if me in plan.replicas]
         known = {shard: self._view.records[shard] for shard in wanted if shard in self._view.records}
         return any(
@@ -154,8 +155,8 @@ class Departures:
 
 
 def _kept_in(folder: Path, number: int, *, has_tail: bool) -> int:
-    """How many messages a copy that is closed keeps. `has_tail`: with what its log may have alone; that is in doubt,
-    for nobody has compared the logs. Raises storage errors, `OSError`."""
+    """Number of messages that a closed copy keeps. `has_tail`: quarantines first what only this copy's log may have;
+    these messages are in doubt, for the logs were not compared. Raises storage errors, `OSError`."""
     engine = open_engine(ShardFolder(folder).current)
     try:
         tally = engine.look(quarantine.tally_of)

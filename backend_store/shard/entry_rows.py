@@ -1,10 +1,10 @@
-"""An entry of a shard's log on the disk: the rows that it makes, and what they were before.
+"""The rows of a shard's log entry on the disk: the entry, the rows that it writes, and the values that these replaced.
 
-What a node commits at once is one entry. It is stored in the same transaction as its rows, so that the state is always
-that of the whole log; while it is not final, the values that it replaced lie beside it, and cutting the log off puts
-them back, the last entry first. Everything is in one table, by names:
+What a node commits at once is one entry. The entry is stored in the same transaction as its rows, so that the state is
+always that of the whole log. While an entry is not final, the values that it replaced are stored beside it; truncating
+the log restores them, the last entry first. Everything is in one table, by key:
 
-    e OFFSET  the entry       u OFFSET  what it replaced      k ...  kept of what was cut off: see `quarantine`
+    e OFFSET  the entry       u OFFSET  the values it replaced      k ...  quarantined messages: see `quarantine`
     stored    the log's row   disk      name of this copy
 """
 
@@ -29,10 +29,10 @@ from backend_store.storage.seal import seal, unseal
 STORED: Final = b"stored"
 DISK: Final = b"disk"
 LOCAL: Final = frozenset({META_DISK_ID, META_FORMAT, META_RUNNING})
-"""Rows of META that are this folder's own, and of no log."""
+"""Rows of META that belong to this folder, and to no log."""
 _ROWS_PER_READ: Final = 64
 _TRIM_ROWS_PER_READ: Final = 8
-"""Fewer: an entry may be big, and its value is read in vain."""
+"""Fewer: an entry may be big, and its value is read although only its key is needed."""
 _KEY = struct.Struct(">cQ")
 _END: Final = 2**64 - 1
 
@@ -52,24 +52,24 @@ def undo_key(offset: int) -> bytes:
 
 
 def payload_of(batch: Batch) -> bytes:
-    """What an entry says: the batch's rows, absolute."""
+    """The payload of an entry: the batch's rows with absolute values."""
     return _encode([(table.value, list(rows.items())) for table, rows in batch.rows.items()])
 
 
 def rows_of(payload: bytes) -> dict[Table, Rows]:
-    """The other way. A barrier has none. Raises `msgspec.MsgspecError`, `KeyError`."""
+    """The inverse of `payload_of`. A barrier has no rows. Raises `msgspec.MsgspecError`, `KeyError`."""
     return {_TABLES[name]: dict(rows) for name, rows in _decode(payload)} if payload else {}
 
 
 class Stored(NamedTuple):
-    """An entry, with its rows where they are at hand."""
+    """An entry, with its rows where the caller has them."""
 
     entry: Entry
     rows: dict[Table, Rows] | None = None
 
 
 def append(changes: Changes, stored: Stored) -> None:
-    """Stores the entry, makes its rows and keeps what they replace."""
+    """Stores the entry, writes its rows and keeps the values that these replace."""
     entry = stored.entry
     tables = rows_of(entry.payload) if stored.rows is None else stored.rows
     replaced: Written = []
@@ -83,8 +83,8 @@ def append(changes: Changes, stored: Stored) -> None:
 
 
 class Keeping(NamedTuple):
-    """How a tail is kept: of which shard it is, what it is counted in, the wall-clock time, and of the log that won
-    what `quarantine.keep` is told."""
+    """How a tail is quarantined: its shard, the tally to update, the wall-clock time, and the leader's log as for
+    `quarantine.keep`."""
 
     shard: int
     tally: quarantine.Tally
@@ -93,8 +93,8 @@ class Keeping(NamedTuple):
 
 
 def truncate(changes: Changes, end: int, keeping: Keeping | None = None) -> None:
-    """Puts back what the entries from `end` on replaced, and deletes them. With `keeping`, what was confirmed in them
-    goes to the quarantine. Raises `StorageCorrupt`, `CorruptEntry`."""
+    """Restores what the entries from `end` on replaced, and deletes the entries. With `keeping`, messages confirmed in
+    them are quarantined. Raises `StorageCorrupt`, `CorruptEntry`."""
     if keeping is not None:
         keep(changes, end, keeping)
     while found := changes.scan(Table.REPLICATION, undo_key(end), undo_key(_END), _ROWS_PER_READ, reverse=True):
@@ -108,7 +108,7 @@ def truncate(changes: Changes, end: int, keeping: Keeping | None = None) -> None
 
 
 def keep(changes: Changes, end: int, keeping: Keeping) -> None:
-    """Puts what was confirmed in the entries from `end` on into the quarantine; the entries stay."""
+    """Quarantines the messages confirmed in the entries from `end` on; the entries stay."""
     shard, tally, now_ms, base = keeping
     quarantine.keep(changes, _tail(changes, end), tally, shard=shard, now_ms=now_ms, base=base)
 
@@ -128,12 +128,13 @@ def _tail(changes: Changes, end: int) -> quarantine.Tail:
 
 
 def settle(changes: Changes, end: int) -> None:
-    """What lies below is final: it will not be undone."""
+    """Makes the entries below `end` final: they cannot be undone any more."""
     _delete_range(changes, undo_key(0), undo_key(end))
 
 
 def trim(changes: Changes, start: int) -> None:
-    """Deletes the log below `start`, or as much of it as one commit may delete; its rows stay. See `has_below`."""
+    """Deletes the log below `start`, or as much of it as one commit may delete; the state's rows stay. See
+    `has_below`."""
     rows = size = 0
     for key_of in (undo_key, entry_key):
         while found := changes.scan(Table.REPLICATION, key_of(0), key_of(start), _TRIM_ROWS_PER_READ):
@@ -146,7 +147,7 @@ def trim(changes: Changes, start: int) -> None:
 
 
 def has_below(changes: Changes, start: int) -> bool:
-    """Whether something of the log below `start` is left to be deleted."""
+    """Whether part of the log below `start` is still to be deleted."""
     keys = undo_key, entry_key
     return any(changes.scan(Table.REPLICATION, key_of(0), key_of(start), 1) for key_of in keys)
 
@@ -166,13 +167,14 @@ def stored_of(changes: Changes) -> StoredLog:
 
 
 def disk_of(changes: Changes) -> str:
-    """ "" where this copy has no name yet. Raises `StorageCorrupt`."""
+    """Returns "" where this copy has no name yet. Raises `StorageCorrupt`."""
     row = changes.get(Table.REPLICATION, DISK)
     return "" if row is None else unseal(DISK, row).decode()
 
 
 def entries_from(changes: Changes, start: int, end: int, bytes_max: int, *, partition: int) -> list[Entry]:
-    """Verified entries from `start` on, below `end`: one at least, then as many as fit. Raises `CorruptEntry`."""
+    """Verified entries from `start` on, below `end`: at least one, then as many as fit in `bytes_max`. Raises
+    `CorruptEntry`."""
     found: list[Entry] = []
     size = 0
     while rows := changes.scan(Table.REPLICATION, entry_key(start), entry_key(end), _ROWS_PER_READ):
@@ -186,7 +188,7 @@ def entries_from(changes: Changes, start: int, end: int, bytes_max: int, *, part
 
 
 def not_final(changes: Changes, applied: Offset) -> dict[Table, Rows]:
-    """What the rows were that entries from `applied` on have replaced."""
+    """The previous values of the rows that entries from `applied` on have replaced."""
     before: dict[Table, Rows] = {}
     start = undo_key(applied)
     while found := changes.scan(Table.REPLICATION, start, undo_key(_END), _ROWS_PER_READ):
@@ -220,4 +222,4 @@ def _sealed(key: bytes, row: bytes) -> Row:
 
 
 Step = Callable[[Changes], None]
-"""One of the above, as a part of a commit."""
+"""One of the functions above, as a part of a commit."""

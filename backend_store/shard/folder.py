@@ -1,4 +1,4 @@
-"""The folder of one shard: copies of its state by number, of which one is in use; a snapshot becomes the next one.
+"""The folder of one shard: numbered copies of its state, of which one is in use; a snapshot becomes the next one.
 
 DIR/current    the number of the copy in use      DIR/7/    that copy, an environment
 """
@@ -16,7 +16,8 @@ CURRENT = "current"
 
 class ShardFolder:
     def __init__(self, path: Path) -> None:
-        """Makes it where it is missing, and removes copies that never came into use. Raises `OSError`, `ValueError`."""
+        """Makes the folder if it is missing, and removes copies that never came into use. Raises `OSError`,
+        `ValueError`."""
         make_private(path)
         self.path = path
         file = path / CURRENT
@@ -33,14 +34,14 @@ class ShardFolder:
 
     @property
     def next(self) -> Path:
-        """Where a snapshot is installed."""
+        """The path where a snapshot is installed."""
         return self.path / str(self._number + 1)
 
     def clear_next(self) -> None:
         shutil.rmtree(self.next, ignore_errors=True)
 
     def switch(self) -> None:
-        """The next copy is the one in use, before and after a power cut."""
+        """Durably makes the next copy the one in use."""
         new = self.path / f"{CURRENT}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

@@ -1,6 +1,6 @@
-"""What a backend says of itself over HTTP, to balancers and people. Who serves it adds `/metrics`.
+"""A backend's health over HTTP, for balancers and people. The caller of `serve_health` adds `/metrics`.
 
-/lbz      200 this process serves or can, 404 it drains, 503 it does not get on, or is not registered
+/lbz      200 this process serves or can, 404 it drains, 503 it makes no progress, or is not registered
 /health   the same as JSON, with every shard
 """
 
@@ -24,7 +24,7 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 Answer = tuple[HTTPStatus, str, bytes]
 Pages = Mapping[bytes, Callable[[str], Answer]]
-"""Path → for an `Accept`: status, content type, body."""
+"""Path → function from an `Accept` value to status, content type, body."""
 
 
 class ShardHealth(msgspec.Struct, frozen=True):
@@ -39,19 +39,20 @@ class ShardHealth(msgspec.Struct, frozen=True):
     high_watermark: int
     end: int
     quarantined: int
-    """Confirmed messages that were cut off its log and are kept."""
+    """Confirmed messages that were truncated from its log and are kept."""
     is_ahead: bool
-    """Its log is younger than the coordinator's record: that was put back from a copy."""
+    """Its log is newer than the coordinator's record: the coordinator was restored from a backup."""
     wanted: tuple[NodeId, ...]
-    """Who shall keep the shard."""
+    """The nodes that are planned to keep the shard."""
     min_in_sync: int
-    """With fewer in sync nothing is confirmed."""
+    """With fewer replicas in sync nothing is confirmed."""
     lag: int | None
-    """Entries that the replica which is furthest behind lacks; None where it does not lead, and until one has asked."""
+    """Entries that the replica which is furthest behind lacks; None where this replica does not lead, and until a
+    follower has fetched."""
     damaged: int
-    """Rows that are not what was written, since the copy was taken anew."""
+    """Rows that differ from what was written, since the copy was last renewed."""
     repairs: int
-    """How often it was taken anew because of such."""
+    """How often the copy was renewed because of damaged rows."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Health(msgspec.Struct, frozen=True):
     """"ok", "draining", "unregistered" or "stalled"."""
     is_manager: bool
     peers: int
-    """Lines to others that are open."""
+    """Open connections to other backends."""
     shards: tuple[ShardHealth, ...]
 
 
@@ -110,7 +111,7 @@ def _shard(host: BackendHost, number: ShardNumber) -> ShardHealth:
 
 
 def _lag(shard: HostedShard) -> int | None:
-    """None where nobody follows, too: whoever keeps a shard alone has nobody to wait for."""
+    """None where there are no followers, too."""
     return max((entries for entries in (lag_of(shard) or {}).values() if entries is not None), default=None)
 
 
@@ -133,7 +134,7 @@ async def serve_health(host: BackendHost, address: str, port: int, more: Pages |
 
 
 async def serve_pages(pages: Pages, address: str, port: int) -> asyncio.Server:
-    """The same for other pages, by their paths."""
+    """As `serve_health`, for any pages, by their paths."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -1,8 +1,8 @@
-"""What a node gets in the place of its writer and its environment where it leads a shard.
+"""The writer and the environment that a node gets while it leads a shard.
 
-A batch becomes one entry of the log; it is done when the log is confirmed so far. A batch that the log does not take
-now, because too few replicas are in sync or a handover is under way, is held until it does: what a node has decided
-cannot be taken back, only given up with the whole node.
+A batch becomes one entry of the log; it is done when the log is confirmed up to it. A batch that the log does not take
+now, because too few replicas are in sync or a handover is in progress, is held until the log takes it: what a node has
+decided cannot be taken back, only given up with the whole node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backend_store.storage.writer import CommitSeconds, Done
 
 
 class Deposed(PushqError):
-    """This process does not lead the shard any more; what was under way may have been done."""
+    """This process does not lead the shard any more; operations in progress may have been done."""
 
     code = "not-leader"
 
@@ -27,7 +27,7 @@ class LeaderWriter:
     """See `storage.writer.CommitWriter`."""
 
     def __init__(self, append: Callable[[Batch, bytes, Done], bool]) -> None:
-        """`append`: takes a batch with its payload into the log. False: not now."""
+        """`append`: appends a batch with its payload to the log. Returns False where the log takes nothing now."""
         self.busy = False
         self.commit_seconds = CommitSeconds()
         self._append = append
@@ -36,7 +36,7 @@ class LeaderWriter:
         self._error: PushqError | None = None
 
     def submit(self, batch: Batch, done: Done) -> None:
-        """Raises `StorageFailed` for what is no entry of a log, and why it was deposed."""
+        """Raises `StorageFailed` for a batch that is too big for an entry, and after `depose` the error given there."""
         assert not self.busy, "one batch in flight at a time"
         if self._error is not None:
             raise self._error
@@ -48,7 +48,7 @@ class LeaderWriter:
 
         def landed(error: BaseException | None) -> None:
             if self._flight is not landed:
-                return  # it was told already, when this leadership ended
+                return  # it was called already, when this leadership ended
             self._flight = None
             self.busy = False
             self.commit_seconds.add(time.perf_counter() - began)
@@ -59,7 +59,7 @@ class LeaderWriter:
             self._held = (batch, payload, landed)
 
     def retry(self) -> None:
-        """Something may have changed: tries what is held."""
+        """Tries the held batch again, as something may have changed."""
         held = self._held
         if held is not None:
             self._held = None
@@ -67,27 +67,28 @@ class LeaderWriter:
                 self._held = held
 
     def depose(self, error: PushqError) -> None:
-        """Nothing is taken any more, and whether what is under way is done will not be known here."""
+        """Refuses further batches, and answers the batch in progress, whose outcome will not be known here, with
+        `error`."""
         self._error = error
         self._held = None
         if self._flight is not None:
             self._flight(error)
 
     async def close(self) -> None:
-        """The thread behind it belongs to the replica."""
+        """Does nothing: the writer thread belongs to the replica."""
 
 
 class LeaderEngine:
-    """The replica's environment, for reading; its commits and its end are the replica's. See `engine.Engine`."""
+    """The replica's environment, for reading; the replica commits to it and closes it. See `engine.Engine`."""
 
     was_clean = True
-    """A replica that comes back after a crash follows first, and every entry is verified whenever it is read."""
+    """A replica that returns after a crash follows first, and every entry is verified whenever it is read."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.disk_id = engine.disk_id
         self.on_broken: Callable[[StorageBroken], None] = lambda error: None
-        """Nobody is told here: the replica's own engine tells the replica's writer."""
+        """Never called: the replica's own engine reports errors to the replica's writer."""
 
     def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
         raise StorageFailed("a shard commits through its log")
@@ -105,4 +106,4 @@ class LeaderEngine:
         return self._engine.space()
 
     def close(self) -> None:
-        """The replica goes on."""
+        """Does nothing: the replica keeps its environment open."""

@@ -1,7 +1,7 @@
-"""What one term of the in-cluster manager writes: each act in one transaction with the events that tell of it.
+"""The writes of one term of the in-cluster manager: each act in one transaction with the events that report it.
 
-A later manager makes all of it void that is still on its way. After each write this one waits until it sees it, so that
-it does nothing twice.
+The election of a later manager makes all writes of this term that are still on their way void. After each write the
+manager waits until its view has it, so that it does nothing twice.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Ledger:
         self._me = me
         self._right = right
         self.now_ms = steady_clock()
-        """What happens after some time goes by it: a clock that is set must not have copies made of all that a backend
-        keeps which is started anew."""
+        """The clock for waiting times: it is steady, so that setting the wall clock cannot make a restarted backend
+        look away for so long that its copies are made elsewhere."""
         self._number = max((event.number for event in view.events), default=0)
 
     @property
@@ -58,7 +58,7 @@ class Ledger:
         return self._right.created_at
 
     async def write(self, operations: Sequence[Operation], *told: Told, compares: Sequence[Compare] = ()) -> bool:
-        """Whether it is done. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Whether the transaction was made. Raises `Unavailable`, `OutcomeUnknown`."""
         mine = created_at(self._right.key, self._right.created_at)
         puts = self._events(told)
         outcome = await self._coordinator.transact(Transaction((mine, *compares), (*operations, *puts)))
@@ -72,7 +72,7 @@ class Ledger:
         return outcome.succeeded
 
     async def submit(self, shard: ShardNumber, change: Change, *told: Told) -> Made | None:
-        """A change of a shard's record, with its events. None: it is not known whether it is made."""
+        """Makes a change of a shard's record, with its events. Returns None where the outcome is not known."""
         made = await submit(self._coordinator, shard, change, also=self._events(told))
         if made is not None and made.is_made:
             _say(told)

@@ -1,7 +1,8 @@
-"""The lines between backends: one WebSocket for each pair, with mutual TLS, for the messages of all shards.
+"""Connections between backends: one WebSocket for each pair, with mutual TLS, for the replication messages of all
+shards.
 
-Of a pair the one whose name comes first dials. Both say who they are, and their certificates must name them. Messages
-are the replication core's, which takes any of them for lost: what does not fit, or has no line, is dropped.
+In a pair, the node whose name sorts first dials. Both sides say who they are, and their certificates must name them.
+Messages are the replication core's, which tolerates their loss: what does not fit, or has no connection, is dropped.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ log = structlog.get_logger("pushq.lines")
 SUBPROTOCOL: Final = Subprotocol("pushq.peer.v1")
 """The same in all versions."""
 PEER_VERSION: Final = 1
-"""Another one when messages, or rows that a copy is made of, change so that the version before would not understand
-them: see `wire.versions`."""
+"""Changes when messages, or the rows of a snapshot, change so that the version before would not understand them: see
+`wire.versions`."""
 PROTOCOL: Final = "the protocol of backends"
 _ROLE: Final = "backend "
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -55,7 +56,7 @@ class Line:
         self._connection = connection
 
     def send(self, frame: bytes) -> bool:
-        """Whether it was taken."""
+        """Whether the frame was taken."""
         waiting = self._connection.waiting_bytes
         if waiting and waiting + len(frame) > PEER_OUTBOX_BYTES_MAX:
             return False
@@ -64,7 +65,8 @@ class Line:
 
 
 class Lines:
-    """Run it: `listen`, then tell it the addresses of others. `close` ends all."""
+    """All connections of one backend. Call `listen`, then pass the addresses of other backends to `known`; `close` ends
+    all."""
 
     def __init__(
         self,
@@ -76,10 +78,9 @@ class Lines:
         *,
         version: int = PEER_VERSION,
     ) -> None:
-        """`on_message` is told who sent it. `on_open`: there is a new line; what was on its way by an old one is lost.
-        `admits`: whether somebody of that name may have one; others have certificates of the same authority, too.
-
-        Without TLS only addresses of this machine make sense: nobody is told from anybody then."""
+        """`on_message` gets the authenticated sender. `on_open`: there is a new connection; what was on its way by an
+        old one is lost. `admits`: whether a node of that name may connect; other nodes have certificates of the same
+        authority, too. Without TLS only addresses of this machine make sense: then nothing proves who a peer is."""
         self._me = me
         self._version = version
         self._tls = tls
@@ -87,19 +88,19 @@ class Lines:
         self._on_open = on_open
         self._admits = admits
         self.strangers = Strangers(_warn)
-        """Who was refused for its version, gateways among them."""
+        """Processes that were refused for their version, gateways among them."""
         self._lines: dict[NodeId, Line] = {}
         self._dialled: dict[NodeId, tuple[str, asyncio.Task[None]]] = {}
         self._server: Server | None = None
         self.dropped = 0
-        """Messages that had no line, or found it full."""
+        """Messages that had no connection, or found it full."""
 
     @property
     def connected(self) -> int:
         return len(self._lines)
 
     async def listen(self, host: str, port: int) -> int:
-        """The port. Raises `OSError`, `ssl.SSLError`."""
+        """Returns the port. Raises `OSError`, `ssl.SSLError`."""
         self._server = await serve(
             self._accepted,
             host,
@@ -115,7 +116,7 @@ class Lines:
         return found
 
     def known(self, addresses: Mapping[NodeId, str]) -> None:
-        """Where the others are, `HOST:PORT`; those whose turn it is are dialled."""
+        """Sets the addresses of the other backends, `HOST:PORT`; dials those that this node is to dial."""
         for node, address in addresses.items():
             if node <= self._me or self._dialled.get(node, ("", None))[0] == address:
                 continue
@@ -155,7 +156,7 @@ class Lines:
             except (OSError, WebSocketException, TimeoutError) as error:
                 log.debug("a line failed", to=node, address=address, error=str(error))
             except Exception:
-                # A fault of ours in one message: whoever else is spoken to by this line needs it back.
+                # A bug of ours in one message: the connection is needed again for the other messages.
                 log.exception("a line failed", to=node, address=address)
             await asyncio.sleep(PEER_STRANGER_SECONDS if _ROLE + node in self.strangers else PEER_RETRY_SECONDS)
 
@@ -191,7 +192,7 @@ class Lines:
                 del self._lines[node]
 
     async def _greeted(self, connection: Wire) -> NodeId:
-        """Who is there. Raises `OtherVersion`, `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
+        """Returns the peer's name. Raises `OtherVersion`, `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
         async with asyncio.timeout(PEER_HELLO_SECONDS_MAX):
             data = await connection.recv()
         check_version(data, self._version, me=_ROLE + self._me, protocol=PROTOCOL)

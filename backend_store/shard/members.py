@@ -1,4 +1,5 @@
-"""Who belongs to the cluster, here or away, and what happened to it: rows that the in-cluster manager alone writes."""
+"""The members of the cluster, present or away, and the events of the cluster: rows that only the in-cluster manager
+writes, and the backends' own reports."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from backend_store.shard.interface import ShardNumber
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A backend that has been here, until it is taken out or forgotten."""
+    """A backend that has been in the cluster, until it is taken out or forgotten."""
 
     name: NodeId
     zone: str
     is_here: bool
     since_ms: int
-    """Wall-clock time at which it came, or was missed."""
+    """Wall-clock time at which it joined or returned, or was missed."""
 
 
 EventKind = Literal[
@@ -47,7 +48,7 @@ class ClusterEvent(msgspec.Struct, frozen=True):
     """What the manager saw or did, and why."""
 
     number: int
-    """Rises with each; that of an act which the coordinator refused is left out."""
+    """Rises with each event; numbers of acts that the coordinator refused are skipped."""
     time_ms: int
     kind: EventKind
     text: str
@@ -57,26 +58,27 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a backend says of itself every few seconds, while something of it changes."""
+    """A backend's report of itself, every few seconds while something of it changes."""
 
     disk_used: int
     """Bytes of its file system."""
     disk_free: int
     lag: dict[str, dict[NodeId, int | None]] = {}
-    """Of each shard that it leads, by the shard's number: entries that each other replica does not have yet; null while
-    nothing is known of it."""
+    """For each shard that it leads, by the shard's number: entries that each other replica does not have yet; null
+    while that is not known."""
     quarantined: dict[str, int] = {}
-    """Confirmed messages that it keeps, since the leader that came after lacks them, by the shard's number."""
+    """Confirmed messages in its quarantine, because a later leader lacks them, by the shard's number."""
     used: float | None = None
-    """How full it is, the fullest of CPU, disk and commits, in steps of 0.05; null of one that is too old to say."""
+    """How full the node is: the highest of CPU, disk and commits, in steps of 0.05; null from a version that does not
+    report."""
     damaged: dict[str, int] = {}
-    """Rows of its copies that are not what was written, by the shard's number."""
+    """Rows of its copies that differ from what was written, by the shard's number."""
     repairs: dict[str, int] = {}
-    """How often each of these was taken anew for that, since the process began."""
+    """How often each of these copies was renewed because of damage, since the process began."""
 
 
 ASKED: Final = b"asked"
-"""What stands in the record that asks for a round of placement."""
+"""Value of the record that asks for a round of placement."""
 
 decode_member = msgspec.json.Decoder(Member).decode
 decode_event = msgspec.json.Decoder(ClusterEvent).decode

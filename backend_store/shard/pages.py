@@ -1,6 +1,6 @@
-"""Pages of a snapshot: the rows of a shard as they are final, in the order of their tables and keys.
+"""Pages of a snapshot: the final rows of a shard, in the order of their tables and keys.
 
-On the disk of a leader there are also rows of entries that are not final. A page shows them as they were before.
+A leader's disk also has rows of entries that are not final. A page has their previous values instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READ: Final = 128
 
 
 def read_page(changes: Changes, after: bytes, applied: Offset) -> tuple[tuple[Row, ...], bool]:
-    """(rows behind the key `after`, whether they are the last), with no effect of anything from `applied` on."""
+    """(rows after the key `after`, whether they are the last ones), without any effect of entries from `applied` on."""
     before = not_final(changes, applied)
     name, _, key = after.partition(b"\0")
     page: list[Row] = []
@@ -45,7 +45,7 @@ def read_page(changes: Changes, after: bytes, applied: Offset) -> tuple[tuple[Ro
 
 
 def _rows(changes: Changes, table: Table, start: bytes, before: Rows) -> list[Row]:
-    """Of the next rows of a table, those that are final."""
+    """The final ones of a table's next rows."""
     found = changes.scan(table, start, _LAST, _READ)
     end = found[-1][0] if len(found) == _READ else _LAST
     rows = dict(found)

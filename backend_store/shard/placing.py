@@ -1,4 +1,4 @@
-"""Where shards are placed, and when a leader gives its leadership away. Decisions without I/O."""
+"""Decides where shards are placed, and when a leader hands its leadership over. No I/O."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from backend_store.shard.interface import ShardNumber
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a shard shall be: its record follows it step by step. The first replica is its home, which leads it when all
-    are well."""
+    """The target of a shard, which its record approaches step by step. The first replica is the shard's home, which
+    leads it when all replicas are well."""
 
     shard: ShardNumber
     replicas: tuple[NodeId, ...]
     min_in_sync: int
     mode: Mode = "sync"
     lanes: int = 0
-    """Of a lane how many there are; 0: it is a shard that anybody may lead."""
+    """Of a lane: the number of lanes; 0: a shard that any replica may lead."""
 
 
 decode_plan = msgspec.json.Decoder(Plan).decode
@@ -31,8 +31,8 @@ decode_plan = msgspec.json.Decoder(Plan).decode
 def place(
     shard: ShardNumber, plans: Collection[Plan], zones: Mapping[NodeId, str], *, replicas: int
 ) -> tuple[NodeId, ...] | None:
-    """Replicas for a new shard: each in a zone of its own while there are zones, on those with the least. None: too few
-    nodes."""
+    """Replicas for a new shard: each in a zone of its own while there are zones, on the least loaded nodes. None: too
+    few nodes."""
     if len(zones) < replicas:
         return None
     homes = Counter(plan.replicas[0] for plan in plans)
@@ -51,19 +51,19 @@ def place(
 
 
 class Modes(NamedTuple):
-    """How many shards there shall be of each mode."""
+    """How many shards there are to be of each mode."""
 
     mode: Mode
-    """Of those for queues that ask for none."""
+    """The mode of shards for queues that do not ask for one."""
     shards: int
-    """So many of them; among several the first is sync, as it has the definitions of all: a number of a queue that was
-    given must not be lost."""
+    """The number of these shards. Of several the first is always sync, as it has all definitions: a queue's number that
+    was given out must not be lost."""
     async_shards: int
-    """So many more for queues that ask for it."""
+    """The number of further shards, for queues that ask for async."""
 
     def of(self, shard: ShardNumber, plans: Collection[Plan]) -> Mode:
-        """Of a new shard; `plans` are those before. Where the cluster gets more shards, there are others behind those
-        that are async."""
+        """The mode of a new shard; `plans` are those of the shards before it. Where a cluster grows, new shards come
+        after the async ones."""
         if shard == 0 and self.shards + self.async_shards > 1:
             return "sync"
         is_extra = shard >= self.shards and sum(plan.mode == "async" for plan in plans) < self.async_shards
@@ -79,10 +79,10 @@ def place_lane(
     holders_max: int,
     min_in_sync: int,
 ) -> tuple[NodeId, ...] | None:
-    """Holders of a new lane of an independent host, whose it is first. None: too few hosts.
+    """Holders of a new lane of an independent host, which comes first. None: too few hosts.
 
-    Whoever decides about the next lane finds the same: homes that are planned stay, the others come by name, from one
-    zone after the other, so that a host's neighbours are in other zones.
+    Each decision about a further lane finds the same order: planned homes stay, the other hosts come by name,
+    alternating between zones, so that a host's neighbours are in other zones.
     """
     planned = {number: plan.replicas[0] for number, plan in plans.items() if number < lanes}
     rank: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def place_lane(
 
 
 def hash_of(shard: int, node: str) -> int:
-    """Spreads ties, the same everywhere."""
+    """Breaks ties evenly; the same on all nodes."""
     value = shard + 1
     for byte in node.encode():
         value = (value * 31 + byte) % 1_000_003
@@ -116,11 +116,11 @@ def successor(
     draining: Collection[NodeId],
     home_ready: bool,
 ) -> NodeId | None:
-    """Whom the leader hands over to now: another in sync when it drains or shall not keep the shard, the home when that
-    is ready; None: nobody.
+    """The node that the leader hands over to now: another one in sync when the leader drains or is not to keep the
+    shard, the home when that is ready; None: no handover.
 
-    `wanted`: who shall keep it, the home first. With fewer than `min_in_sync` nobody is chosen, for the next leader
-    could not commit either.
+    `wanted`: the planned replicas, the home first. While fewer than `min_in_sync` are in sync no node is chosen, for
+    the next leader could not commit either.
     """
     if record.leader != me or record.is_short:
         return None

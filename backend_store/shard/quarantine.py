@@ -1,10 +1,10 @@
-"""The quarantine of one copy: confirmed messages that were cut off its log, as rows beside the log.
+"""The quarantine of one copy: confirmed messages that were truncated from its log, as rows beside the log.
 
-They are put there in the transaction that cuts the log off, so a kill leaves either the tail or what is kept of it.
+They are written in the transaction that truncates the log, so a kill leaves either the tail or what is kept of it.
 
-    k EPOCH OFFSET NUMBER   a chunk of which messages are kept: of the entry at that place, the how manieth
+    k EPOCH OFFSET NUMBER   a chunk of which messages are kept: chunk NUMBER of the entry at that place
 
-An epoch and an offset name the same entry on every disk, so two copies that keep the same message know it.
+An epoch and an offset name the same entry on every disk, so copies of the same message are recognized.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _PREFIX: Final = b"k"
 _ROWS_PER_READ: Final = 64
 _STATE: Final = b"state/"
 ENTRY_CHUNKS_MAX: Final = 1 << 20
-"""More than an entry can have, by its bytes."""
+"""More chunks than an entry can have, by its bytes."""
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 _map = msgspec.msgpack.Decoder(PartitionMap).decode
 _state = msgspec.msgpack.Decoder(PartitionState).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 Tail = Iterator[tuple[bytes, dict[Table, Rows], dict[Table, Rows] | None]]
-"""Entries from the last one on: stored bytes, rows, and what those replaced, where that is still known."""
+"""Entries in descending order: stored bytes, rows, and the rows that these replaced, where they are still known."""
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """One row. `bits`: which of the chunk's messages. `is_in_doubt`: the log that won may have them, too."""
+    """One row. `bits`: the chunk's messages that are kept. `is_in_doubt`: the leader's log may have them, too."""
 
     version: int
     tenant: str
@@ -60,10 +60,10 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     dues: tuple[tuple[int, int], ...]
     confirmed_ms: int
     aside_ms: int
-    """When it was cut off."""
+    """When it was truncated from the log."""
     is_in_doubt: bool
     begun_ms: int = 0
-    """When somebody began to publish it again; 0: nobody has."""
+    """When an operator began to publish it again; 0: not begun."""
 
     @property
     def number_of_messages(self) -> int:
@@ -71,7 +71,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(NamedTuple):
-    """Which chunk: the same on every disk."""
+    """The identity of a chunk: the same on every disk."""
 
     epoch: int
     offset: int
@@ -90,7 +90,7 @@ NOBODY: Final = Owner("", "", 0, 0)
 
 
 class Tally:
-    """How much is kept in one copy."""
+    """Number and bytes of the messages that one copy keeps."""
 
     __slots__ = ("bytes", "messages")
 
@@ -108,7 +108,7 @@ class Tally:
 
 
 class Base(NamedTuple):
-    """What is known of the log that won: its epochs, up to where."""
+    """What is known of the leader's log: its epochs, up to `end`."""
 
     epochs: Sequence[EpochStart]
     end: int
@@ -129,9 +129,9 @@ def put(changes: Changes, place: Place, kept: Kept) -> None:
 
 
 def keep(changes: Changes, tail: Tail, tally: Tally, *, shard: int, now_ms: int, base: Base | None) -> None:
-    """Keeps what must be kept of a tail that is about to be cut off.
+    """Quarantines the confirmed messages of a tail that is about to be truncated.
 
-    `base`: the log that won, where it is not known to lack all of the tail. Raises `StorageCorrupt`, `CorruptEntry`.
+    `base`: the leader's log, unless that is known to lack all of the tail. Raises `StorageCorrupt`, `CorruptEntry`.
     """
     sifter, owners = Sifter(), _owners(changes)
     for data, rows, replaced in tail:
@@ -144,7 +144,7 @@ def keep(changes: Changes, tail: Tail, tally: Tally, *, shard: int, now_ms: int,
                     continue
                 place = Place(entry.epoch, entry.offset, number)
                 number += 1
-                if one_of(changes, place) is None:  # else it was cut off before, and came again
+                if one_of(changes, place) is None:  # else it was truncated before, and appended again
                     owner = owners.get(happened.replica, NOBODY)
                     bits = one.bits.to_bytes((one.bits.bit_length() + 7) // 8, "little")
                     kept = Kept(
@@ -165,7 +165,7 @@ def keep(changes: Changes, tail: Tail, tally: Tally, *, shard: int, now_ms: int,
 
 
 def _owners(changes: Changes) -> dict[int, Owner]:
-    """Replica → whose partition it is. Of the state before anything is undone."""
+    """Replica → the partition that owns it, from the state before the truncation."""
     maps: dict[int, PartitionMap] = {}
     for key, value in _all(changes, MAPS):
         found = _map(unseal(key, value))
@@ -230,12 +230,12 @@ def _happened(
 
 
 def rows_from(changes: Changes, limit: int) -> list[Row]:
-    """All rows as they are stored, to be put into another copy."""
+    """All rows as they are stored, to be copied into another environment."""
     return changes.scan(Table.REPLICATION, _PREFIX, b"l", limit)
 
 
 def still_lacked(rows: list[Row], base: Base, tally: Tally) -> list[Row]:
-    """Rows without those whose entries the log of `base` has. The tally loses them, too."""
+    """Returns the rows whose entries the log of `base` lacks. The other rows are subtracted from the tally."""
     left = []
     for key, value in rows:
         place = place_of(key)
@@ -247,7 +247,7 @@ def still_lacked(rows: list[Row], base: Base, tally: Tally) -> list[Row]:
 
 
 def kept_from(changes: Changes, after: Place | None, *, epoch: int | None = None) -> Iterator[tuple[Place, Kept]]:
-    """In their order; `epoch`: only what was confirmed in that leadership. Raises `StorageCorrupt`."""
+    """Rows after `after`, in order; `epoch`: only what was confirmed in that leadership. Raises `StorageCorrupt`."""
     first, last = (0, 1 << 64) if epoch is None else (epoch, epoch + 1)
     start = key_of(Place(first, 0, 0)) if after is None else key_of(after) + b"\0"
     end = b"l" if last >= 1 << 64 else key_of(Place(last, 0, 0))
@@ -283,14 +283,14 @@ def forget(changes: Changes, places: Sequence[Place], tally: Tally) -> None:
 
 
 def forget_entry(changes: Changes, epoch: int, offset: int, tally: Tally) -> None:
-    """The log has this entry after all."""
+    """Forgets an entry's chunks, because the log has the entry after all."""
     start, end = key_of(Place(epoch, offset, 0)), key_of(Place(epoch, offset + 1, 0))
     found = changes.scan(Table.REPLICATION, start, end, ENTRY_CHUNKS_MAX)
     forget(changes, [place_of(key) for key, _ in found], tally)
 
 
 def begin(changes: Changes, places: Sequence[Place], now_ms: int) -> None:
-    """Somebody is about to publish these again; 0: nobody is, after all."""
+    """Records when republishing of these chunks began; 0: it did not begin after all."""
     for place in places:
         kept = one_of(changes, place)
         if kept is not None and (not kept.begun_ms or not now_ms):

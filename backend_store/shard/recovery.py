@@ -1,7 +1,7 @@
-"""What one backend keeps in quarantine: of the copies that it has, and of those that it let go of.
+"""The quarantine of one backend: of the copies that it has, and of those that it let go of.
 
-A *piece* is what was confirmed in one leadership of a shard, by one queue. Its name on every backend is the shard, the
-epoch and the queue, and its chunks have the same places everywhere, so copies of one message are known as one.
+A *piece* is what was confirmed in one leadership of a shard, for one queue. On every backend its name is the shard, the
+epoch and the queue, and its chunks have the same places, so copies of one message are recognized as one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """What one backend keeps of it. Times are wall-clock milliseconds."""
+    """What one backend keeps of a piece. Times are wall-clock milliseconds."""
 
     shard: int
     epoch: int
@@ -48,14 +48,14 @@ class Piece(msgspec.Struct, array_like=True):
     messages: int = 0
     bytes: int = 0
     in_doubt: int = 0
-    """Messages that the log which won may have, too."""
+    """Messages that the leader's log may have, too."""
     begun: int = 0
-    """Messages that somebody began to publish again."""
+    """Messages that an operator began to publish again."""
     first_ms: int = 0
     """When the first of them was confirmed."""
     last_ms: int = 0
     aside_ms: int = 0
-    """When they were cut off."""
+    """When the messages were truncated from the log."""
 
     def add(self, kept: Kept) -> None:
         messages = kept.number_of_messages
@@ -77,7 +77,7 @@ class Source(Protocol):
 
 
 class _Live:
-    """Of a copy that this backend has."""
+    """The quarantine of a copy that this backend has."""
 
     def __init__(self, shard: HostedShard) -> None:
         self._replicated = shard.replicated
@@ -91,7 +91,7 @@ class _Live:
 
 
 class _Aside:
-    """Of a copy that it let go of. The folder is deleted when nothing is left."""
+    """The quarantine of a copy that this backend let go of. The folder is deleted when nothing is left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ class _Aside:
 
 
 class Recovery:
-    """See the file's first sentence. One request at a time changes or reads a copy that was let go of."""
+    """The quarantine of one backend. One request at a time reads or changes a copy that was let go of."""
 
     def __init__(self, shards: Mapping[ShardNumber, HostedShard], folder: Path) -> None:
         self._shards = shards
@@ -133,7 +133,7 @@ class Recovery:
         """Folder of a copy that was let go of → messages in it."""
 
     async def messages(self) -> dict[int, int]:
-        """How many are kept, by shard. Raises storage errors, `OSError`."""
+        """Number of messages kept, by shard. Raises storage errors, `OSError`."""
         found: Counter[int] = Counter()
         for number, shard in self._shards.items():
             found[number] += shard.replicated.quarantined.messages
@@ -145,7 +145,7 @@ class Recovery:
         return {shard: messages for shard, messages in found.items() if messages}
 
     def _folders(self) -> list[Path]:
-        """Of copies; whatever else somebody put there is none of ours."""
+        """The folders of copies; other folders here are not ours."""
         if not self._aside.is_dir():
             return []
         return sorted(path for path in self._aside.iterdir() if _COPY.fullmatch(path.name) and path.is_dir())
@@ -158,7 +158,7 @@ class Recovery:
         return [(number, source) for number, source in (*live, *aside) if shard in (None, number)]
 
     async def pieces(self) -> list[Piece]:
-        """Raises storage errors, `OSError`."""
+        """All pieces, in order of shard, epoch and queue. Raises storage errors, `OSError`."""
         async with self._lock:
             found: dict[tuple[int, int, int], Piece] = {}
             for shard, source in self._sources():
@@ -172,7 +172,7 @@ class Recovery:
     async def some(
         self, shard: int, epoch: int, uid: int, after: Place | None, bytes_max: int
     ) -> list[tuple[Place, Kept]]:
-        """Chunks of a piece behind a place, in order; one at least, where there is one. Raises storage errors."""
+        """Chunks of a piece after a place, in order; at least one, where there is one. Raises storage errors."""
         async with self._lock:
             return await self._some(shard, epoch, uid, after, bytes_max)
 
@@ -181,7 +181,7 @@ class Recovery:
     ) -> list[tuple[Place, Kept]]:
         found: dict[Place, Kept] = {}
         ends: list[Place] = []
-        """Where a source stopped: what others have from there on comes with the next request."""
+        """Where a source stopped: what other sources have from there on comes with the next request."""
         for _, source in self._sources(shard):
             size = taken_here = 0
             async for place, kept in _all(source, after, epoch):
@@ -205,7 +205,7 @@ class Recovery:
         return taken
 
     async def begin(self, shard: int, places: Sequence[Place], *, is_begun: bool) -> None:
-        """Writes down that these are being published again; with `is_begun` false, that they were not after all."""
+        """Records that these chunks are being published again; with `is_begun` false, that they were not after all."""
         now_ms = wall_clock_ms() if is_begun else 0
 
         def step(changes: Changes, tally: Tally) -> None:
@@ -216,7 +216,7 @@ class Recovery:
                 await source.change(step)
 
     async def forget(self, shard: int, places: Sequence[Place]) -> None:
-        """Returns when they are gone from the disk, wherever they were here."""
+        """Returns when the chunks are gone from the disk, in all copies here."""
 
         def step(changes: Changes, tally: Tally) -> None:
             quarantine.forget(changes, places, tally)
@@ -229,7 +229,7 @@ class Recovery:
 
 
 def _count(folder: Path) -> int:
-    """0 where it cannot be read: what else this backend has to report must not wait for it."""
+    """0 where the copy cannot be read: the rest of this backend's report must not wait for it."""
     try:
         return _Aside(folder).look(quarantine.tally_of).messages
     except (StorageError, OSError) as error:
@@ -244,7 +244,7 @@ def _shard_of(folder: Path) -> int:
 async def _all(
     source: Source, after: Place | None = None, epoch: int | None = None
 ) -> AsyncIterator[tuple[Place, Kept]]:
-    """A few rows at a time: the loop has more to do."""
+    """Reads a few rows at a time, so that the loop is not blocked."""
 
     def read(changes: Changes) -> list[tuple[Place, Kept]]:
         return list(islice(quarantine.kept_from(changes, after, epoch=epoch), QUARANTINE_ROWS_PER_READ))

@@ -1,4 +1,4 @@
-"""A backend at its coordinator: its lives, its row, and the changes that shards ask for."""
+"""A backend's registration at the coordinator: its lives, its row, and the changes that shards ask for."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ INCARNATION_FILE: Final = "incarnation"
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """A backend that lives."""
+    """A live backend."""
 
     name: NodeId
     inc: Incarnation
     zone: str
     peer: str
-    """`HOST:PORT` of its line for other backends."""
+    """`HOST:PORT` of its listener for other backends."""
     service: str
-    """`HOST:PORT` where shards are served; "" where nothing is."""
+    """`HOST:PORT` of its service listener for shards; "" where it has none."""
     http: str
     """`HOST:PORT` of its health listener."""
     disks: dict[str, DiskId]
     """The name of each shard's copy here, by the shard's number."""
     logs: dict[str, tuple[Epoch, Offset]] = {}
-    """The last epoch of each of these copies' logs, and where it ends, when this was written."""
+    """The last epoch and the end of each of these copies' logs, as of when this row was written."""
 
     def identity(self, shard: ShardNumber) -> Identity | None:
         disk = self.disks.get(str(shard))
@@ -76,7 +76,7 @@ decode_record = msgspec.json.Decoder(PartitionRecord).decode
 
 
 class Made(NamedTuple):
-    """What became of a change: the record as it is now."""
+    """The outcome of a change: the record as it is now."""
 
     is_made: bool
     record: PartitionRecord
@@ -90,18 +90,18 @@ async def begin_life(
     name: NodeId,
     rename: Callable[[], Awaitable[None]],
 ) -> Incarnation | None:
-    """Registers under a number that no life of this name had. None: somebody was faster; try again.
+    """Registers with an incarnation number that no earlier life of this node had. Returns None where another process of
+    this name was faster: the caller tries again.
 
-    `rename` gives every copy in the folder a new name, durably: it is called where the folder is older than the last
-    life, as one that was put back from a copy is. What was confirmed since is not in it.
-
-    Raises `Unavailable`, `OutcomeUnknown`, `SessionLost`, `OSError`.
+    `rename` durably gives every copy in the folder a new name. It is called where the folder is older than the last
+    life, for example because it was restored from a backup: what was confirmed since is missing in it. Raises
+    `Unavailable`, `OutcomeUnknown`, `SessionLost`, `OSError`.
     """
     key = incarnation_key(name)
     found, _ = await get(coordinator, key)
     last, known = 0 if found is None else int(found.value), _known(directory)
     if known < last:
-        # Each number is on this disk before the coordinator has it, so a lower one cannot be of the same disk.
+        # Each number is on this disk before the coordinator has it, so a lower number means that the disk is older.
         log.error(
             "the folder is older than the last life of this node: its copies count for nothing",
             folder=str(directory),
@@ -118,7 +118,8 @@ async def begin_life(
                 Put(key, b"%d" % inc),
                 Put(node_key(name), encode(row(inc)), session.id),
                 Put(life_key(name, inc), b"", session.id),
-                # Nothing that rests on an earlier life may be made any more, also where its session has not lapsed yet.
+                # Writes that rest on an earlier life must fail from now on, also while that life's session has not
+                # lapsed yet.
                 Delete(life_key(name, Incarnation(last))),
             ),
         )
@@ -144,7 +145,7 @@ def _remember(directory: Path, inc: int) -> None:
 async def put_bound(
     coordinator: Coordinator, session: Session, me: tuple[NodeId, Incarnation], key: bytes, value: bytes
 ) -> bool:
-    """Writes a record that goes with this life; whether it did."""
+    """Writes a record that is bound to this life. Returns whether it was written."""
     outcome = await coordinator.transact(Transaction((present(life_key(*me)),), (Put(key, value, session.id),)))
     return outcome.succeeded
 
@@ -152,9 +153,9 @@ async def put_bound(
 async def say_leader(
     coordinator: Coordinator, session: Session, me: tuple[NodeId, Incarnation], leader: ShardLeader, version: Version
 ) -> bool:
-    """Writes down who serves a shard, while its record is of this version; whether it did.
+    """Writes which node serves a shard, while the shard's record has this version. Returns whether it was written.
 
-    A later leader's record is of a later one: however late this arrives, it does not cover what that one has said.
+    A later leader's record has a later version: a late write cannot overwrite what that leader has announced.
     """
     compares = present(life_key(*me)), _of_version(leader.shard, version)
     put = Put(leader_key(leader.shard), encode(leader), session.id)
@@ -164,7 +165,8 @@ async def say_leader(
 async def submit(
     coordinator: Coordinator, shard: ShardNumber, change: Change, *, also: Sequence[Put] = ()
 ) -> Made | None:
-    """Makes a change where its version and its guards hold, and `also` these. None: whether it is made is not known."""
+    """Makes a change where its version and its guards hold, together with `also`. Returns None where the outcome is not
+    known."""
     key = record_key(shard)
     transaction = Transaction(
         (_of_version(shard, change.expects), *map(_compare, change.guards)),
@@ -185,8 +187,8 @@ async def submit(
 
 
 def _of_version(shard: ShardNumber, version: Version) -> Compare:
-    """The shard's record is of this version. The first one is the first write of its key: the coordinator's count is
-    one ahead."""
+    """A compare that the shard's record has this version. The first version is the first write of the key: the
+    coordinator's count is one ahead."""
     return Compare(record_key(shard), Field.VERSION, Relation.EQUAL, version + 1)
 
 
@@ -199,11 +201,11 @@ def _compare(guard: Guard) -> Compare:
 
 
 def sessions_of(nodes: Mapping[NodeId, NodeRow], shard: ShardNumber) -> dict[NodeId, Identity]:
-    """Who lives and has said which copy of the shard it has."""
+    """The nodes that live and have said which copy of the shard they have."""
     found = {name: row.identity(shard) for name, row in nodes.items()}
     return {name: identity for name, identity in found.items() if identity is not None}
 
 
 def logs_of(nodes: Mapping[NodeId, NodeRow], shard: ShardNumber) -> dict[NodeId, tuple[Epoch, Offset]]:
-    """What the copies of a shard were when their nodes said so."""
+    """The state of a shard's copies as of when their nodes reported it: last epoch and end of the log."""
     return {name: row.logs[str(shard)] for name, row in nodes.items() if str(shard) in row.logs}

@@ -1,7 +1,7 @@
-"""One replica of one shard: drives the replication core with this disk, the lines to others and the coordinator.
+"""One replica of one shard: drives the replication core with this disk, the connections to peers and the coordinator.
 
-The core says what is to be done, in order; this does it. Rows are made when an entry is stored, and what the core calls
-*applied* is how far they will not be undone any more.
+The core decides what is to be done, in order; this module carries it out. An entry's rows are written when the entry is
+stored; the core's *applied* offset is the end of the entries that will not be undone any more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def now_ms() -> int:
 
 
 class Outside(Protocol):
-    """What a replica asks of the process around it. Nothing of it may call back before it returns."""
+    """What a replica asks of the process around it. No method may call back before it returns."""
 
     def send(self, to: NodeId, message: Message) -> None: ...
 
@@ -56,7 +56,7 @@ class Outside(Protocol):
     def reread(self, shard: ShardNumber) -> None: ...
 
     def followed(self, shard: ShardNumber) -> None:
-        """The replica leads no more."""
+        """The replica does not lead any more."""
 
     def confirmed(self, shard: ShardNumber) -> None:
         """The replica leads, and all that it took over is confirmed."""
@@ -74,7 +74,7 @@ class Replicated:
         settings: Settings | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Opens or makes the shard's folder. `pace`: how fast it is read for copies elsewhere.
+        """Opens or makes the shard's folder. `pace`: limits how fast the folder is read for copies elsewhere.
 
         Raises storage errors, `CorruptEntry`, `OSError`.
         """
@@ -84,41 +84,41 @@ class Replicated:
         self._on_fatal = on_fatal
         stored, tail = self.store.stored()
         self.quarantined = self.store.engine.look(quarantine.tally_of)
-        """How much is kept of what was cut off this copy's log."""
+        """Number and bytes of the messages that are kept from what was truncated from this copy's log."""
         self.damaged = 0
-        """Rows that were found to be other than they were written, since the state was taken anew."""
+        """Rows that were found to differ from what was written, since this copy was last renewed from a snapshot."""
         self.repairs = 0
-        """How often it was, because of these."""
+        """How often this copy was renewed because of damaged rows."""
         self._is_switching = False
-        """What was taken anew is whole, and takes the place of what was here."""
+        """A snapshot is complete and is replacing the state."""
         self._said_full = False
         identity = Identity(*me, disk=DiskId(self.store.disk))
         self.replica = Replica(identity, stored, tail, settings=settings, now_ms=now_ms())
         self._work: list[Work] = []
         self._is_due = False
-        """Some of the work must not wait for anything else."""
+        """Some of the work must be committed without waiting for other work."""
         self._apply_to = self.replica.log.applied
         self._recent: OrderedDict[int, Entry] = OrderedDict()
-        """By their offsets. There may be ten thousands, and which of them is the first is asked with each commit."""
+        """Cached entries by their offsets. There may be tens of thousands, and each commit asks for the first one."""
         self._recent_bytes = 0
         self._rows: dict[int, dict[Table, Rows]] = {}
-        """Rows of entries that this process made, until they are on their way."""
+        """Rows of entries that this process made, until they are handed to the disk."""
         self._trims_to: Offset | None = self.replica.log.start
-        """Below it the log is not needed, and may not be deleted yet."""
+        """The log below it is not needed, and may not be deleted yet."""
         self._is_trimming = False
         self._looked_at = self.replica.log.end
-        """Where the log ended when it was looked at last."""
+        """The end of the log at the last look."""
         self._told_durable: list[asyncio.Future[None]] = []
         self._is_settling = False
         self._is_closed = False
         self._awaits_confirmation = False
-        """It leads, and has not told yet that everything is confirmed."""
+        """The replica leads, and `Outside.confirmed` has not been called yet."""
         self._pace = pace or Pace(0)
         self._asks: dict[NodeId, AskSnapshot] = {}
-        """Pages that are asked for, the last word of each node."""
+        """Requested snapshot pages, the last request of each node."""
         self._next_page: asyncio.TimerHandle | None = None
 
-    # ---------------------------------------------------------------------------------------------------- from outside
+    # ---------------------------------------------------------------------------------------------------------- inputs
 
     def on_record(self, record: PartitionRecord) -> None:
         self._tell(partial(self.replica.on_record, record, wall_ms=wall_clock_ms()))
@@ -127,13 +127,14 @@ class Replicated:
         self._tell(partial(self.replica.on_refused, change, record, wall_ms=wall_clock_ms()))
 
     def on_message(self, sender: NodeId, message: Message) -> None:
-        """`sender`: who signed for it. What it says in another one's name is not heard."""
+        """`sender`: the node that the connection authenticated. A message that names another node as its sender is
+        ignored."""
         if not self._may_say(sender, message):
             return
         if isinstance(message, SnapshotPage) and self._pages_waiting > PAGES_WAITING_MAX:
-            return  # this disk is slower than the leader's: it is asked for again
+            return  # this disk is slower than the leader's: the page is requested again
         if isinstance(message, Diverged | SnapshotPage) and self._is_full():
-            return  # what would be cut off stays where it is
+            return  # nothing is truncated while the quarantine is full
         self._tell(partial(self.replica.on_message, message))
 
     def _may_say(self, sender: NodeId, message: Message) -> bool:
@@ -145,15 +146,15 @@ class Replicated:
         return not isinstance(role, Follower) or role.leader == sender
 
     def on_line(self, node: NodeId) -> None:
-        """There is a new line to that node."""
+        """There is a new connection to that node."""
         self._tell(partial(self.replica.reconnected, node))
 
     def rejoin(self, inc: Incarnation) -> None:
         self._tell(partial(self.replica.rejoin, inc, wall_ms=wall_clock_ms()))
 
     def look(self, lease_until_s: float | None, alive: Collection[NodeId]) -> None:
-        """`lease_until_s`: until when the session is held, of the clock `boot_seconds`; None: there is none, or it is
-        lost. `alive`: who has a session."""
+        """`lease_until_s`: until when the session is held, by the clock `boot_seconds`; None: there is no session, or
+        it is lost. `alive`: the nodes that have a session."""
         record = self.replica.record
         could_lead = () if record is None else (*record.isr, *record.elr)
         self.replica.has_ended([node for node in could_lead if node not in alive])
@@ -171,7 +172,7 @@ class Replicated:
         self._tell(partial(self.replica.hand_over, target))
 
     def _tell(self, what: Callable[..., None]) -> None:
-        """Has the core hear of something now, and does what it asks for."""
+        """Gives the core an input with the current time, and carries out the effects that the core asks for."""
         if self._is_closed:
             return
         try:
@@ -188,7 +189,7 @@ class Replicated:
         self._on_fatal(error)
 
     def _is_full(self) -> bool:
-        """Whether the quarantine takes no more: then this copy follows no log that has parted from its own."""
+        """Whether the quarantine is full: then this copy follows no log that has diverged from its own."""
         is_full = self.quarantined.bytes >= QUARANTINE_BYTES_MAX
         if is_full and not self._said_full:
             log.error(
@@ -204,11 +205,11 @@ class Replicated:
 
     @property
     def engine(self) -> LmdbEngine | None:
-        """Where its rows are; None when it is closed, and while others take their place."""
+        """The environment of its rows; None when the replica is closed, and while a snapshot replaces the rows."""
         return None if self._is_closed or self._is_switching else self.store.engine
 
     def renew(self) -> None:
-        """Has a follower's rows taken anew from the leader, unless that goes on already or cannot begin now."""
+        """Has a follower's rows copied from the leader again, unless that goes on already or cannot begin now."""
 
         def begin(*, now_ms: int) -> None:
             if not self._is_switching and self.replica.renew(now_ms=now_ms):
@@ -219,7 +220,7 @@ class Replicated:
     # ---------------------------------------------------------------------------------------------- the quarantine
 
     async def change_quarantine(self, step: entry_rows.Step) -> None:
-        """Returns when it is on the disk. Raises `Unavailable` where this copy is closed before."""
+        """Returns when the change is on the disk. Raises `Unavailable` where this copy is closed before."""
         if self._is_closed:
             raise _closed(self.number)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -230,8 +231,8 @@ class Replicated:
         await durable
 
     async def rename(self) -> None:
-        """This copy is an older one than its name says, and gets another. Returns when that is on the disk. Raises as
-        `change_quarantine`."""
+        """Gives this copy a new name, because its data are older than the old name claims. Returns when the name is on
+        the disk. Raises as `change_quarantine`."""
         if self._is_closed:
             raise _closed(self.number)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -249,7 +250,8 @@ class Replicated:
     # ----------------------------------------------------------------------------------------------------- as a leader
 
     def append(self, batch: Batch, payload: bytes, done: Done) -> bool:
-        """Takes a batch into the log; `done` when it is confirmed, or when that will not be known. False: not now."""
+        """Appends a batch to the log; calls `done` when the batch is confirmed, or when its outcome will not be known.
+        Returns False where the log takes no batch now."""
         made = self.replica.append([Draft(1, (payload,))], now_ms=now_ms(), wall_ms=wall_clock_ms())
         if isinstance(made, str):
             return False
@@ -266,7 +268,8 @@ class Replicated:
 
     @property
     def may_serve(self) -> bool:
-        """Whether this process leads, has everything confirmed that it took over, and knows that nobody else does."""
+        """Whether this process leads, has everything confirmed that it took over, and knows that no other process
+        leads."""
         leader = self.replica.leader
         if leader is None or leader.reshaping.is_leaving or not leader.is_vouched_for(now := now_ms()):
             return False
@@ -274,8 +277,9 @@ class Replicated:
 
     @property
     def epoch_of_logs(self) -> Epoch:
-        """In which the logs of queues go on. In mode `async` what was given out of a leader's last messages may outlive
-        these, and others come to stand in their places: so each leadership has an epoch of its own there, too."""
+        """The epoch that queues' logs continue in. In mode `async`, positions of a leader's last messages that were
+        given out may outlive these messages, and other messages take the same positions: so there, too, each leadership
+        has its own epoch."""
         leader = self.replica.leader
         return Epoch(1) if leader is None or leader.record.mode == "sync" else leader.epoch
 
@@ -287,13 +291,15 @@ class Replicated:
         return f"{len(record.isr)} of at least {record.min_in_sync} replicas are in sync"
 
     def copies(self) -> int:
-        """How many disks have what was confirmed last: those in sync, or the leader's where it waits for none."""
+        """Number of disks that have what was confirmed last: the replicas in sync, or the leader alone in mode
+        `async`."""
         leader = self.replica.leader
         return 1 if leader is None or leader.record.mode == "async" else len(leader.record.isr)
 
     @property
     def is_all_confirmed(self) -> bool:
-        """Whether the rows on this disk, those of the whole log, may be shown: a node can be opened on them."""
+        """Whether the rows on this disk, those of the whole log, may be read by clients: a node can be opened on
+        them."""
         leader = self.replica.leader
         return leader is not None and leader.confirmed_end(now_ms()) >= self.replica.log.end
 
@@ -319,7 +325,8 @@ class Replicated:
         finally:
             self._is_settling = False
         if self._is_due and has_sent:
-            # Handing work to the disk keeps the loop; what is for others leaves at the end of this turn, before that.
+            # Submitting to the disk blocks the loop; messages to peers leave at the end of this turn, before the commit
+            # begins.
             asyncio.get_running_loop().call_soon(self._begin_if_due)
         elif self._is_due:
             self._begin()
@@ -365,9 +372,9 @@ class Replicated:
         self._trims_to = effect.start
 
     def _go_on_trimming(self) -> None:
-        """A piece at a time: what was kept for a replica that is given up may be a million entries. It goes with the
-        next entries; a commit of its own, in which nobody has an interest, would only be in their way. Where none came
-        since the last look it has one."""
+        """Trims one piece at a time: what was kept for a replica that is given up may be a million entries. A piece
+        rides in the commit of the next entries; a commit of its own would only delay them. Where no entry came since
+        the last look, the piece gets its own commit."""
         start, is_still = self._trims_to, self.replica.log.end == self._looked_at
         self._looked_at = self.replica.log.end
         if start is None:
@@ -425,7 +432,8 @@ class Replicated:
             self._serve_page()
 
     def _serve_page(self) -> None:
-        """The next page, as soon as it may be read. Who waits asks again meanwhile; its last word is answered."""
+        """Sends the next page, as soon as it may be read. A follower that waits asks again; its last request is
+        answered."""
         loop = asyncio.get_running_loop()
         self._next_page = None
         if self.replica.leader is None:
@@ -505,7 +513,7 @@ class Replicated:
             self._begin()
 
     async def close(self) -> None:
-        """Waits for what is on its way to the disk."""
+        """Waits for commits in progress."""
         self._is_closed = True
         if self._next_page is not None:
             self._next_page.cancel()

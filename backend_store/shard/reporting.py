@@ -1,4 +1,4 @@
-"""What a backend writes down of itself for those who look at the cluster: its disk, and how far its followers are."""
+"""A backend's report of itself for observers of the cluster: its disk, and the lag of its followers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mappi
     used, free = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize
     kept = {str(number): count for number, count in quarantined.items()}
     fullest = load.fullest(used / max(1, used + free))
-    # Whole MiB, and twentieths: what has not changed is not written again.
+    # Rounded to whole MiB and twentieths: a report that has not changed is not written again.
     damaged = {str(shard.number): rows for shard in shards if (rows := shard.replicated.damaged)}
     repairs = {str(shard.number): times for shard in shards if (times := shard.replicated.repairs)}
     used_part = round(fullest * _STEPS) / _STEPS
@@ -31,7 +31,7 @@ def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mappi
 
 
 def lag_of(shard: HostedShard) -> dict[NodeId, int | None] | None:
-    """Entries that each other replica does not have on its disk yet, as far as its leader knows; None: not led here."""
+    """Entries that each other replica does not have on its disk yet, as far as the leader knows; None: not led here."""
     leader, log = shard.replicated.replica.leader, shard.replicated.replica.log
     if leader is None:
         return None

@@ -1,7 +1,7 @@
-"""What is due to be moved: the plans of `core.placement`, held back while something else must come first. No I/O.
+"""Decides which moves are due: the plans of `core.placement`, held back while something else must come first. No I/O.
 
-A copy that is lost is replaced whatever else goes on. Those of a node that is to be removed wait until nothing is on
-its way; evening out waits besides until everybody is here, and for some time after somebody came.
+A copy that is lost is replaced in any case. Copies of a node that is to be removed wait until no other copy is in
+progress. Rebalancing also waits until all members are present, and for some time after a member came.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Patience(NamedTuple):
     """How long the manager waits before it moves anything."""
 
     replace_after_s: float = REPLACE_AFTER_SECONDS
-    """For a node to come back; 0: for ever."""
+    """For a node to return; 0: for ever."""
     rebalance_after_s: float = REBALANCE_AFTER_SECONDS
-    """After a node came; 0: until it is asked."""
+    """After a node came; 0: until an operator asks."""
 
 
 def is_lost(member: Member, view: ClusterView, patience: Patience, now_ms: int) -> bool:
-    """Whether what it keeps is to be made elsewhere: it has been away for too long, or shall not come back."""
+    """Whether a member's copies are to be made elsewhere: it has been away for too long, or is to be removed."""
     if member.name in view.nodes:
         return False
     after_ms = patience.replace_after_s * 1000
@@ -41,7 +41,7 @@ def is_lost(member: Member, view: ClusterView, patience: Patience, now_ms: int) 
 
 
 def nodes_of(view: ClusterView, patience: Patience, now_ms: int) -> list[Node]:
-    """The members as the plan sees them."""
+    """The members as the placement core sees them."""
     return [
         Node(
             member.name,
@@ -55,7 +55,7 @@ def nodes_of(view: ClusterView, patience: Patience, now_ms: int) -> list[Node]:
 
 
 def due(view: ClusterView, patience: Patience, now_ms: int, *, is_asked: bool) -> list[Move]:
-    """The moves of this round. `is_asked`: somebody wants it evened out now."""
+    """The moves of this round. `is_asked`: an operator asked for rebalancing now."""
     nodes = nodes_of(view, patience, now_ms)
     shards = [
         Shard(shard, tuple(found.replicas), found.replicas[0], copies_wanted=len(found.replicas))
@@ -78,7 +78,7 @@ def due(view: ClusterView, patience: Patience, now_ms: int, *, is_asked: bool) -
 
 
 def _is_quiet(view: ClusterView, patience: Patience, now_ms: int) -> bool:
-    """Everybody is here and leads, and has been for some time."""
+    """Whether all members are present and may lead, and have been so for some time."""
     after_ms = patience.rebalance_after_s * 1000
     members = view.members.values()
     return (
@@ -87,7 +87,7 @@ def _is_quiet(view: ClusterView, patience: Patience, now_ms: int) -> bool:
 
 
 def planned(plans: Mapping[ShardNumber, Plan], moves: Sequence[Move]) -> dict[ShardNumber, Plan]:
-    """The plans that are new after the moves. Who shall lead stands first."""
+    """The plans that the moves change. The replica that is to lead comes first."""
     after: dict[ShardNumber, Plan] = {}
     for move in moves:
         shard = ShardNumber(move.shard)

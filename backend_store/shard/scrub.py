@@ -1,8 +1,8 @@
-"""Reads every copy of a backend again and again, slowly: a disk may change what nobody has asked for yet.
+"""The scrub: reads every copy of a backend again and again, slowly, to find rows that the disk has changed.
 
-Each row is held against its own checksum. A copy with a row that fails is taken anew from its leader; a leader hands
-over first. Neither goes by a copy that is known to be damaged too. Until then what is damaged is not served either:
-each row is checked whenever it is read.
+Each row is checked against its own checksum. A copy with a damaged row is copied again from its leader; a leader hands
+over first. Neither uses a copy that is known to be damaged too. Until then damaged rows are not served either: each row
+is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from backend_store.storage.seal import unseal
 log = structlog.get_logger("pushq.shard")
 
 ENTRIES: Final = frozenset({Table.LOG, Table.LANES})
-"""Their checksum is inside."""
+"""Tables whose rows contain a checksum."""
 SEALED: Final = frozenset(
     {
         Table.MARKS,
@@ -44,23 +44,23 @@ SEALED: Final = frozenset(
         Table.USAGE,
     }
 )
-"""Theirs stands behind them."""
+"""Tables whose rows end with a checksum."""
 _LAST: Final = b"\xff" * 512
 _IDLE_SECONDS: Final = 1.0
 _LOG: Final = entry_key(0)[:1]
 
 
 class Scrub:
-    """Of one backend. Run `run` in a task."""
+    """The scrub of one backend. Run `run` in a task."""
 
     def __init__(self, shards: Mapping[ShardNumber, HostedShard], *, bytes_per_s: int, every_s: float) -> None:
-        """`bytes_per_s`: 0 for none at all."""
+        """`bytes_per_s`: 0 disables the scrub."""
         self._shards = shards
         self._is_wanted = bytes_per_s > 0
         self._pace = Pace(bytes_per_s)
         self._every_s = every_s
         self.passes = 0
-        """How often everything was read."""
+        """Number of complete passes."""
 
     @property
     def read_bytes(self) -> int:
@@ -74,7 +74,7 @@ class Scrub:
             await asyncio.sleep(max(self._every_s, _IDLE_SECONDS if not self._shards else 0.0))
 
     async def _go_through(self, shard: HostedShard) -> None:
-        """Once, unless its rows are taken anew meanwhile."""
+        """Reads one copy once, unless its rows are replaced meanwhile."""
         replicated, loop = shard.replicated, asyncio.get_running_loop()
         engine, found, first = replicated.engine, 0, ""
         for table in (*ENTRIES, *SEALED, Table.REPLICATION):
@@ -91,13 +91,13 @@ class Scrub:
                 await asyncio.sleep(self._pace.wait_s(loop.time()))
         if engine is None or replicated.engine is not engine:
             return
-        replicated.damaged = found  # or nothing any more: what was damaged was acked, or has expired
+        replicated.damaged = found  # 0 if nothing is damaged any more: the damaged messages were acked, or have expired
         if found:
             log.error("rows of a copy are not what was written", shard=shard.number, rows=found, first=first)
 
 
 def wrong_row(table: Table, row: Row, shard: int) -> str:
-    """Why a row cannot be what was written; "" where it is, or has no checksum of its own."""
+    """Why a row cannot be what was written; "" where it can, or has no checksum of its own."""
     key, value = row
     try:
         if table in ENTRIES:

@@ -1,7 +1,7 @@
-"""One replica of a shard on its disk: its environment, its writer thread, and the snapshot that may take its place.
+"""One replica's storage: its environment, its writer thread, and a snapshot that may replace its state.
 
-Steps of the log go to the disk in the order in which the replica asked for them, with the log's row, as one
-transaction. A snapshot goes to an environment of its own, which becomes the one in use when it is whole.
+Changes are committed in the order in which the replica asked for them, together with the log's row, as one transaction.
+A snapshot is written to an environment of its own, which replaces the current one when the snapshot is complete.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class StageRows(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """The snapshot takes the place of the state; of the log stays what lies between `start` and `end`. What `base` has
-    is not in quarantine any more."""
+    """Replaces the state by the snapshot; of the log, the part between `start` and `end` stays. Quarantined messages
+    that `base` has are dropped from the quarantine."""
 
     start: Offset
     end: Offset
@@ -49,11 +49,11 @@ Work = Step | StageRows | Switch
 
 
 class _Undone(Exception):
-    """Ends a transaction that was only there to look."""
+    """Rolls back a transaction that only reads."""
 
 
 class ShardStore:
-    """Made by opening; `open_store`'s caller closes it. Methods belong to the loop's thread."""
+    """The storage of one replica, which opens and closes it. Methods must be called on the loop's thread."""
 
     def __init__(self, path: Path, number: int, *, on_fatal: Callable[[BaseException], None]) -> None:
         """Opens or makes the folder. Raises storage errors, `OSError`."""
@@ -69,7 +69,7 @@ class ShardStore:
         self._began = 0.0
 
     def _name(self) -> str:
-        """A new copy, which holds nothing, gets a name that no copy had before."""
+        """Gives a new, empty copy a name that no copy had before."""
         name = str(uuid.uuid4())
         batch = Batch()
         batch.before = partial(entry_rows.put_disk, name=name)
@@ -77,14 +77,14 @@ class ShardStore:
         return name
 
     def rename(self) -> str:
-        """A new name for this copy; writing it down is part of the caller's next commit."""
+        """Sets a new name for this copy and returns it; the caller writes it in its next commit."""
         self.disk = str(uuid.uuid4())
         return self.disk
 
     # ------------------------------------------------------------------------------------------------------ reading
 
     def stored(self) -> tuple[StoredLog, list[Entry]]:
-        """(the log's row, the entries that are not settled). Raises `StorageCorrupt`, `CorruptEntry`."""
+        """(the log's row, the entries that are not final). Raises `StorageCorrupt`, `CorruptEntry`."""
 
         def read(changes: Changes) -> tuple[StoredLog, list[Entry]]:
             stored = entry_rows.stored_of(changes)
@@ -95,7 +95,7 @@ class ShardStore:
         return self.engine.look(read)
 
     def entries(self, start: Offset, end: int, bytes_max: int) -> list[Entry]:
-        """Verified entries from the disk, one at least. Raises `StorageCorrupt` where there is none."""
+        """Verified entries from the disk, at least one. Raises `StorageCorrupt` where there is none."""
         found = self.engine.look(
             partial(entry_rows.entries_from, start=start, end=end, bytes_max=bytes_max, partition=self._number)
         )
@@ -104,7 +104,7 @@ class ShardStore:
         return found
 
     def has_below(self, start: Offset) -> bool:
-        """Whether something of the log below `start` is still there."""
+        """Whether part of the log below `start` is still there."""
         return self.engine.look(partial(entry_rows.has_below, start=start))
 
     def page(self, after: bytes, applied: Offset) -> tuple[tuple[Row, ...], bool]:
@@ -119,11 +119,11 @@ class ShardStore:
 
     @property
     def busy_seconds(self) -> float:
-        """For how long the commit under way has been so; 0 without one."""
+        """How long the current commit has taken so far; 0 without one."""
         return self._loop.time() - self._began if self.is_busy else 0.0
 
     def commit(self, work: Sequence[Work], stored: StoredLog, done: Callable[[], None]) -> None:
-        """One transaction. `done` is told on the loop when it is durable; a failure ends the process."""
+        """Commits as one transaction. `done` is called on the loop when it is durable; a failure ends the process."""
         self._began = self._loop.time()
         if all(callable(step) for step in work):
             self.writer.submit(_batch(work, stored), self._told(done))
@@ -179,7 +179,7 @@ class ShardStore:
         self._next.commit(batch, lambda: None)
 
     def _switch(self, steps: list[Work], switch: Switch, later: list[Work], stored: StoredLog) -> None:
-        """What the log has in common with the leader's is made anew over the snapshot's rows."""
+        """Rewrites the part of the log that this copy shares with the leader, on top of the snapshot's rows."""
         assert self._next is not None, "a snapshot has a page at least"
         common: list[Entry] = []
         aside: list[Row] = []
@@ -217,7 +217,7 @@ class ShardStore:
         self.engine, self._next = self._next, None
 
     async def close(self) -> None:
-        """Waits for what is on its way."""
+        """Waits for commits in progress."""
         if self._slow is not None:
             await asyncio.wait([self._slow])
         await self.writer.close()

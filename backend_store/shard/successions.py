@@ -1,7 +1,7 @@
-"""Who takes the place of an independent host that is gone for good, or is to be removed: another one, in all its lanes.
+"""Chooses the host that replaces an independent host which is gone for good, or is to be removed, in all its lanes.
 
-Lanes are not evened out: a host has one of its own, and copies of its neighbours'. What a host had goes as a whole to
-one that has nothing, which then is at home there. No I/O.
+Lanes are not rebalanced: a host has one lane of its own, and copies of its neighbours' lanes. All that a host had goes
+to one host that has nothing, which then owns the lane. No I/O.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Succession(NamedTuple):
 
 
 def heirs(view: ClusterView) -> list[NodeId]:
-    """Hosts that are here to stay and have nothing."""
+    """Hosts that stay in the cluster and have no copies."""
     return [name for name in sorted(view.nodes) if name not in view.leaving and not view.keeps(name)]
 
 
 def due(view: ClusterView, patience: Patience, now_ms: int) -> Succession | None:
-    """The next one; None: nobody is to go, nobody can take the place, or something else must come first.
+    """The next succession; None where no host is to go, no host can replace it, or something else must come first.
 
-    Who is gone is replaced whatever else goes on. Who is to be removed serves on until all lanes have their copies.
+    A host that is gone is replaced in any case. A host that is to be removed serves until all lanes have their copies.
     """
     able = heirs(view)
     are_founded = all(plan.lanes <= len(view.plans) for plan in view.plans.values())
@@ -66,7 +66,7 @@ def _with(plan: Plan, host: NodeId, heir: NodeId) -> Plan:
 
 
 def _clashes(heir: NodeId, host: NodeId, plans: Mapping[ShardNumber, Plan], view: ClusterView) -> int:
-    """How many copies would stand in one zone with another one of their lane."""
+    """Number of copies of the host's lanes that would share a zone with `heir`."""
     zones = {name: member.zone for name, member in view.members.items()} | {
         n: row.zone for n, row in view.nodes.items()
     }

@@ -1,4 +1,4 @@
-"""What a backend knows of its cluster: the coordinator's records below `backend/`, decoded as they come."""
+"""A backend's view of its cluster: the coordinator's records below `backend/`, decoded as they arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Row = TypeVar("Row")
 
 
 class ClusterView:
-    """Kept by a `Mirror`, which tells `told`."""
+    """Kept up to date by a `Mirror`, which calls `told`."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, NodeRow] = {}
@@ -49,7 +49,7 @@ class ClusterView:
         self.is_rebalance_asked = False
         self._events: dict[bytes, ClusterEvent] = {}
         self.on_told: Callable[[], None] = lambda: None
-        """Something may be different, as a whole."""
+        """Called after each batch of events: anything in the view may have changed."""
         self.on_format: Callable[[int], None] = lambda format: None
         self.on_nodes: Callable[[], None] = lambda: None
         self.on_plan: Callable[[Plan], None] = lambda plan: None
@@ -57,29 +57,29 @@ class ClusterView:
 
     @property
     def events(self) -> list[ClusterEvent]:
-        """The last of them, newest last."""
+        """The last events of the cluster, newest last."""
         return sorted(self._events.values(), key=lambda event: event.number)
 
     @property
     def leaving(self) -> set[NodeId]:
-        """Who gives leaderships away and gets none."""
+        """Nodes that give their leaderships away and get none."""
         return self.drains | self.removals
 
     @property
     def copies_missing(self) -> int:
-        """Copies that are planned, and are not in sync."""
+        """Number of copies that are planned, and are not in sync."""
         return sum(
             len(set(plan.replicas).difference(record.isr if (record := self.records.get(shard)) else ()))
             for shard, plan in self.plans.items()
         )
 
     def keepers(self, shard: ShardNumber) -> set[NodeId]:
-        """Who has a copy of a shard, or shall have one."""
+        """Nodes that have a copy of a shard, or are planned to have one."""
         plan, record = self.plans.get(shard), self.records.get(shard)
         return {*(() if plan is None else plan.replicas), *(() if record is None else record.replicas)}
 
     def keeps(self, node: NodeId) -> list[ShardNumber]:
-        """The shards of which a node has a copy, or shall have one."""
+        """The shards of which a node has a copy, or is planned to have one."""
         return [shard for shard in sorted({*self.plans, *self.records}) if node in self.keepers(shard)]
 
     def told(self, events: tuple[Event, ...]) -> None:
