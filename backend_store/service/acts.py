@@ -1,4 +1,5 @@
-"""The audit of gateways without messages of their own: its rows lie with the definitions, durable before the act."""
+"""The audit log of gateways without a store of their own: its rows are stored with the definitions, durable before the
+act."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from backend_store.service.limits import ACT_SECONDS_MAX
 
 
 class PutAct(Asked, frozen=True):
-    """A row; the answer is its number. Without one it is new."""
+    """Stores a row; the answer is its number. `seq` None makes a new row."""
 
     seq: int | None
     data: bytes
@@ -35,7 +36,7 @@ async def _put(store: EmbeddedStore, asked: PutAct) -> int:
     seq = audit.begin() if asked.seq is None else asked.seq
     await audit.put(seq, asked.data, has_ended=asked.has_ended)
     if not asked.has_ended:
-        # A gateway that dies comes back to no act, and the rows behind it must reach their file.
+        # A gateway that died does not end its act, and the rows behind it must still reach their file.
         store.node.later(ACT_SECONDS_MAX, lambda: audit.give_up(seq))
     return seq
 
@@ -49,7 +50,7 @@ async def _before(store: EmbeddedStore, asked: ActsBefore) -> list[AuditEntry]:
 
 
 def hold_acts(store: EmbeddedStore) -> None:
-    """A new leader knows of no act that a gateway began with the one before: it waits as long for their ends."""
+    """A new leader does not know which acts gateways began with the one before: it waits as long for their ends."""
     if store.audit.hold():
         store.node.later(ACT_SECONDS_MAX, store.audit.release)
 

@@ -1,7 +1,8 @@
-"""Room for requests beside publishes and receipts, at a gateway's line and at its backend: how many may be under way.
+"""Admission of requests other than publishes and receipts, at a gateway's connection and at its backend: limits how
+many are in progress.
 
-Tenants share it, so that one whose requests are slow, or many, holds up its own. What the gateway asks of its own has
-room beside theirs, and so has what operators ask: whoever mends something must get through.
+Tenants share the room, so that a tenant whose requests are slow, or many, delays its own. The gateway's own requests
+have room beside the tenants', and so have operators': a request that mends something must get through.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from throttling.room import Room
 
 class AskRoom:
     def __init__(self, where: str, asks_max: int, *, own_max: int) -> None:
-        """`where`: what they do there, for people."""
+        """`where`: what the requests do there, for error messages."""
         self._where = where
         self._room = Room(asks_max)
         self._own_max = own_max
         self._own = 0
 
     def take(self, whose: str | None) -> None:
-        """Counts one until `give`. `whose`: a tenant; "": of those who have not said who they are; None: the gateway's
-        own, or an operator's. Raises `Overloaded`."""
+        """Counts one request until `give`. `whose`: a tenant; "": callers that are not authenticated yet; None: the
+        gateway itself or an operator. Raises `Overloaded`."""
         if whose is None:
             if self._own >= self._own_max:
                 what = f"{counted(self._own, 'request')} of operators and of this gateway itself"

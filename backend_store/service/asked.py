@@ -1,4 +1,4 @@
-"""What every request of a gateway is made of, and the queue that one is about."""
+"""The base classes of gateways' requests, and the look-up of the queue that a request is about."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Asked(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def whose(self) -> str | None:
-        """The tenant that it is for; None: the gateway's own."""
+        """The tenant whose room the request takes; None: the gateway's own."""
         return None
 
 
 class OfTenant(Asked, frozen=True):
-    """One that is about a tenant."""
+    """A request about a tenant."""
 
     tenant: str
 
@@ -31,7 +31,7 @@ class OfTenant(Asked, frozen=True):
 
 
 class AtPlace(Asked, frozen=True):
-    """One that is about a queue or a group."""
+    """A request about a queue or a group."""
 
     place: Place
 
@@ -41,8 +41,8 @@ class AtPlace(Asked, frozen=True):
 
 
 def queue_at(store: EmbeddedStore, place: Place) -> EmbeddedQueue:
-    """The queue of a place, or the group. Raises `QueueNotFound`, also for a newer queue of that name; `NotFound` for a
-    group that is gone, and `InvalidRequest` for one of a work queue."""
+    """The queue at a place, or the group. Raises `QueueNotFound`, also where a newer queue has the name; `NotFound` for
+    a group that is gone, and `InvalidRequest` for a group of a work queue."""
     queue = store.here(place.tenant, place.name)
     if queue.uid != place.uid:
         raise QueueNotFound(f"queue {place.name!r} was deleted")

@@ -1,7 +1,7 @@
-"""Which queues there are: what the shard that has the definitions is asked, and what the others are told.
+"""Definitions of queues: requests to the shard that has the definitions, and what the other shards are told.
 
-A shard of a further cluster takes only what one home cluster defines: it must not lose queues to a gateway that was
-told of it by mistake, and whoever takes such a cluster for its home must not lose any either.
+A shard of a further cluster accepts only what one home cluster defines: it must not lose queues to a gateway that was
+configured with it by mistake, and a gateway that takes such a cluster for its home must not lose any either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from backend_store.service.limits import DROPPED_KNOWN_MAX
 
 
 class CreateQueue(OfTenant, frozen=True):
-    """`cluster`: the further one that the gateway chose, with so many shards or lanes; "" for the home cluster."""
+    """`cluster`: the further cluster that the gateway chose, with its number of shards or lanes; "" for the home
+    cluster."""
 
     name: str
     config: QueueConfig
@@ -30,11 +31,11 @@ class CreateQueue(OfTenant, frozen=True):
     shards: int = 1
     lanes: int = 0
     among: tuple[int, ...] = ()
-    """It is to lie in one of these; (): in any."""
+    """The shards to choose from; (): any."""
     is_asked: bool = False
-    """It is refused where it would lie beside another one that is in none of these."""
+    """Refuses the queue where a queue that it names, and must be placed with, is in none of `among`."""
     single_lane: bool = False
-    """It takes one lane alone, whatever its config says."""
+    """The queue takes one lane alone, whatever its config says."""
 
     @property
     def size(self) -> ClusterSize:
@@ -42,8 +43,8 @@ class CreateQueue(OfTenant, frozen=True):
 
 
 class UpdateQueue(OfTenant, frozen=True):
-    """`lanes`: of a queue that lies in a further cluster, goes there or was there, how many that one has; the most of
-    them all."""
+    """`lanes`: of a queue that is in a further cluster, moves there or was there: the number of that cluster's lanes;
+    the highest of several."""
 
     name: str
     config: QueueConfig
@@ -61,11 +62,11 @@ class MoveQueue(OfTenant, frozen=True):
 
 
 class AdoptQueues(Asked, frozen=True):
-    """To a shard: queues that lie in it from now on, as the shard of the definitions has them."""
+    """To a shard: queues that it stores from now on, as the shard of the definitions has them."""
 
     definitions: list[QueueDefinition]
     definer: str = ""
-    """To a shard of a further cluster: the identity of the metadata that have them. It takes none but theirs."""
+    """To a shard of a further cluster: the identity of the metadata that define its queues. It accepts no other."""
 
 
 class DropQueues(Asked, frozen=True):
@@ -73,15 +74,15 @@ class DropQueues(Asked, frozen=True):
 
     uids: list[int]
     definer: str = ""
-    """As with `AdoptQueues`."""
+    """As in `AdoptQueues`."""
     moved: tuple[tuple[int, int], ...] = ()
-    """Those that moved away, as uid and the version of the definition that says so: they go where nothing of them is
-    left, and no definition up to that one brings them back."""
+    """Queues that moved away, as uid and the version of the definition that says so. A queue is deleted where nothing
+    of it is left, and no definition up to that version brings it back."""
 
 
 class NameCluster(Asked, frozen=True):
-    """To the shard of the definitions: the further cluster whose first shard has metadata of that identity is called
-    so. `is_only_asked`: it is not yet, and could be."""
+    """To the shard of the definitions: names the further cluster whose first shard has metadata of that identity.
+    `is_only_asked`: only checks that the cluster has this name or could get it."""
 
     name: str
     identity: str
@@ -89,9 +90,9 @@ class NameCluster(Asked, frozen=True):
 
 
 class GoneQueues(Asked, frozen=True):
-    """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
-    comes after all news. `spot`: which of them are not there any more, as they are defined no more or have moved
-    away."""
+    """To the shard of the definitions: which of these are not defined any more. A request without uids is a barrier:
+    its answer comes after all news. `spot`: which of them are not at that place, because they are not defined or have
+    moved away."""
 
     uids: list[int]
     spot: Spot | None = None
@@ -143,11 +144,9 @@ async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
     if name not in metadata.queues and name not in metadata.elsewhere.by_name:
         raise QueueNotFound(f"there is no queue {asked.name!r}")
     while name in metadata.queues or name in metadata.elsewhere.by_name:
-        with contextlib.suppress(QueueNotFound):  # it arrived in another place while its turn was waited for
+        with contextlib.suppress(QueueNotFound):  # it arrived in another place while this call waited
             if name in metadata.queues:
-                await store.delete_queue(
-                    *name
-                )  # one commit, also of what lies elsewhere: it must not be left by halves
+                await store.delete_queue(*name)  # one commit, also for other places: never half deleted
             else:
                 await metadata.delete_elsewhere(*name)
 
@@ -163,7 +162,7 @@ async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
     for definition in asked.definitions:
         try:
             await _adopt_one(store, definition)
-        except PushqError as error:  # of one that cannot be here yet; the others are not kept from it
+        except PushqError as error:  # for a queue that cannot be here yet; the others go on
             refused = error
     if refused is not None:
         raise refused
@@ -176,7 +175,7 @@ async def _adopt_one(store: EmbeddedStore, definition: QueueDefinition) -> None:
             await store.delete_queue(*name)
     is_old = known is not None and known.uid > definition.uid
     is_dropped = definition.uid in metadata.moved or definition.version <= store.dropped.get(definition.uid, 0)
-    if is_old or is_dropped or companion_view(definition.name) is not None:  # a companion lies where its queue does
+    if is_old or is_dropped or companion_view(definition.name) is not None:  # a companion is at the place of its queue
         return
     if known is not None and known.uid == definition.uid and known.floor < definition.floor:
         with contextlib.suppress(QueueNotFound):
@@ -206,12 +205,12 @@ async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
     refused: PushqError | None = None
     for uid, version in asked.moved:
         own = queues.of(uid)
-        if own is not None and own.takes_none and own.version <= version:  # else it has come back meanwhile
+        if own is not None and own.takes_none and own.version <= version:  # else it has come back
             try:
                 await drop_left(store, own)
             except QueueNotFound:
                 pass  # another gateway was faster
-            except PushqError as error:  # of one that has something left; the others are not kept from going
+            except PushqError as error:  # of one that has something left; the others go on
                 refused = error
     if refused is not None:
         raise refused
@@ -232,7 +231,7 @@ async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
 
 
 DELETED: Final = 1 << 62
-"""As the version up to which no definition brings a queue back: none does."""
+"""As the version up to which no definition brings a queue back: no definition does."""
 
 HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
     CreateQueue: _create,

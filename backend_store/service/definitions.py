@@ -1,6 +1,6 @@
-"""What gateways must know of a backend's definitions, and what of that has changed since they were last told.
+"""The definitions that gateways need from a backend, and what has changed since a gateway was last told.
 
-The rows know what changed of them lately, so a change costs what it changes, however much else there is to know.
+The tables record recent changes, so an update costs what it changes, however many rows there are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Definitions(msgspec.Struct):
 
     @property
     def size(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(len(getattr(self, name)) for name in self.__struct_fields__ if name != "rotation")
 
     def __bool__(self) -> bool:
@@ -53,7 +53,7 @@ class Definitions(msgspec.Struct):
 
 
 class LeftBehind(Exception):
-    """So much has changed since a gateway was told that what is not known any more: it has to be told everything."""
+    """More has changed since a gateway was last told than is recorded: it has to be told everything."""
 
 
 class Told:
@@ -61,16 +61,16 @@ class Told:
 
     def __init__(self) -> None:
         self._versions: dict[str, int] | None = None
-        """Of the kinds of rows, as of which they were told; None before the first time."""
+        """The version of each kind of rows as it was last told; None before the first time."""
         self._version = -1
-        """Of the metadata; while it stays, nothing but documents can be new."""
+        """The metadata's version; while it stays, only documents can be new."""
         self._rotation: StoredRotation | None = None
         self._unsaid: dict[str, dict[Any, None]] = {}
-        """By kind the names of rows that changed since, and are told later: see `keep_up`."""
+        """By kind, the names of rows that changed since, and are told later: see `keep_up`."""
 
     def go_on(self, node: Node, known: Known) -> Definitions | None:
-        """What has changed since a gateway was told that by an earlier connection; None where that is not known, so
-        that it has to hear everything."""
+        """What has changed since an earlier connection told a gateway `known`; None where that is not known, and the
+        gateway needs everything."""
         recents = _recents(node)
         if known.era != _era(node) or known.versions.keys() != recents.keys():
             return None
@@ -82,7 +82,7 @@ class Told:
         return found
 
     def begin(self, node: Node) -> Definitions:
-        """Everything. What changes from here on is news, however long it takes to say."""
+        """Returns everything. Later changes are news, however long it takes to send everything."""
         found = everything(node)
         self._note(node, found)
         return found
@@ -92,8 +92,8 @@ class Told:
         return Known(_era(node), self._versions or {})
 
     def keep_up(self, node: Node) -> None:
-        """Notes what has changed since it was told: the rows themselves forget that, however long it takes until it is
-        said. Raises `LeftBehind`."""
+        """Notes the names of rows that have changed meanwhile: the tables forget changes, however long it takes until
+        these are told. Raises `LeftBehind`."""
         if self._versions is None:
             return
         for kind, recent in _recents(node).items():
@@ -103,8 +103,8 @@ class Told:
                 self._versions[kind] = recent.version
 
     def news(self, node: Node) -> Definitions | None:
-        """What is different from what was told before; it counts as told. It is asked for with each answer, so it must
-        cost what was written, and not a look at all that there is. Raises `LeftBehind`."""
+        """Returns what has changed since the last call, and counts it as told. Each answer calls this, so it must cost
+        what was written, and not scan everything. Raises `LeftBehind`."""
         metadata = node.metadata
         if metadata.version == self._version and not self._unsaid:
             return self.rows(node)
@@ -120,7 +120,7 @@ class Told:
         self._rotation = found.rotation
 
     def rows(self, node: Node) -> Definitions | None:
-        """What is different of documents alone. None before everything was told once, too: that comes first. Raises
+        """Returns the changed documents alone. None also before everything was told once: that comes first. Raises
         `LeftBehind`."""
         recent = node.documents.recent
         if self._versions is None or recent.version == self._versions["documents"]:
@@ -148,7 +148,8 @@ def everything(node: Node) -> Definitions:
 
 
 def in_parts(whole: Definitions) -> Iterator[Definitions]:
-    """A turn's worth each. What queues are to be used with comes before them, and what has gone behind all."""
+    """Parts of `DEFINITIONS_PER_FRAME_MAX` rows. What queues refer to comes before the queues, and what has gone comes
+    last."""
     size = DEFINITIONS_PER_FRAME_MAX
     used = list(whole.keys_used.items())
     for at in range(0, len(used), size):
@@ -167,8 +168,7 @@ def _era(node: Node) -> str:
 
 
 def _changes(node: Node, told: Mapping[str, int], unsaid: Mapping[str, Iterable[Any]]) -> Definitions:
-    """What is different from what was told as of these versions, but for some rows, by their names. Raises
-    `LeftBehind`."""
+    """What has changed since these versions, and the rows named in `unsaid`. Raises `LeftBehind`."""
     metadata, found, recents = node.metadata, Definitions(), _recents(node)
 
     def names(*kinds: str) -> Iterable[Any]:

@@ -1,10 +1,8 @@
-"""Hands a queue's ready messages to the gateways that granted credit: in turn, as they become ready, never more.
+"""Delivers a queue's ready messages to the gateways that granted credit: round robin, as messages become ready, never
+beyond the credit. A consumer group of a stream counts as such a queue.
 
-A consumer group of a stream is such a queue.
-
-
-A *grant* is one gateway's word of how many messages of a place it takes with one visibility time. It is what leases
-them here; which consumer gets them is the gateway's business.
+A *grant* is the number of messages of a place that one gateway takes with one visibility timeout. Messages are leased
+to the grant; the gateway decides which consumer gets them.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _INDEX = {suffix: index for index, suffix in enumerate(SUFFIXES)}
 
 
 class Grant:
-    """See the file's first sentence. A holder of leases, as a view sees it."""
+    """One gateway's credit for a place and a visibility timeout; for a view, a holder of leases."""
 
     __slots__ = ("granted", "in_ring", "left", "most", "pending", "place", "queue", "sent", "visibility_ms", "visitor")
 
@@ -38,9 +36,9 @@ class Grant:
         self.visibility_ms = visibility_ms
         self.granted = 0
         self.left = 0
-        """Messages that have left: the gateway counts these."""
+        """Messages that were sent, as the gateway counts them."""
         self.sent = 0
-        """The same, and those that wait for the disk."""
+        """As `left`, plus messages of leases that wait for the disk."""
         self.most = CHUNK_MESSAGES_MAX
         self.in_ring = False
         self.pending: list[Lease] = []
@@ -62,7 +60,7 @@ class Grant:
             self.pending.append(lease)
             self.visitor.pending_bytes += size_of(lease)
 
-    # A holder of leases
+    # The interface of a holder of leases.
 
     @property
     def gateway(self) -> str:
@@ -88,16 +86,16 @@ class Grant:
             visitor.hand(self, lease)
         counted, self.sent = self.sent, self.left + sum([lease.bits.bit_count() for lease in self.pending])
         if self.sent < counted or (visitor.has_room and not had_room):
-            visitor.room_soon()  # what was purged while it waited never comes, and others may in its place
+            visitor.room_soon()  # messages purged while they waited are never sent, and others may be in their place
 
     def drop_pending(self) -> None:
-        """Nobody waits for these leases here any more."""
+        """Drops leases that wait for the disk, as the gateway is gone."""
         self.visitor.pending_bytes -= sum(map(size_of, self.pending))
         self.pending.clear()
 
 
 class Counter:
-    """Where gateways stand in line for one queue."""
+    """One queue's ring of grants with credit, and the gateways that have consumers."""
 
     def __init__(self, queue: EmbeddedQueue):
         self.queue = queue
@@ -111,7 +109,7 @@ class Counter:
         return len({grant.visitor.name for grant in self._ring})
 
     def enter(self, grant: Grant) -> None:
-        """A gateway has consumers here; it hears what becomes of the group."""
+        """Registers a gateway that has consumers here; it is told of the group's gaps and end."""
         self._grants.add(grant)
         if self.queue.group is not None:
             self._tell_gaps()
@@ -121,14 +119,14 @@ class Counter:
         self.remove(grant)
 
     def close(self) -> None:
-        """The group was deleted."""
+        """Called when the group was deleted."""
         grants, self._grants = self._grants, set()
         for grant in grants:
             self.remove(grant)
             grant.visitor.group_gone(grant.place)
 
     def _tell_gaps(self) -> None:
-        """Gaps are told once, so they wait until a gateway has consumers."""
+        """Gaps are reported once, so they are kept until a gateway has consumers."""
         if self._grants and (gaps := self.queue.take_gaps()):
             for visitor, place in {grant.visitor: grant.place for grant in self._grants}.items():
                 visitor.missed(place, gaps, self.queue)
@@ -150,7 +148,7 @@ class Counter:
             self._count()
 
     def _count(self) -> None:
-        """A group that nobody waits for leaves memory after a while, and then hears of no commit."""
+        """A group without waiting consumers leaves memory after a while, and then gets no news of commits."""
         if self.queue.group is not None:
             self.queue.consumers = self.gateways_waiting
 
@@ -159,7 +157,7 @@ class Counter:
         self._count()
 
     def _deal(self) -> None:
-        """Deals ready messages out until nobody wants any or none is left."""
+        """Leases ready messages to the grants in turn until there is no more credit or no message."""
         ring, queue = self._ring, self.queue
         share = turns = refused = 0
         while ring:
@@ -187,12 +185,13 @@ class Counter:
 
 
 def size_of(lease: Lease) -> int:
-    """Bytes that go with a lease to its gateway."""
+    """Bytes that are sent to the gateway with a lease."""
     return 0 if lease.chunk is None else len(lease.chunk.data)
 
 
 def frames_of(handed: list[Handed], idle: list[Idle]) -> Iterator[Leases]:
-    """Several where there are many bytes: a gateway takes no frame beyond `STORE_FRAME_BYTES_MAX`."""
+    """Splits leases into several frames where they have many bytes: a gateway takes no frame beyond
+    `STORE_FRAME_BYTES_MAX`."""
     some: list[Handed] = []
     size = 0
     for one in handed:
@@ -214,7 +213,7 @@ def counter_of(queue: EmbeddedQueue) -> Counter:
 
 
 def live_bits(lease: Lease) -> int:
-    """What of a lease is neither settled nor returned."""
+    """The bits of a lease that are neither settled nor returned."""
     if lease.rest is None:
         return lease.bits
     bits = 0

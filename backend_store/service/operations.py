@@ -1,4 +1,5 @@
-"""What a gateway may ask a backend beside publishes and receipts: definitions, looks, whole queues."""
+"""The requests that a gateway may send to a backend beside publishes and receipts: definitions, statistics, whole
+queues."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ class PutRotation(Asked, frozen=True):
 
 
 class Look(Asked, frozen=True):
-    """The numbers of queues; of those that are gone there are none. `tenant`: of all of a tenant's that hold something,
-    companions too."""
+    """Statistics of queues, without those that are gone. `tenant`: also of all of a tenant's queues and companions that
+    store something."""
 
     places: list[Place]
     tenant: str | None = None
@@ -91,22 +92,23 @@ class Cancel(AtPlace, frozen=True):
 
 
 class SettleAndPublish(AtPlace, frozen=True):
-    """An ack that publishes: all of it or nothing."""
+    """Acks and publishes atomically: all or nothing."""
 
     receipts: list[str]
     publishes: list[tuple[Place, list[SentBlock]]]
 
 
 class WriteDocuments(Asked, frozen=True):
-    """Rows beside the metadata; all of them or none."""
+    """Writes rows beside the metadata; all of them or none."""
 
     documents: list[Document]
     duty: Duty | None = None
-    """Only while this is so."""
+    """Writes only while this duty is held."""
 
 
 class TakeDuty(Asked, frozen=True):
-    """The answer is whose the duty is now: the asker's, where nobody has it or who had it is silent."""
+    """Takes or renews a duty. The answer names its holder: the asker, where the duty is free or its holder is
+    silent."""
 
     name: str
     asker: str
@@ -114,7 +116,7 @@ class TakeDuty(Asked, frozen=True):
 
 
 class Totals(Asked, frozen=True):
-    """What the ledger counted."""
+    """The ledger's totals."""
 
     first_day: int
     last_day: int
@@ -185,7 +187,7 @@ decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
 
 async def perform(store: EmbeddedStore, asked: Operation) -> Any:
-    """The answer. Raises `PushqError`."""
+    """Returns the answer. Raises `PushqError`."""
     handle: Callable[[EmbeddedStore, Any], Awaitable[Any]] = _HANDLERS[type(asked)]
     return await handle(store, asked)
 
@@ -267,7 +269,7 @@ async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
     if asked.duty is not None:
         store.duties.check(asked.duty)
     await store.node.documents.write(asked.documents)
-    store.node.documents.on_written()  # the other gateways hear of it
+    store.node.documents.on_written()  # the other gateways get the change
 
 
 async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
@@ -279,7 +281,7 @@ async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
 
 
 class Partly(msgspec.Struct, frozen=True):
-    """What is answered to `Totals` in the place of a list where some rows do not read."""
+    """The answer to `Totals` where some rows cannot be read."""
 
     totals: list[QueueTotal]
     unreadable: int

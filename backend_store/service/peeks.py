@@ -1,4 +1,5 @@
-"""Peeks, as gateways ask for them: chunks as they are stored, for only a gateway can open them, and what is where."""
+"""Serves peeks to gateways: chunks as they are stored, for only a gateway can decrypt them, and which messages
+match."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ class Peek(AtPlace, frozen=True):
 
     wanted: PeekFilter
     with_history: bool = False
-    """A gateway of before would not know what to do with it."""
+    """False for gateways of earlier versions, which cannot decode it."""
 
 
 class Piece(NamedTuple):
-    """A chunk. `seed` is the one of its checksum."""
+    """A chunk. `seed` is the seed of its checksum."""
 
     chunk: bytes
     seed: int

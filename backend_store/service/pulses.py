@@ -1,6 +1,6 @@
-"""The numbers of a shard's queues, for the series of gateways: all of them once, and from then on what changed.
+"""The statistics of a shard's queues, for gateways' time series: all of them once, and from then on the changed ones.
 
-Which queues something happened to is gathered once, however many gateways ask, and so are their numbers.
+Changed queues are collected once, however many gateways ask, and their numbers are computed once.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ PulseRow = tuple[int, Pulse]
 
 
 class AsOf(msgspec.Struct, frozen=True, array_like=True):
-    """A point in the history of one leader's pulses; those of two cannot be compared."""
+    """A point in the history of one leader's pulses; points of two leaders cannot be compared."""
 
     era: str = ""
     version: int = 0
 
 
 class TakePulses(Asked, frozen=True):
-    """Of queues with uids above `after`, in their order, `PULSES_PER_ASK_MAX` at most: a list of `PulseRow`."""
+    """Pulses of queues with uids above `after`, in order of uid, at most `PULSES_PER_ASK_MAX`: a list of `PulseRow`."""
 
     after: int = 0
     since: AsOf | None = None
-    """Instead, what something happened to since then: the answer is `PulseNews`. Backends that do not know of it answer
+    """If set, the answer is `PulseNews` of what changed since then. Backends of earlier versions ignore it and answer
     with the first page."""
 
 
 class PulseNews(msgspec.Struct, frozen=True):
-    """`PULSES_PER_ASK_MAX` queues at most."""
+    """At most `PULSES_PER_ASK_MAX` queues."""
 
     now: AsOf
-    """What is here is all that happened until then."""
+    """The point up to which this answer is complete."""
     pulses: list[PulseRow] = []
     gone: list[int] = []
-    """Uids of queues that lie here no more."""
+    """Uids of queues that are not here any more."""
     is_reset: bool = False
-    """What happened since the point that was asked about is not known: all pages are to be asked for, and what happens
-    meanwhile with `now`."""
+    """Changes since the requested point are not known: the gateway asks for all pages, and for later changes from `now`
+    on."""
     is_last: bool = True
-    """More happened until now."""
+    """False where there are further changes."""
 
 
 class PulseLog:
-    """Which queues of one store something happened to, in order."""
+    """The recently changed queues of one store, in order."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
@@ -83,12 +83,12 @@ class PulseLog:
         self._defined = self._rows.uids.version
         if defined is None:
             self._changed, self._era = Recent(), secrets.token_hex(8)
-        self._changed.more = len(self._rows) // 4  # where it is more than that, all pages cost less
+        self._changed.more = len(self._rows) // 4  # beyond that, all pages cost less
         for uid in {partition.title.uid for partition in self._touched()}.union(defined or ()):
             self._changed.note((uid,))
 
     def _pulse(self, definition: QueueDefinition) -> Pulse:
-        """As another gateway was told it, where nothing happened since."""
+        """The pulse, taken once for all gateways as long as nothing happens to the queue."""
         queue = self._store.here(definition.tenant, definition.name)
         now = self._era, self._changed.version_of(definition.uid)
         known: tuple[tuple[str, int], Pulse] | None = queue.extras.get("pulse")
@@ -98,7 +98,7 @@ class PulseLog:
 
 
 def pulse_of(store: EmbeddedStore, definition: QueueDefinition) -> Pulse:
-    """Its consumers are the gateways that wait for messages of it."""
+    """The pulse of a queue; its consumers are the gateways that wait for its messages."""
     queue = store.here(definition.tenant, definition.name)
     pulses = queue.extras.get("pulses")
     if pulses is None:

@@ -1,5 +1,5 @@
-"""What a shard knows of publish calls' messages: asked by gateways before they bring the calls to another place of
-their queue. Nothing is stored."""
+"""Looks up which messages of publish calls a shard knows already: gateways ask before they send the calls to another
+place of the queue. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from backend_store.wire.store_frames import Placed, SentBlock, Wrong, blocks_of_
 
 
 class Recall(NamedTuple):
-    """One call. Of the blocks only the traits are looked at: `data` may be empty."""
+    """One call. Only the traits of the blocks are used: `data` may be empty."""
 
     blocks: list[SentBlock]
     claim: tuple[bytes, bytes] | None = None
 
 
 Answer = tuple[Placed | None, Wrong | None]
-"""Of one call, as that to a publish: repeats have their places, and all others are refused as `OnTheMove`; that is the
-error where nothing is known."""
+"""The answer to one call, shaped like that to a publish: repeats have their positions, and all other messages are
+refused as `OnTheMove`; that is the error where no message is known."""
 
 
 class FindKnown(Asked, frozen=True):
-    """To a shard of a place that the messages' slots lay in: which of them are known there. `version`: of the
-    definition by which they lie elsewhere. Each call has its answer, in the order of the calls.
+    """To a shard of a place that had the messages' slots: which of the messages it knows. `version`: of the definition
+    that puts the slots elsewhere. Each call has its answer, in the order of the calls.
     """
 
     tenant: str
@@ -45,11 +45,13 @@ async def _find_known(store: EmbeddedStore, asked: FindKnown) -> list[Answer]:
         raise QueueNotFound(f"queue {asked.name!r} is not here")
     queue = store.node.queues.of(own)
     if queue.definition.version < asked.version:
-        detail = f"queue {asked.name!r} is not known here as it is now"  # what is not known might still be taken
+        detail = (
+            f"queue {asked.name!r} is not known here as it is now"  # messages not known here might still be accepted
+        )
         raise Unavailable(detail, retry_after_ms=RETRY_MS)
     results = [recalled(queue.all, _call_of(one), queue.config) for one in asked.calls]
     if any(isinstance(one, Published) for one in results):
-        await store.node.committer.write(Batch())  # behind the commit that stores what is known
+        await store.node.committer.write(Batch())  # after the commit that stores the known messages
     copies = store.node.copies()
     return [(None, wrong(one)) if isinstance(one, PushqError) else (placed(one, copies), None) for one in results]
 
@@ -70,7 +72,7 @@ def _call_of(asked: Recall) -> Call:
 
 
 def _nobody(result: Published | PushqError) -> None:
-    """Whoever asks has the answer."""
+    """Ignores the result: the asker gets it as the answer."""
 
 
 HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {FindKnown: _find_known}

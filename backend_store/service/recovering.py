@@ -1,4 +1,4 @@
-"""What a gateway may ask a backend for an operator: what it keeps in quarantine, and to let go of it."""
+"""Requests of an operator, by way of a gateway, about a backend's quarantine: list, read, mark and drop messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from backend_store.wire.store_frames import raw
 
 
 class Survey(Asked, frozen=True):
-    """The pieces: a list of `Piece`."""
+    """Lists the pieces: a list of `Piece`."""
 
 
 class Some(Asked, frozen=True):
-    """Chunks of a piece behind a place: a list of (`Place`, `Kept`), empty at the end."""
+    """Chunks of a piece after a place: a list of (`Place`, `Kept`), empty at the end."""
 
     shard: int
     epoch: int
@@ -27,7 +27,7 @@ class Some(Asked, frozen=True):
 
 
 class Begin(Asked, frozen=True):
-    """Writes down that these are being published again, before the first of them is; or that they were not."""
+    """Records that these chunks are being published again, before the first one is; or that they were not after all."""
 
     shard: int
     places: list[Place]
@@ -35,7 +35,7 @@ class Begin(Asked, frozen=True):
 
 
 class Forget(Asked, frozen=True):
-    """They were published and confirmed, or shall be dropped."""
+    """Drops chunks that were published and confirmed, or that the operator discards."""
 
     shard: int
     places: list[Place]

@@ -1,7 +1,8 @@
-"""Redrives that gateways ask for. They run here, where the messages lie; a gateway starts one and asks how far it is.
+"""Redrives that gateways ask for. They run at the backend that stores the messages; a gateway starts a redrive and
+polls its progress.
 
-A job ends when this backend leads no more; what it moved stays moved, by commits that the next leader has. The gateway
-that started it has the next leader go on with the rest: see `remote.redrives`.
+A job ends when this backend does not lead any more; messages already moved stay moved, by commits that the next leader
+has. The gateway that started the job has the next leader continue with the rest: see `remote.redrives`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from backend_store.wire.store_frames import Place
 
 
 class Order(NamedTuple):
-    """What is to be moved: `to` is where all go in place of where each came from. `own`: see `dead_letters`."""
+    """The messages to move. `to`: the queue for all of them; None: each goes to where it came from. `own`: see
+    `dead_letters`."""
 
     place: Place
     wanted: LetterFilter
@@ -28,14 +30,14 @@ class Order(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """How many messages go where, and the place behind which the rest is still to be counted."""
+    """Number of messages by target queue, and the position after which the rest is still to be counted."""
 
     counts: dict[str, int]
     rest: Spot | None
 
 
 class Job(NamedTuple):
-    """A `Redrive` as it is now."""
+    """The present state of a `Redrive`."""
 
     id: str
     total: int
@@ -59,17 +61,18 @@ class CountLetters(Asked, frozen=True):
 
 
 class StartRedrive(Asked, frozen=True):
-    """Asked again, it changes nothing. `done`: of `total` so many were moved already, by an earlier leader."""
+    """Starts a redrive; repeated, it changes nothing. `done`: how many of `total` an earlier leader has already
+    moved."""
 
     redrive_id: str
     order: Order
     total: int
     rate_per_s: float | None
     targets: dict[str, str | None]
-    """Queues that messages may go to; or why they may not."""
+    """Target queues; a string is the reason why messages may not go to a queue."""
     done: int = 0
     whole: int = 0
-    """Where several parts of a queue have one of this id: how many messages all of them are to move."""
+    """Where several parts of a queue have a job with this id: how many messages all parts are to move."""
 
     @property
     def whose(self) -> str | None:
@@ -81,7 +84,7 @@ class LookAtRedrives(AtPlace, frozen=True):
 
 
 class CancelRedrive(AtPlace, frozen=True):
-    """Answered when nothing more is moved; with None where there is no such job. `why`: see `client.redrive`."""
+    """Answered when no more messages are moved; with None where there is no such job. `why`: see `client.redrive`."""
 
     redrive_id: str
     why: str | None = None

@@ -1,4 +1,4 @@
-"""How the storage of one machine is, for the gateways in front of it: its disk and its commits."""
+"""The state of a backend's storage for its gateways: disk and commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Report(msgspec.Struct, frozen=True):
     publishes_allowed: bool
     why_no_publishes: str
     waited_ms: float
-    """How long what was committed last had waited for the disk."""
+    """How long the last committed batch had waited for the disk."""
     commit_buckets: list[int]
     commit_sum: float
     commit_last: float
@@ -32,7 +32,7 @@ class Report(msgspec.Struct, frozen=True):
     why_not_durable: str = ""
     """Why nothing is confirmed now; "" where it is."""
     load: Load = Load()
-    """Of the process; `load.node` is "" where that does not measure itself."""
+    """The load of the process; `load.node` is "" where the process does not measure its load."""
 
 
 async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:

@@ -1,6 +1,6 @@
-"""The listener of a backend: gateways come by WebSocket over mutual TLS, one connection each.
+"""The listener of a backend: gateways connect by WebSocket over mutual TLS, one connection for each shard.
 
-A backend serves a shard while it leads it. A gateway that asks for another one is told who does, if that is known.
+A backend serves a shard while it leads it. A gateway that asks for another shard is referred to its leader, if known.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ Leader = Callable[[int], str | None]
 IsComing = Callable[[int], bool]
 """Shard → whether this process is about to lead it."""
 There = Callable[[], Sequence[BackendAt]]
-"""The backends of the cluster that are there, as far as it is known here."""
+"""The live backends of the cluster, as far as they are known here."""
 Operate = Callable[[msgspec.Raw], Awaitable[msgspec.Raw]]
 """Answers a request about the backend itself. Raises `PushqError`."""
 
 
 class Guest(Protocol):
-    """Who is connected."""
+    """The service's side of one connected gateway."""
 
     def tell_definitions(self) -> None: ...
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None: ...
@@ -82,11 +82,11 @@ class Guest(Protocol):
 
 
 class Served(Protocol):
-    """What is behind the listener."""
+    """What the listener connects gateways to: a shard's store, or an independent host's own entrance."""
 
     @property
     def is_leaving(self) -> bool:
-        """Nothing new is begun."""
+        """Whether nothing new is begun."""
 
     def arrive(self, greeting: Greeting, link: Link) -> tuple[Guest, Greeted]: ...
     def depart(self, name: str, link: Link) -> None: ...
@@ -97,7 +97,7 @@ def _unsaid() -> list[Copies]:
 
 
 class StoreService:
-    """One shard's store, served for as long as it is led here."""
+    """Serves one shard's store to gateways, for as long as the shard is led here."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class StoreService:
         copies: Callable[[], list[Copies]] = _unsaid,
         mode: str = "sync",
     ):
-        """`shards`: how many the cluster has, but for those that only take queues which ask for their mode; the first
-        one chooses where a new queue lies. `lane`: of independent hosts, where a queue lies in all of its `lanes`, the
-        number of this one. `shard`: this one's number. `tracer`: None where nobody wants spans. `copies`, `mode`: see
+        """`shards`: how many shards the cluster has, without those that only take queues which ask for their mode; the
+        first shard chooses where a new queue is placed. `lane`: with independent hosts, where a queue has a part in all
+        `lanes`, this shard's lane. `shard`: this shard's number. `tracer`: None for no spans. `copies`, `mode`: see
         `Greeted`."""
         self.store = store
         self.shard = shard
@@ -128,7 +128,7 @@ class StoreService:
         store.node.metadata.lane = lane
         self.visitors: dict[str, Visitor] = {}
         self.is_empty = asyncio.Event()
-        """No gateway is connected."""
+        """Set while no gateway is connected."""
         self.is_empty.set()
         self.is_leaving = False
         """The shard is about to be led elsewhere: nothing new is begun."""
@@ -153,7 +153,7 @@ class StoreService:
             visitor.tell_documents()
 
     def _go_on(self) -> None:
-        """Acks can be kept again, so messages may leave."""
+        """Acks can be committed again, so messages may be delivered."""
         for visitor in list(self.visitors.values()):
             visitor.room()
 
@@ -179,7 +179,7 @@ class StoreService:
     def depart(self, name: str, link: Link) -> None:
         visitor = self.visitors.get(name)
         if visitor is None or visitor.link is not link:
-            return  # it came back by another connection
+            return  # the gateway has come back on another connection
         visitor.depart()
         if all(one.link is None for one in self.visitors.values()):
             self.is_empty.set()
@@ -192,7 +192,7 @@ class StoreService:
         log.info("a gateway did not come back", gateway=visitor.name)
 
     async def finish(self, leader: str) -> None:
-        """Begins nothing new, sends everybody on to the next leader, and returns when what was begun is answered, or
+        """Begins nothing new, refers all gateways to the next leader, and returns when what was begun is answered, or
         has taken `FINISH_SECONDS_MAX`."""
         self.is_leaving = True
         for visitor in self.visitors.values():
@@ -205,7 +205,7 @@ class StoreService:
             log.info("a shard is handed over with requests under way", queues=len(self.store.queues()))
 
     def close(self) -> None:
-        """The shard is led here no more, or the process stops: everybody is sent away."""
+        """The shard is not led here any more, or the process stops: ends all connections."""
         self.store.node.metadata.on_written = lambda: None
         self.store.node.documents.on_written = lambda: None
         self.store.node.on_durable = lambda: None
@@ -215,7 +215,7 @@ class StoreService:
             visitor.flush()
             if visitor.link is not None:
                 visitor.link.leave()
-        # Nobody is left to take what others give back.
+        # All visitors depart before leases are returned, so that no message is leased again.
         unsent = [visitor.depart() for visitor in self.visitors.values()]
         for visitor, leases in zip(self.visitors.values(), unsent, strict=True):
             visitor.take_back_unsent(leases)
@@ -236,7 +236,7 @@ class Link:
         return self._connection.waiting_bytes
 
     def when_room(self, on_room: Callable[[], None]) -> None:
-        """`on_room`: its buffer, which was full, takes bytes again."""
+        """`on_room` is called when the buffer was full and takes bytes again."""
         self._connection.on_drained = on_room
 
     def send(self, data: bytes) -> None:
@@ -246,7 +246,7 @@ class Link:
         self._connection.transport.abort()
 
     def leave(self) -> None:
-        """Says what was sent, as far as that is read soon, and hears nothing more."""
+        """Flushes what was sent, as far as the peer reads it within `LEAVE_SECONDS_MAX`, and ignores further input."""
         self.has_left = True
         self._connection.leave()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS_MAX, self._connection.transport.abort)
@@ -272,7 +272,8 @@ _PEER: Final = struct.Struct("3i")  # pid, uid, gid
 
 
 def _own_user_only(connection: ServerConnection, request: Request) -> Response | None:
-    """The folder lets nobody else in; should somebody have opened it to others, the system knows who calls."""
+    """Refuses other users: file permissions already do, and peer credentials are checked in case the folder was opened
+    up."""
     sock = connection.transport.get_extra_info("socket")
     _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid == os.geteuid():
@@ -297,9 +298,9 @@ class StoreServer:
         name: str = "this backend",
         strangers: Strangers | None = None,
     ):
-        """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
-        host. `there`, `copies`: see `Backends`; without them gateways are told of none. `name`: for people.
-        `strangers`: who is refused for its version.
+        """`operate`: answers requests about the backend itself; None refuses them. `door`: an independent host's
+        entrance. `there`, `copies`: see `Backends`; without them gateways are told none. `name`: for messages to
+        people. `strangers`: records processes that are refused for their version.
         """
         self._name = name
         self._strangers = strangers or Strangers(_warn)
@@ -307,7 +308,7 @@ class StoreServer:
         self._copies = copies
         self._told = Backends([])
         self._hearing: set[Link] = set()
-        """Gateways that want to hear of backends."""
+        """Gateways that want news of backends."""
         self._is_coming = is_coming
         self._led = asyncio.Event()
         self._operate = operate
@@ -317,12 +318,12 @@ class StoreServer:
         self._server: Server | None = None
 
     def led(self) -> None:
-        """There is a shard more."""
+        """Called when a further shard is led here."""
         self._led.set()
         self._led = asyncio.Event()
 
     def tell_backends(self) -> None:
-        """Which backends are there may have changed, or how shards are copied."""
+        """Called when the live backends, or how shards are copied, may have changed."""
         now = self._backends()
         if now == self._told:
             return
@@ -341,7 +342,7 @@ class StoreServer:
         return port_found
 
     async def listen_local(self, bound: socket.socket) -> None:
-        """At a socket of this machine, for processes of the same user only."""
+        """Listens at a socket of this machine, for processes of the same user only."""
         self._server = await unix_serve(self._run, sock=bound, process_request=_own_user_only, **_OPTIONS)
 
     async def close(self) -> None:
@@ -354,7 +355,7 @@ class StoreServer:
         try:
             await self._visit(connection)
         except (ConnectionClosed, TimeoutError):
-            pass  # it comes back by itself
+            pass  # the gateway reconnects by itself
         except InvalidRequest as error:
             log.warning("a connection speaks another protocol", error=error.detail)
 
@@ -408,7 +409,8 @@ class StoreServer:
             service.depart(greeting.gateway, link)
 
     async def _served(self, greeting: Greeting) -> Served | None:
-        """The shard that is asked for, where it is led here; who was sent here waits for that to begin."""
+        """The requested shard, where it is led here; waits a while for a shard that this process is about to lead, or
+        that the gateway was referred here for."""
         shard = greeting.shard
         waits_s = min(ONWARD_SECONDS_MAX, greeting.waits_ms / 1000)
         until = asyncio.get_running_loop().time() + (ONWARD_SECONDS_MAX if self._is_coming(shard) else waits_s)
@@ -421,7 +423,7 @@ class StoreServer:
         return service
 
     async def _serve_operator(self, connection: ServerWire, operate: Operate) -> None:
-        """One request after the other."""
+        """Serves one request after the other."""
         async for data in connection:
             ask = from_gateway(data)
             if not isinstance(ask, Asks):

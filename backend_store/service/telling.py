@@ -1,7 +1,7 @@
-"""What a gateway is told of the definitions by one connection: what it does not know, and from then on what changes.
+"""Sends the definitions to a gateway on one connection: first what the gateway does not know, then every change.
 
-A gateway that knows nothing has to hear of everything, and of one that was away much may have changed. With many queues
-that takes a while: a turn's worth is said at a time, and others have their turns meanwhile.
+A gateway that knows nothing needs everything, and for one that was away much may have changed. With many queues that
+takes a while: one part is sent per turn of the loop, so that other gateways have their turns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """See the file's first sentence."""
+    """The definitions as one connection is told them."""
 
     def __init__(self, node: Node, link: Link, known: Known | None, on_complete: Callable[[], None]):
-        """`known`: what the gateway knows by its own word; see `Greeting`. `on_complete`: it was told everything."""
+        """`known`: what the gateway says that it knows; see `Greeting`. `on_complete` is called when the gateway has
+        everything."""
         self._node = node
         self._link = link
         self._known = known
@@ -32,18 +33,18 @@ class Telling:
         self._told = Told()
         self._has_begun = False
         self._parts: Iterator[Definitions] | None = None
-        """What is still to be said of all that it does not know."""
+        """The parts of the initial definitions that are still to be sent; None before and after."""
         self._goes_on = False
-        """Whether it knows the rest by an earlier connection."""
+        """Whether the gateway knows the rest from an earlier connection."""
         self._waits_for_room = self._is_over = False
 
     @property
     def is_midway(self) -> bool:
-        """The gateway has heard of a part: of anything else it could make nothing."""
+        """Whether the gateway has only a part so far: it could not use any other frame yet."""
         return self._parts is not None
 
     def definitions(self) -> None:
-        """Says what the gateway does not know, before anything that follows from it."""
+        """Sends what the gateway does not know, before any frame that depends on it."""
         if not self._has_begun:
             self._has_begun = True
             self._begin()
@@ -53,20 +54,20 @@ class Telling:
             self._keep_up()
 
     def documents(self) -> None:
-        """As above, of documents alone."""
+        """As `definitions`, for documents alone."""
         if self.is_midway:
             self._keep_up()
         elif self._has_begun:
             self._go_on(self._told.rows)
 
     def room(self) -> None:
-        """The connection takes bytes again."""
+        """Called when the connection takes bytes again."""
         if self._waits_for_room:
             self._waits_for_room = False
             self._say_part()
 
     def break_off(self) -> None:
-        """Says nothing more of everything: it is said by the next connection."""
+        """Stops sending the initial definitions: the next connection starts again."""
         self._is_over = True
 
     def _begin(self) -> None:
@@ -98,13 +99,13 @@ class Telling:
         self._loop.call_soon(self._say_part)
 
     def _say_last(self, news: Definitions | None) -> None:
-        """It is said also where nothing has changed meanwhile."""
+        """Sends the last part, also where nothing has changed meanwhile."""
         self._parts = None
         self._say(news or Definitions(rotation=self._node.metadata.data_keys.rotation))
         self._on_complete()
 
     def _keep_up(self) -> bool:
-        """What changes while a lot is told comes behind it, however much it is."""
+        """Notes changes made while the parts are sent; they follow, however many they are."""
         return self._tried(lambda: self._told.keep_up(self._node))
 
     def _go_on(self, ask: Callable[[Node], Definitions | None]) -> None:
@@ -117,7 +118,7 @@ class Telling:
     def _tried(self, act: Callable[[], None]) -> bool:
         try:
             act()
-        except LeftBehind:  # by its next connection it hears of everything
+        except LeftBehind:  # on its next connection the gateway gets everything
             self._link.abort()
             return False
         return True

@@ -1,7 +1,7 @@
-"""Tickets that gateways of one machine share: made at one, spent at any, once.
+"""Tickets that the gateways of one machine share: made at one gateway, spent at any, once.
 
-They are in memory, for they live half a minute. What one opens is the gateways' business; here it is bytes under the
-hash of its text, so nothing here can be used as a ticket.
+They are kept in memory, for they live half a minute. Only gateways know what a ticket opens; here that is bytes under
+the hash of the ticket's text, so nothing stored here can be used as a ticket.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class PutTicket(Asked, frozen=True):
     opens: bytes
     life_ms: int
     tenant: str = ""
-    """Whose it is."""
+    """The tenant that it belongs to."""
 
 
 class TakeTicket(Asked, frozen=True):
-    """Spends it. The answer is None for one that is not there, or not any more."""
+    """Spends a ticket. The answer is None for an unknown or expired one."""
 
     digest: bytes
 

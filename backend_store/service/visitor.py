@@ -1,6 +1,8 @@
-"""A visitor: one gateway at a backend. Its connection may be lost and come back; what it leased waits a while for it.
+"""A visitor: one gateway at one shard of a backend. When its connection is lost, its leases are kept a while for its
+return.
 
-What comes in one frame is begun in one breath, so it shares a commit; what happened in one turn goes out as one frame.
+Requests of one frame are begun without awaiting in between, so they share a commit; results of one turn of the loop go
+out as one frame.
 """
 
 from __future__ import annotations
@@ -90,49 +92,51 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.backend")
 
 LOOK_SECONDS = 0.05
-"""How soon a gateway hears of a lease of its that was settled elsewhere."""
+"""How soon a gateway is told that another caller settled messages of its leases."""
 GRANTS_LOOKED_AT_MIN = 1_000
-"""With fewer of them nobody looks whether some are of queues that are gone."""
+"""With fewer grants, those of deleted queues are not looked for."""
 
 
 _LETTING_GO = ("return", "unsent", "undeliverable")
-"""What is done with leases without receipts."""
+"""Verbs that gateways use for leases without receipts."""
 _TURNED = wrong(PushqError("the shard is about to be led elsewhere", code=NOT_LEADER))
 
 
 class Visitor:
-    """See the file's first sentence. `link` is None while it is away."""
+    """One gateway at one shard. `link` is None while the gateway is not connected."""
 
     def __init__(self, service: StoreService, name: str):
         self.name = name
         self.link: Link | None = None
         self._telling: Telling | None = None
-        """Of the definitions; None while it is away."""
+        """Sends the definitions; None while the gateway is not connected."""
         self._service = service
         self._store = service.store
         self._loop = asyncio.get_running_loop()
         self._grants: dict[tuple[Place, int], Grant] = {}
         self._reads: dict[Place, Tailing] = {}
         self._look_at = GRANTS_LOOKED_AT_MIN
-        """With so many places it is looked whether some are of queues that are gone."""
+        """The number of grants at which those of deleted queues are looked for."""
         self._leases: dict[str, tuple[Grant, Lease, int]] = {}
-        """Token → its grant, the lease, and the bits that the gateway has for held."""
+        """Token → its grant, the lease, and the bits that the gateway holds as far as it knows."""
         self._released = self._accounted = 0
         self._look: asyncio.TimerHandle | None = None
         self._looking: Iterator[str] | None = None
-        """The leases that a look has not come to yet; None while none goes on."""
+        """The leases that a look has not come to yet; None while no look is in progress."""
         self._told_gaps: deque[tuple[float, EmbeddedQueue, list[Gap]]] = deque(maxlen=GAPS_IN_DOUBT_MAX)
-        """What groups were told to have missed, and when."""
+        """Gaps that groups were told, and when."""
         self._asks: set[asyncio.Task[None]] = set()
         self._ask_room = AskRoom("are under way for this gateway", VISITOR_ASKS_MAX, own_max=VISITOR_OWN_ASKS_MAX)
         self._is_flushing = False
         self._has_heard = asyncio.Event()
-        """It knows that it was sent on, or has gone, or was not sent on: nothing more comes."""
+        """Set when the gateway knows that it was referred to the next leader, is gone, or was not referred: it sends no
+        more."""
         self._has_heard.set()
         self._turned: dict[str, int] = {}
-        """Token → bits that were acked or nacked as the shard was about to go: the next leader decides that."""
+        """Token → bits that were acked or nacked while the shard was about to go: the next leader decides about
+        these."""
         self.pending_bytes = 0
-        """What leases that wait for the disk will bring."""
+        """Bytes of leases that wait for the disk."""
         self._clear()
 
     def _clear(self) -> None:
@@ -148,12 +152,12 @@ class Visitor:
         self._moved: set[Place] = set()
         self._answers: list[Answered] = []
 
-    # ---------------------------------------------------------------------------------------------- coming and going
+    # ---------------------------------------------------------------------------------------- connecting and leaving
 
     def arrive(
         self, link: Link, held: list[tuple[Place, str, Bits]], known: Known | None = None
     ) -> list[tuple[Place, str]]:
-        """It is here, and holds these leases from before. Those that nobody knows here are the answer. `known`: see
+        """The gateway connects, and holds these leases from before. Returns those that are not known here. `known`: see
         `Greeting`."""
         self.link = link
         self._telling = Telling(self._store.node, link, known, self._flush_soon)
@@ -162,7 +166,7 @@ class Visitor:
         for token, (grant, lease, _) in list(self._leases.items()):
             live, mine = live_bits(lease), kept.get(token, 0)
             self._take_back(grant, lease, live & ~mine, is_unsent=True)
-            self._tell_gone(token, mine & ~live)  # it was told before, or not: its connection was lost
+            self._tell_gone(token, mine & ~live)  # the lost connection may have told it before, or not
             self._note(token, mine & live)
         places = {token: place for place, token, _ in held}
         for view, token in self._store.node.kept_at.pop(self.name, ()):
@@ -171,8 +175,8 @@ class Visitor:
         return [(place, token) for place, token, _ in held if token not in self._leases]
 
     def _take_up(self, view: View, lease: Lease, place: Place | None, kept: int) -> None:
-        """A lease of before this process led. What the gateway has of it is its own again; what has not come to it is
-        in no consumer's hands, and need not wait for the end of its time."""
+        """Resumes a lease from before this process led. Messages that the gateway has stay leased to it; messages that
+        have not reached it are with no consumer, and need not wait for the visibility timeout."""
         live = live_bits(lease)
         for part in list(lease.parts()):
             if unheard := part.bits & ~kept:
@@ -189,13 +193,15 @@ class Visitor:
         self._tell_gone(lease.token, kept & ~live)
 
     def _tell_gone(self, token: str, bits: int) -> None:
-        """What it holds by its own word was settled by somebody else, or has run out."""
+        """Messages that the gateway holds as far as it knows were settled by another caller, or their leases have
+        expired."""
         if bits:
             self._gone.append((token, of_bits(bits)))
             self._flush_soon()
 
     def depart(self) -> list[tuple[Grant, Lease]]:
-        """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""
+        """The connection is gone: nothing more is leased to the gateway. Returns the leases that had not been sent
+        yet."""
         self.link = None
         if self._telling is not None:
             self._telling.break_off()
@@ -214,7 +220,7 @@ class Visitor:
         return unsent
 
     def _put_back_gaps(self) -> None:
-        """What was told of late may have gone with the connection: it is told again."""
+        """Gaps told recently may have been lost with the connection: they are told again."""
         since = self._loop.time() - 2 * VISITOR_SILENCE_SECONDS_MAX
         for at, group, gaps in self._told_gaps:
             if at >= since:
@@ -222,12 +228,13 @@ class Visitor:
         self._told_gaps.clear()
 
     def take_back_unsent(self, leases: list[tuple[Grant, Lease]]) -> None:
-        """Where it has departed for good: what had not left is ready for whoever is served next."""
+        """Returns leases that were never sent, where the gateway has departed for good: the messages are ready
+        again."""
         for grant, lease in leases:
             self._take_back(grant, lease, live_bits(lease), is_unsent=True)
 
     def send_on(self, leader: str) -> None:
-        """The shard is about to be led there: from here on nothing is begun for it."""
+        """Refers the gateway to `leader`, which is about to lead the shard: from here on nothing is begun for it."""
         if self.link is None:
             return
         self._has_heard.clear()
@@ -236,13 +243,13 @@ class Visitor:
         self.link.send(pack(Turned(_TURNED, leader)))
 
     async def finish(self) -> None:
-        """Of one that was sent on: returns when nothing more comes, and its requests are answered."""
+        """After `send_on`: returns when the gateway sends no more, and its requests are answered."""
         await self._has_heard.wait()
         if self._asks:
             await asyncio.wait(self._asks)
 
     def forget(self) -> None:
-        """It did not come back: what it held is free again, and counts as tried."""
+        """The gateway did not come back: its messages are ready again, and the attempts count."""
         for grant, lease, _ in list(self._leases.values()):
             self._take_back(grant, lease, live_bits(lease), is_unsent=False)
         self._leases.clear()
@@ -259,7 +266,7 @@ class Visitor:
             if mine := part.bits & bits:
                 _free(view, part, mine, is_unsent=is_unsent)
 
-    # ---------------------------------------------------------------------------------------------------- what comes
+    # ------------------------------------------------------------------------------------------------------ requests
 
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
         if self._service.is_leaving:
@@ -279,7 +286,8 @@ class Visitor:
                 self._ask(frame)
 
     def _turn_away(self, frame: Publishes | Settles | Wants | Asks) -> None:
-        """Nothing of it is begun, so that it may be asked of the next leader; what it lets go of is let go of here."""
+        """Begins nothing of the frame, so that the gateway may ask the next leader; leases that it returns are returned
+        here."""
         match frame:
             case Publishes(calls):
                 self._placed += [(publish.number, None, _TURNED) for publish in calls]
@@ -292,13 +300,13 @@ class Visitor:
                         self._judged.append((settle.number, None, _TURNED))
             case Wants(wants):
                 if not wants:
-                    self._has_heard.set()  # the next leader is told what is wanted
+                    self._has_heard.set()  # the next leader is told the wants
             case Asks(number):
                 self._answers.append(Answered(number, wrong=_TURNED))
         self._flush_soon()
 
     def _leave_to_next(self, settle: Settle) -> None:
-        """What is let go of behind an ack or a nack must not come before it."""
+        """Messages that are returned after an ack or a nack must not be ready before it."""
         for token, bits in settle.grouped.items() if settle.verb != "extend" else ():
             if token in self._leases:
                 self._turned[token] = self._turned.get(token, 0) | to_bits(bits)
@@ -320,7 +328,7 @@ class Visitor:
     def _span(
         self, operation: str, call: Publish | Settle, tenant: str, queue: str, traces: Traces | None
     ) -> Served | None:
-        """Of a call that comes with a trace, where spans are wanted."""
+        """A span for a call that comes with a trace; None without a tracer."""
         tracer = self._service.tracer
         if traces is None or tracer is None or (parent := traces.get(call.number)) is None:
             return None
@@ -372,7 +380,7 @@ class Visitor:
         raise InvalidRequest(f"{call.verb!r} is nothing that is done with receipts")
 
     def _let_go(self, call: Settle, grouped: dict[str, int]) -> None:
-        """What the gateway says of leases of its own; nobody waits for an answer."""
+        """Returns leases of the gateway's own; no answer is awaited."""
         for token, bits in grouped.items():
             known = self._leases.get(token)
             view = known[0].queue.view_of(known[1]) if known is not None else None
@@ -408,7 +416,7 @@ class Visitor:
             self.group_gone(want.place)
             return
         except PushqError:
-            return  # the gateway hears of the queue's end by its definition
+            return  # the gateway learns of the queue's end from the definitions
         grant.granted = want.granted
         grant.most = min(max(1, want.most), CHUNK_MESSAGES_MAX)
         counter = counter_of(grant.queue)
@@ -418,7 +426,7 @@ class Visitor:
             counter.remove(grant)
 
     def _end(self, key: tuple[Place, int]) -> None:
-        """The gateway counts anew when it wants something of that again."""
+        """Ends a grant; the gateway counts anew when it wants messages of that place again."""
         if (grant := self._grants.pop(key, None)) is not None:
             unsent = [(grant, lease) for lease in grant.pending]
             counter_of(grant.queue).leave(grant)
@@ -426,8 +434,8 @@ class Visitor:
             self.take_back_unsent(unsent)
 
     def _forget_gone(self) -> None:
-        """The gateway wants nothing any more where a queue or a group was deleted, and says nothing of it. Each look
-        is at twice as many as the last one left: who has many queues must not pay for that with each further one."""
+        """Drops grants of deleted queues and groups, as the gateway does not end these itself. The next look comes when
+        there are twice as many as this one left: with many queues, each further one must not cost a look at all."""
         if len(self._grants) + len(self._reads) < self._look_at:
             return
         for key, grant in list(self._grants.items()):
@@ -450,7 +458,7 @@ class Visitor:
             known.leave(self)
 
     def tail_moved(self, place: Place) -> None:
-        """Something happened to a stream that this gateway reads."""
+        """The end of a stream that this gateway reads has moved."""
         self._moved.add(place)
         self._flush_soon()
 
@@ -476,7 +484,7 @@ class Visitor:
         number, tracer, span = ask.number, self._service.tracer, None
         if tracer is not None and ask.trace is not None:
             span = tracer.served(_name_of(type(asked)), ask.trace, shard=self._service.shard)
-            TRACE.set(span.trace)  # of this task: what it logs belongs to the trace
+            TRACE.set(span.trace)  # of this task: its log lines belong to the trace
         outcome: str | None = None
         try:
             answer = Answered(number, raw(await perform(self._store, asked)))
@@ -490,7 +498,7 @@ class Visitor:
         finally:
             if span is not None:
                 span.ended(outcome)
-        self.tell_definitions()  # whoever is answered sees what was changed
+        self.tell_definitions()  # the caller of an answered request sees its change
         self._answer(answer)
 
     def _answer(self, answer: Answered) -> None:
@@ -501,7 +509,7 @@ class Visitor:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be leased. What leaves at the end of this turn, or after the next commit, counts."""
+        """Whether more may be leased. Bytes that are sent at the end of this turn, or after the next commit, count."""
         if self.link is None or self._service.is_leaving or self._store.node.why_not_durable():
             return False
         waiting_bytes = self.link.waiting_bytes + self._handed_bytes + self.pending_bytes
@@ -522,7 +530,7 @@ class Visitor:
         self._leases[lease.token] = grant, lease, lease.bits
 
     def hand(self, grant: Grant, lease: Lease) -> None:
-        """A lease leaves for the gateway."""
+        """Sends a lease to the gateway, at the end of this turn."""
         chunk, lease.chunk = lease.chunk, None
         if chunk is None or not lease.bits or self.link is None:
             return
@@ -546,7 +554,7 @@ class Visitor:
         self._flush_soon()
 
     def missed(self, place: Place, gaps: list[Gap], group: EmbeddedQueue) -> None:
-        """A stream dropped messages before the group came to them."""
+        """A stream dropped messages before the group read them."""
         self._missed.append((place, gaps))
         self._told_gaps.append((self._loop.time(), group, gaps))
         self._flush_soon()
@@ -560,7 +568,7 @@ class Visitor:
         self._flush_soon()
 
     def _note(self, token: str, bits: int) -> None:
-        """The gateway has these bits of a lease for held."""
+        """Sets the bits of a lease that the gateway holds as far as it knows; none ends the lease."""
         grant, lease, _ = self._leases[token]
         if bits:
             self._leases[token] = grant, lease, bits
@@ -568,15 +576,15 @@ class Visitor:
             del self._leases[token]
 
     def _account(self, done: dict[str, int]) -> None:
-        """Its own receipts did this: it will hear so."""
+        """The gateway's own receipts ended these messages: their answers tell it."""
         for token, bits in done.items():
             if (known := self._leases.get(token)) is not None:
                 self._note_accounted(known[2] & bits)
                 self._note(token, known[2] & ~bits)
 
     def _note_accounted(self, bits: int) -> None:
-        """Of these it hears. While a look goes on nobody knows whether they were counted at its begin: another one
-        follows it then."""
+        """Counts messages whose end the gateway is told. During a look it is unknown whether they were counted at its
+        begin: another look follows."""
         if self._looking is None:
             self._accounted += bits.bit_count()
 
@@ -589,8 +597,8 @@ class Visitor:
             self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_leases)
 
     def _look_at_leases(self) -> None:
-        """Somebody else settled what it holds: it must hear of that, or its consumers' credit stays taken. It may hold
-        very many, and others wait for their turn meanwhile."""
+        """Tells the gateway which of its messages other callers have settled: else its consumers' credit would stay
+        taken. It may hold very many, so a look is spread over turns of the loop."""
         self._look = None
         if self._looking is None:
             if self._released == self._accounted:
@@ -620,15 +628,15 @@ class Visitor:
                 self._note(token, known[2] & ~bits)
         self._flush_soon()
 
-    # ------------------------------------------------------------------------------------------------ what goes
+    # ----------------------------------------------------------------------------------------- answers and news
 
     def tell_definitions(self) -> None:
-        """Says what changed of the definitions, before anything that follows from it."""
+        """Sends what changed of the definitions, before any frame that depends on it."""
         if self._telling is not None:
             self._telling.definitions()
 
     def tell_documents(self) -> None:
-        """As above, of documents alone."""
+        """As `tell_definitions`, for documents alone."""
         if self._telling is not None:
             self._telling.documents()
 
@@ -638,16 +646,16 @@ class Visitor:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Says what there is to say."""
+        """Sends everything that waits to be sent."""
         self._is_flushing = False
         if self._telling is not None and self._telling.is_midway:
-            return  # until that is complete
+            return  # until the definitions are complete
         link, had_room = self.link, self.has_room
         if link is not None:
             try:
                 self._say(link)
             except Exception:
-                # It would be said again with all that comes, and fail again: its next connection begins anew.
+                # It would be sent again with the next frame, and fail again: the next connection begins anew.
                 log.exception("a gateway could not be told", gateway=self.name)
                 link.abort()
         self._clear()
@@ -670,7 +678,8 @@ class Visitor:
 
 
 def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | PushqError], None]) -> None:
-    """Has the queue that lies here take a publish; `reply` runs when that is as safe as it promises, or refused."""
+    """Publishes to a queue that is here; `reply` is called when the publish is as safe as the queue promises, or
+    refused."""
 
     def done(result: Published | PushqError) -> None:
         reply(result if isinstance(result, PushqError) else placed(result, store.node.copies()))
@@ -678,7 +687,7 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
     try:
         target = store.target_of(call.tenant, call.name)
         if target.uid != call.uid and not isinstance(target, Forward):
-            # What was sealed for the earlier queue of that name opens in no other.
+            # A payload that was encrypted for the earlier queue of that name opens in no other.
             raise Unavailable(f"queue {call.name!r} was made anew", retry_after_ms=100)
         if isinstance(target, EmbeddedQueue) and _is_behind(call, target.definition):
             raise on_the_move(call.name)
@@ -691,8 +700,8 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
 
 
 def _is_behind(call: Publish, known: QueueDefinition) -> bool:
-    """Whether another place may know a call for a repeat, of which who sent it has not heard; in strict order none of
-    such a gateway's calls may overtake one that is."""
+    """Whether another place may know a call as a repeat without the sender's knowledge. With strict order no call of
+    such a gateway may overtake one that is."""
     if call.version >= known.since:
         return False
     has_ids = any(one.traits is not None and one.traits.ids is not None for one in call.blocks)
@@ -706,7 +715,7 @@ def _name_of(kind: type[Operation]) -> str:
 
 
 def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:
-    """Takes messages back from a lease: as if they never left, or as tried."""
+    """Returns messages of a lease: as never sent, or with the attempt counted."""
     view.decide_first()
     if not is_unsent and view.comes_behind(lease, partial(_free, view, lease, bits, is_unsent=False)):
         return
