@@ -1,4 +1,4 @@
-"""The calls of a metadata service as operations, for whoever answers them by asking another process."""
+"""The calls of the metadata service as operation structs, for implementations that ask another process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from backend_store.model import ApiKey, QueueConfig, QueueDefinition, Quotas
 
 
 class Asking(ABC):
-    """Implements `MetadataService` and `Directory` but for `watch`."""
+    """Implements `MetadataService` and `Directory` except for `watch`."""
 
     @abstractmethod
     async def _ask(self, operation: Operation) -> Any:
-        """The answer to one operation, of the type that `operations.ANSWERS` has for it."""
+        """Returns the answer to one operation, of the type in `operations.ANSWERS`."""
 
     async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
         found: Read[QueueDefinition | None] = await self._ask(GetQueue(tenant, name, is_sure))
@@ -73,7 +73,7 @@ class Asking(ABC):
         return placed
 
     async def get_ring(self) -> Ring:
-        """Which hosts keep what."""
+        """Which hosts keep which arcs."""
         ring: Ring = await self._ask(GetRing())
         return ring
 

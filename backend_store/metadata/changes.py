@@ -1,7 +1,7 @@
-"""What changed in the metadata, in order, for those who keep a copy: a bounded log in memory with revisions.
+"""A bounded log in memory of changes to the metadata, with revisions, for readers that keep a copy.
 
-A revision counts changes since the process started, and its era names that process. Whoever asks to go on from another
-era, or from before what the log still has, is told to doubt all that they hold.
+A revision counts changes since the process started, and its era names that process. A reader that resumes from another
+era, or from before the log's beginning, is told to reset its copy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Subject = Literal["queue", "key", "tenant", "placement"]
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """Something about this queue, key, tenant or placement is different now: made, changed or gone.
+    """A queue, key, tenant or placement was made, changed or deleted.
 
-    `tenant` is a queue's; a placement's name is the number of its queue.
+    `tenant` is a queue's; a placement's name is the uid of its queue.
     """
 
     subject: Subject
@@ -37,16 +37,16 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What happened up to `now`. Empty news are a heartbeat: nothing else happened."""
+    """The changes up to `now`. Empty news are a heartbeat: nothing else happened."""
 
     now: Moment
     changes: list[Change] = []
     is_reset: bool = False
-    """What happened since the moment asked about is not known: everything may be different."""
+    """The changes since the requested moment are not known: everything may be different."""
 
 
 class ChangeLog:
-    """See the file's first sentence."""
+    """The log of changes of one metadata process."""
 
     def __init__(self, era: str):
         self._era = era
@@ -59,21 +59,21 @@ class ChangeLog:
         return Moment(self._era, self._revision)
 
     def add(self, change: Change) -> None:
-        """It happened, durably."""
+        """Records a change that is durable, and calls the listeners."""
         self._revision += 1
         self._kept.append(change)
         for told in list(self._listeners):
             told()
 
     def listen(self, told: Callable[[], None]) -> None:
-        """`told` runs after each change, until `unlisten`."""
+        """`told` is called after each change, until `unlisten`."""
         self._listeners.add(told)
 
     def unlisten(self, told: Callable[[], None]) -> None:
         self._listeners.discard(told)
 
     def since(self, after: Moment | None) -> News:
-        """What happened after a moment, a turn's worth of it. None: whoever asks holds nothing yet."""
+        """The changes after a moment, at most `CHANGES_PER_TURN_MAX`. `after` None: the reader has no copy yet."""
         first = self._revision - len(self._kept)
         if after is None:
             return News(self.now)

@@ -1,7 +1,7 @@
-"""The rows of data keys: what a queue's blocks are sealed with, wrapped by a master key that the store never has.
+"""The rows of data keys, which encrypt a queue's blocks and are wrapped by a master key that the store never has.
 
-A key id names one key of the whole store: whoever comes second with an id has to take another. The rows of a queue go
-with the commit that removes the queue, so what may still lie somewhere of its messages can be opened by nobody.
+A key id names one key of the whole store: of two keys with one id the second must take another. A queue's keys are
+deleted in the commit that removes the queue, so that any remaining data of its messages cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class DataKey(msgspec.Struct, frozen=True):
-    """One wrapped data key. `blocks` is how many blocks it may have sealed by now: never fewer than it has."""
+    """One wrapped data key. `blocks` is an upper bound of the blocks that it has encrypted."""
 
     id: int
     tenant: str
@@ -37,7 +37,7 @@ class DataKey(msgspec.Struct, frozen=True):
 
 
 class StoredRotation(msgspec.Struct, frozen=True):
-    """A rotation that is under way: a crash does not end it. `queues`: None for no new data keys, else of which."""
+    """A rotation in progress, kept across a crash. `queues`: those that get new data keys, beside `all_queues`."""
 
     id: str
     started_at_ms: int
@@ -69,19 +69,19 @@ class DataKeys:
         return key_id
 
     def reserve(self, count: int) -> range:
-        """Ids for somebody else to give out. What is not stored of them by the next start may be given out again, also
-        while the first who got them goes on: see `is_free`."""
+        """Reserves ids for a gateway to give out. Ids that are not stored by the next start may be reserved again, also
+        while the first gateway still uses them: see `is_free`."""
         first = self._next
         self._next += count
         assert self._next <= KEY_IDS_MAX, "four thousand million data keys were made"
         return range(first, self._next)
 
     def is_free(self, key: DataKey) -> bool:
-        """Whether no other key has its id: to give it a second meaning would take away what the first one sealed."""
+        """Whether no other key has its id: overwriting that key would make what it encrypted unreadable."""
         return self.by_id.get(key.id, key) == key
 
     def _pass(self, ids: Iterable[int]) -> None:
-        """No id up to these is given out from now on."""
+        """Gives out no id up to these from now on."""
         self._next = max([self._next, *(key_id + 1 for key_id in ids)])
 
     def stage(self, batch: Batch, keys: Sequence[DataKey]) -> None:
@@ -92,14 +92,14 @@ class DataKeys:
         batch.put(Table.META, NEXT_KEY_ID, seal(NEXT_KEY_ID, _encode(self._next)))
 
     def stored(self, keys: Iterable[DataKey]) -> None:
-        """They are on the disk."""
+        """Updates memory: the keys are on the disk."""
         for key in keys:
             if key.id not in self.by_id:
                 self.ids_of.setdefault(key.uid, []).append(key.id)
             self.by_id[key.id] = key
 
     def stage_shredded(self, batch: Batch, uid: int) -> None:
-        """The rows of a queue's keys go."""
+        """Stages the deletion of a queue's keys."""
         for key_id in self.ids_of.get(uid, ()):
             batch.delete(Table.META, _place(key_id))
 

@@ -1,4 +1,4 @@
-"""Rows of whoever needs a few of its own beside the metadata: small, named, written in one commit."""
+"""Documents: small, named rows that other parts of the gateway store beside the metadata, several in one commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _unheard() -> None: ...
 
 
 class Document(NamedTuple):
-    """`kind` is its owner's word, without a slash. Data None removes it."""
+    """`kind` is the owner's word, without a slash. `data` None removes the document."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ class Document(NamedTuple):
 
 
 class Duty(NamedTuple):
-    """Who of several gateways does what only one shall do; see `metadata.duties`. Of two terms the greater is later."""
+    """The one of several gateways that performs a task; see `metadata.duties`. Of two terms the greater is later."""
 
     name: str
     holder: str
@@ -45,26 +45,27 @@ class Documents:
         self._write = write
         self._rows: dict[Place, Document] | None = None
         self.recent: Recent[Place] = Recent()
-        """Which of them changed lately."""
+        """The recently changed documents."""
         self.on_written: Callable[[], None] = _unheard
-        """Runs after a change that a gateway made, before that one is answered."""
+        """Called after a change that a gateway made, before the gateway gets its answer."""
         self.are_far = False
-        """Whether they are in another process, which may not answer."""
+        """Whether the documents are in another process, which may not answer."""
         self.are_shared = False
-        """Whether other gateways change rows, too; here nobody else does."""
+        """Whether other gateways change documents, too; not in an embedded store."""
         self.holder = ""
-        """Who this is to the others."""
+        """The name of this process for the others."""
 
     def changes_elsewhere(self, *kinds: str) -> int:
-        """Grows when another process has changed rows of these kinds."""
+        """A counter that rises when another process has changed documents of these kinds."""
         return 0
 
     def changes_from_now_on(self, kind: str) -> set[str]:
-        """Names of rows of a kind that another process changes are put into it; who asked takes them out."""
+        """Returns a set that receives the names of documents of a kind that another process changes; the caller removes
+        them."""
         return set()
 
     def rows(self) -> dict[Place, Document]:
-        """Every row by kind and name, in memory from the first call on: the same object until it changes."""
+        """All documents by kind and name, in memory from the first call on: the same object until it changes."""
         if self._rows is None:
             found: dict[Place, Document] = {}
             start, end = DOCUMENTS, DOCUMENTS[:-1] + b"0"
@@ -83,9 +84,9 @@ class Documents:
         return unseal(key, row) if row is not None else None
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
-        """Name and data of each, by name. Raises `StorageCorrupt`."""
+        """(name, data) of each document of a kind, by name. Raises `StorageCorrupt`."""
         prefix = DOCUMENTS + kind.encode() + b"/"
-        start, end = prefix, prefix[:-1] + b"0"  # the byte behind the slash
+        start, end = prefix, prefix[:-1] + b"0"  # the byte after the slash
         found: list[tuple[str, bytes]] = []
         while rows := self._engine.scan(Table.META, start, end, _PAGE):
             found += [(key[len(prefix) :].decode(), unseal(key, row)) for key, row in rows]
@@ -93,11 +94,11 @@ class Documents:
         return found
 
     async def take_duty(self, name: str, hold_ms: int) -> Duty:
-        """Who is alone has every duty."""
+        """Without other processes this one has every duty."""
         return Duty(name, self.holder, 1)
 
     async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
-        """Returns when all of them are durable. Raises what a commit raises."""
+        """Returns when all documents are durable. Raises what a commit raises."""
         batch, changed = Batch(), list(documents)
         for one in changed:
             key = _key(one.kind, one.name)

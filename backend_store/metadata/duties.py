@@ -1,8 +1,9 @@
-"""Who of several gateways does what only one of them shall do: a duty has a holder, and a term that grows with each.
+"""Duties: tasks that only one of several gateways performs at a time. A duty has a holder, and a term that rises with
+each new holder.
 
-The holder is a row like others, so everybody sees it and what it writes can be bound to it. Until when is known in
-memory alone: a holder that goes on asking costs no disk. After a restart, or at another leader, the last holder's time
-begins anew, and is as long as it was promised: that is a row, too, and changes when the holder asks for more, or for
+The holder is a document, so that all gateways see it and its writes can be made conditional on the duty. The expiry is
+in memory alone: a holder that renews costs no disk writes. After a restart, or at another leader, the last holder's
+time begins anew with its promised length, which is a document, too, and changes when the holder asks for more, or for
 much less.
 """
 
@@ -20,14 +21,14 @@ from backend_store.model import Conflict
 DUTY: Final = "duty"
 HOLD: Final = "duty-hold"
 _MUCH: Final = 4
-"""What was promised is taken back when it is so many times as long as what is asked for."""
+"""The promised time is shortened when it is at least so many times as long as the requested one."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Duty).decode
 _decode_hold = msgspec.msgpack.Decoder(int).decode
 
 
 def decided(held: Duty | None, name: str, asker: str, *, is_over: bool) -> Duty:
-    """Whose it is when somebody asks for it. `is_over`: the holder has not asked for too long."""
+    """The holder when `asker` asks for the duty. `is_over`: the present holder's time has expired."""
     if held is None:
         return Duty(name, asker, 1)
     if held.holder == asker or not is_over:
@@ -36,14 +37,14 @@ def decided(held: Duty | None, name: str, asker: str, *, is_over: bool) -> Duty:
 
 
 class Duties:
-    """Those of one store."""
+    """The duties of one store."""
 
     def __init__(self, documents: Documents, steady_ms: Callable[[], int]) -> None:
         self._documents = documents
         self._steady_ms = steady_ms
         self._until: dict[str, int] = {}
         self._coming: dict[str, Duty] = {}
-        """Those that are on their way to the disk: what their last holder writes from now on would come after them."""
+        """Duties that are being written: what their last holder writes from now on would come after them."""
         self._turn = asyncio.Lock()
 
     def held(self, name: str) -> Duty | None:
@@ -51,7 +52,8 @@ class Duties:
         return self._coming.get(name) or (_decode(row.data) if row is not None and row.data is not None else None)
 
     async def take(self, name: str, asker: str, hold_ms: int) -> Duty:
-        """Whose it is now; the asker has it for `hold_ms` or until it asks again. Raises what a commit raises."""
+        """Returns the duty as it is held now; `asker`, if it is the holder, has it for `hold_ms` or until it asks
+        again. Raises what a commit raises."""
         async with self._turn:
             now_ms, held = self._steady_ms(), self.held(name)
             promised_ms = self._promised_ms(name)
@@ -65,7 +67,7 @@ class Duties:
                 finally:
                     del self._coming[name]
             elif duty.holder == asker and (hold_ms > promised_ms or 0 < hold_ms * _MUCH < promised_ms):
-                longer_ms = 1 << hold_ms.bit_length()  # so that a little more each time is not a commit each time
+                longer_ms = 1 << hold_ms.bit_length()  # rounded up: not each small increase is a commit
                 await self._documents.write([Document(HOLD, name, _encode(longer_ms))])
             if duty.holder == asker:
                 self._until[name] = self._steady_ms() + hold_ms
@@ -76,7 +78,7 @@ class Duties:
         return _decode_hold(row.data) if row is not None and row.data is not None else 0
 
     def check(self, duty: Duty) -> None:
-        """Raises `Conflict` when somebody else has it by now."""
+        """Raises `Conflict` when the duty has another holder or term by now."""
         held = self.held(duty.name)
         if held != duty:
             whose = held.holder if held is not None else "nobody"

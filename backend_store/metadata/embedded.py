@@ -1,7 +1,7 @@
-"""Queue definitions, tenants and API keys, in memory and on disk.
+"""The embedded metadata: queue definitions, tenants and API keys, in memory and on disk.
 
-Reads are dictionary look-ups; a write changes memory only after its row is durable, so nobody acts on what a crash
-could take back. Writers of one kind take turns, which makes check-then-write safe.
+Reads are dictionary look-ups. A write changes memory only after its row is durable, so that no reader acts on what a
+crash could take back. Writes are serialized by one lock, which makes check-then-write safe.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ADOPTED_FROM = b"metadata-adopted-from"
 CLUSTERS = b"cluster-name/"
 
 ADOPTED_UIDS = 1 << 31
-"""Where the numbers begin that a node gives to partitions of queues whose own numbers another process gave."""
+"""The first number that a node gives to partitions of queues whose own numbers another process gave."""
 
 TENANTS_MAX = 10_000
 KEYS_MAX = 100_000
@@ -83,7 +83,7 @@ class KeyUse(msgspec.Struct, frozen=True):
 
 
 class ChangedMeanwhile(Conflict):
-    """Something was decided on a version of a queue's definition that has passed."""
+    """A change was decided on an older version of the queue's definition."""
 
 
 class Metadata:
@@ -92,30 +92,31 @@ class Metadata:
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._store = write
         self.on_written: Callable[[], None] = _unheard
-        """Runs before the first that waits for a change does: it must look in the next turn of the loop."""
+        """Called after a write, before the callers that wait for it resume: it must look in the next turn of the
+        loop."""
         self.version = 0
-        """Another one whenever something of this was written; which rows that changed, the rows know."""
+        """Rises with each write; the rows know which of them changed."""
         self._turn = asyncio.Lock()
         self.keys: Rows[str, ApiKey] = Rows((key.id, key) for key in _load(engine, KEYS, ApiKey))
         self.keys_used: Rows[str, int] = Rows((used.key_id, used.at_ms) for used in _load(engine, KEYS_USED, KeyUse))
-        """Key id → when it was last used, to the minute, as far as it was written down."""
+        """Key id → when it was last used, to the minute, as far as that was stored."""
         tenants = [Tenant(TENANT_DEFAULT, 0), *_load(engine, TENANTS, Tenant)]
         self.tenants: Rows[str, Tenant] = Rows((tenant.name, tenant) for tenant in tenants)
         configs: dict[bytes, QueueConfig] = {}
         definitions, elsewhere = _load(engine, QUEUES, QueueDefinition), _load(engine, PLACED, QueueDefinition)
         for definition in (*definitions, *elsewhere):
-            # Thousands of queues have few configs between them, and nobody changes one in place.
+            # Thousands of queues have few different configs, and configs are never changed in place.
             stored = definition.config.bare()
             config = configs.setdefault(_encode(stored), stored)
             msgspec.structs.force_setattr(definition, "config", config)
-            if needs_single_lane(config):  # earlier versions did not say so, and had no such queue in lanes
+            if needs_single_lane(config):  # not stored by earlier versions, which had no such queue in lanes
                 msgspec.structs.force_setattr(definition, "single_lane", True)
         self.queues = QueueRows(definitions)
         self.elsewhere = Elsewhere(elsewhere)
-        """Queues that are defined here, and whose messages lie in other shards."""
+        """Queues that are defined here, and whose messages are in other shards."""
         self.lane: int | None = None
-        """Of a lane of a cluster of independent hosts its number: a queue with a lane at each host has one partition
-        here, of that number."""
+        """The number of this lane, in a cluster of independent hosts: a queue with a lane at each host has one
+        partition here, with that number."""
         self._held = Counter(tenant for tenant, _ in {**self.queues, **self.elsewhere.by_name})
         """How many queues each tenant has."""
         self.moved = MovedQueues(_load(engine, MOVED, MovedQueue))
@@ -123,36 +124,36 @@ class Metadata:
         """By uid, of queues that have or had several partitions."""
         self.data_keys = DataKeys(engine, _load)
         self.is_swept: Callable[[int], bool] = lambda uid: True
-        """Whether no rows are left of a queue that lay here under the number."""
+        """Whether no rows are left of a queue that was here under that uid."""
         self.on_shredded: Callable[[int], None] = _ignore
-        """Told of a queue whose data keys have gone with it."""
+        """Called with the uid of a queue whose data keys were deleted with it."""
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
         self.identity = _text(engine, IDENTITY) or secrets.token_hex(8)
-        """Which metadata these are, whatever process holds them: two services must not be taken for each other."""
+        """Identifies these metadata, whichever process holds them: two services must not be mistaken for each other."""
         self.adopted_from = _text(engine, ADOPTED_FROM)
-        """Of a node whose queues another process defines: the identity of its metadata."""
+        """In a node whose queues another process defines: the identity of that process's metadata."""
         self.clusters: dict[str, str] = {one.name: one.identity for one in _load(engine, CLUSTERS, NamedCluster)}
-        """Further clusters by name: the identity of the metadata of their first shard. For good: the name is in the
-        definitions of queues, and what gateways hear of them they put where it leads."""
+        """Further clusters by name: the identity of the metadata of their first shard. A name is permanent: definitions
+        of queues contain it, and gateways store what they learn under the cluster that it leads to."""
         self.changes = ChangeLog(era=f"{self.identity}/{secrets.token_hex(8)}")
 
     async def _write(self, batch: Batch) -> None:
-        """Whoever asks for it changes what is in memory before anybody else's turn."""
+        """Commits a batch. The caller updates memory before it releases the lock."""
         await self._store(batch)
         self.version += 1
         self.on_written()
 
     def found(self, batch: Batch, now_ms: int) -> None:
-        """At the first start: the tenant that always exists gets its row, and the metadata their identity."""
+        """Stages the first rows: the tenant that always exists, and the metadata's identity."""
         _stage(batch, IDENTITY, self.identity)
         if not self.tenants[TENANT_DEFAULT].created_at_ms:
             tenant = self.tenants[TENANT_DEFAULT] = Tenant(TENANT_DEFAULT, now_ms)
             _stage(batch, TENANTS + TENANT_DEFAULT.encode(), tenant)
 
     def skip_uids(self, batch: Batch) -> None:
-        """After a restore: numbers given out since the backup are not given out again, as old receipts name them."""
+        """After a restore: uids given out since the backup are not given out again, as old receipts name them."""
         self._next_uid += QUEUES_MAX
         _stage(batch, NEXT_UID, self._next_uid)
 
@@ -175,8 +176,8 @@ class Metadata:
         is_asked: bool = False,
         single_lane: bool = False,
     ) -> tuple[QueueDefinition, bool]:
-        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `size`,
-        `is_asked`: see `Elsewhere.choose`. `single_lane`: whatever its config says."""
+        """Returns the queue, and whether it is new. The same config again is accepted; another one raises `Conflict`.
+        `size`, `is_asked`: see `Elsewhere.choose`. `single_lane`: a single lane, whatever the config says."""
         config = config.bare()
         async with self._turn:
             known = self.defined(tenant, name)
@@ -224,16 +225,16 @@ class Metadata:
             return definition, True
 
     def defined(self, tenant: str, name: str) -> QueueDefinition | None:
-        """A queue that is defined here, wherever its messages lie."""
-        # Of a queue that moved away the row here says only what is left of it.
+        """A queue that is defined here, wherever its messages are."""
+        # For a queue that moved away, the row in `queues` only describes what is left here.
         return self.elsewhere.by_name.get((tenant, name)) or self.queues.get((tenant, name))
 
     def of_uid(self, uid: int) -> QueueDefinition | None:
-        """At the cost of one look, as a queue's name."""
+        """The queue here with that uid, found without a scan."""
         return self.queues.of(uid)
 
     def of_tenant(self, tenant: str) -> list[QueueDefinition]:
-        """Its queues that lie here."""
+        """The tenant's queues that are here."""
         return self.queues.of_tenant(tenant)
 
     def _check_quota(self, tenant: str) -> None:
@@ -245,8 +246,8 @@ class Metadata:
             )
 
     async def adopt_from(self, identity: str) -> None:
-        """From here on another process says which queues there are. Raises `Conflict` where there are some that it did
-        not define: those it does not know would be deleted.
+        """From now on another process defines the queues here. Raises `Conflict` where there are queues that it did not
+        define: queues that it does not know would be deleted.
         """
         async with self._turn:
             if self.adopted_from == identity:
@@ -261,8 +262,8 @@ class Metadata:
             self.adopted_from = identity
 
     async def name_cluster(self, name: str, identity: str, *, is_only_asked: bool) -> None:
-        """A further cluster is called so from here on. Raises `Conflict` where the name is another one's, or the
-        cluster has another name. `is_only_asked`: whether that could be; nothing is written."""
+        """Names a further cluster. Raises `Conflict` where the name belongs to another cluster, or the cluster has
+        another name. `is_only_asked`: checks only, and writes nothing."""
         async with self._turn:
             known = self.clusters.get(name)
             if known == identity:
@@ -279,7 +280,8 @@ class Metadata:
                 self.clusters[name] = identity
 
     async def adopt(self, definition: QueueDefinition) -> bool:
-        """Takes over a queue as another process defines it. False when nothing is new, or its name is another one's."""
+        """Stores a queue as another process defines it. Returns False when nothing is new, or another queue has its
+        name. Raises `Unavailable` while rows from an earlier stay are still here."""
         async with self._turn:
             known = self.queues.get((definition.tenant, definition.name))
             if known is not None and (known.uid != definition.uid or known.version >= definition.version):
@@ -299,7 +301,7 @@ class Metadata:
             return True
 
     def _founded(self, definition: QueueDefinition, batch: Batch) -> PartitionMap | None:
-        """The map of a new queue; its rows are staged. None: it has one partition, which needs no map."""
+        """The map of a new queue; stages its rows. None: it has one partition, which needs no map."""
         if self.lane is not None and not definition.single_lane:
             return lane_of(definition.uid, self.lane, batch)
         if definition.config.partitions > 1:
@@ -307,7 +309,7 @@ class Metadata:
         return None
 
     def _new_uid(self) -> int:
-        """A number for a queue, or for one of its further partitions. The caller stages what comes next."""
+        """A number for a queue, or for one of its further partitions. The caller stages the next number."""
         uid = self._next_uid
         self._next_uid += 1
         return uid
@@ -315,8 +317,8 @@ class Metadata:
     async def update_queue(
         self, tenant: str, name: str, config: QueueConfig, version: int, *, lanes: int = 0
     ) -> QueueDefinition | None:
-        """The changed queue, or None when `version` is not the current one, or not that of the queue which was there
-        when this was asked. `lanes`: see `Elsewhere.choose`.
+        """Returns the changed queue; None when `version` is not the current one, or the queue was replaced while this
+        call waited for the lock. `lanes`: see `Elsewhere.choose`.
         """
         config, seen = config.bare(), self.defined(tenant, name)
         async with self._turn:
@@ -327,14 +329,14 @@ class Metadata:
             check_linked(name, [*linked, known] if linked else linked)
             self.elsewhere.check(known, linked, lanes=lanes)
             changed = known.changed(config)
-            if needs_single_lane(config):  # it lies in no lanes, or this would have been refused
+            if needs_single_lane(config):  # it is in no lanes, or the change would have been refused
                 changed = msgspec.structs.replace(changed, single_lane=True)
             await self._put_where_it_lies(changed, Batch())
             return changed
 
     async def relocate(self, tenant: str, name: str, version: int, change: Step) -> QueueDefinition:
-        """One step of a queue's move: see `relocation`. Raises `QueueNotFound`, `ChangedMeanwhile` where `version` has
-        passed, and what `change` raises."""
+        """One step of a queue's move: see `relocation`. Raises `QueueNotFound`, `ChangedMeanwhile` where `version` is
+        not the current one, `Unavailable` while rows from an earlier stay are still here, and what `change` raises."""
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version:
@@ -356,7 +358,7 @@ class Metadata:
             return changed
 
     def _check_swept(self, definition: QueueDefinition) -> None:
-        """Of a queue that may come back: raises `Unavailable` while rows that it had here before are being deleted."""
+        """Raises `Unavailable` while rows that a returning queue had here before are being deleted."""
         is_new = (definition.tenant, definition.name) not in self.queues
         if is_new and definition.floor and not self.is_swept(definition.uid):
             detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
@@ -368,22 +370,23 @@ class Metadata:
         return Spot(*HERE, is_lane=self.lane is not None)
 
     def is_here(self, definition: QueueDefinition, place: Whereabouts) -> bool:
-        """Whether what the queue has at one of its places lies in this shard, or some of it."""
+        """Whether the queue's part at one of its places is in this shard, at least partly."""
         return self._here.is_at(definition, place)
 
     def lies_here(self, definition: QueueDefinition) -> bool:
-        """Whether this shard, which has the definitions, has something of the queue or may have."""
+        """Whether this shard, which has the definitions, has data of the queue or may have some."""
         return lies_in(definition, self._here)
 
     def _open_here(self, definition: QueueDefinition) -> OpenPlace | None:
-        """What of it takes publishes in this shard, which has the definitions."""
+        """The queue's place in this shard, which has the definitions, that takes publishes; None without one."""
         return next((one for one in open_places(definition) if self._here.is_at(definition, one.place)), None)
 
     def _as_told_here(self, definition: QueueDefinition) -> QueueDefinition:
         return as_known_in(definition, self._here)
 
     async def _put_where_it_lies(self, definition: QueueDefinition, batch: Batch) -> None:
-        """The definition, and where it is another one what this shard has of a queue that moved away, or is split."""
+        """Writes the definition; for a queue that moved away or is split also, where it differs, the row of this
+        shard's part."""
         name = definition.tenant, definition.name
         own = self._as_told_here(definition)
         is_here = self.is_here(definition, definition.place)
@@ -409,7 +412,9 @@ class Metadata:
         change: Callable[[SlotTable], SlotTable],
         extra: Callable[[PartitionMap, Batch], None],
     ) -> PartitionMap:
-        """Changes a queue's slot table: the answer is durable. `extra` adds the rows that change in the same commit.
+        """Changes a queue's slot table, and returns when that is durable. `extra` adds the rows that change in the same
+        commit.
+
         Raises `QueueNotFound`, and what `change` raises; then nothing is changed.
         """
         uid = definition.uid
@@ -429,7 +434,7 @@ class Metadata:
             return after
 
     def _stage_unmapped(self, batch: Batch, uid: int) -> None:
-        """The rows about a queue's partitions go."""
+        """Deletes the rows about a queue's partitions."""
         for replica in self.partition_map(uid).replicas.values():
             batch.delete(Table.META, book_key(replica))
         batch.delete(Table.META, map_key(uid))
@@ -453,8 +458,10 @@ class Metadata:
         only_here: bool = False,
     ) -> None:
         """Removes a queue, with what is defined of it elsewhere; `extra` adds the rows that must change in the same
-        commit. `uid`: the one that was seen, and no later one of that name. `only_here`: where it lies elsewhere, too,
-        it stays there, and is sealed with the same keys. Raises `QueueNotFound`.
+        commit.
+
+        `uid`: only the queue with this uid, and no later one of that name. `only_here`: a queue that is also elsewhere
+        stays there, with the same data keys. Raises `QueueNotFound`.
         """
         async with self._turn:
             known = self._find_seen(tenant, name, uid)
@@ -480,8 +487,9 @@ class Metadata:
             self.changes.add(Change("queue", name, tenant))
 
     async def delete_elsewhere(self, tenant: str, name: str) -> None:
-        """Removes a queue whose messages lie in other shards; they drop them when they hear of it. Raises
-        `QueueNotFound`, also where it has a part here by now, which must go with it.
+        """Removes a queue whose messages are in other shards, which drop them when they hear of it.
+
+        Raises `QueueNotFound`, also where the queue has a part here by now, which must be removed with it.
         """
         async with self._turn:
             known = self.elsewhere.by_name.get((tenant, name))
@@ -497,7 +505,7 @@ class Metadata:
             self.changes.add(Change("queue", name, tenant))
 
     def _find_seen(self, tenant: str, name: str, uid: int | None) -> QueueDefinition:
-        """While somebody waited for his turn the queue may have been deleted, and another one made of that name."""
+        """While the caller waited for the lock, the queue may have been deleted, and another one made with its name."""
         known = self.find(tenant, name)
         if uid is not None and known.uid != uid:
             raise QueueNotFound(f"queue {name!r} was deleted, and made anew")
@@ -507,7 +515,7 @@ class Metadata:
         self, tenant: str, name: str, target: str, until_ms: int, *, uid: int | None = None
     ) -> MovedQueue:
         """Removes a queue whose messages go to another one. `uid`: see `delete_queue`. Raises `QueueNotFound`, and
-        `Conflict` where too many of the tenant's did so lately."""
+        `Conflict` where too many of the tenant's queues did so recently."""
         async with self._turn:
             if self.moved.of_tenant(tenant) >= MOVED_PER_TENANT_MAX:
                 raise Conflict(
@@ -526,12 +534,13 @@ class Metadata:
             return moved
 
     def forwarding(self, tenant: str, name: str, now_ms: int) -> str | None:
-        """Where messages go that are published to a queue deleted lately: the last one of that name counts."""
+        """The target of publishes to a recently deleted queue: that of the last queue with the name."""
         found = self.moved.last(tenant, name, now_ms)
         return found.target if found is not None else None
 
     async def emptied(self, moved: MovedQueue, extra: Callable[[Batch], None]) -> None:
-        """All that a moved queue held stands in its target; `extra` adds the rows that go with it."""
+        """Records that all messages of a moved queue are in its target; `extra` adds the rows that change in the same
+        commit."""
         async with self._turn:
             batch = Batch()
             extra(batch)
@@ -559,8 +568,8 @@ class Metadata:
     # ------------------------------------------------------------------------------------------------ data keys
 
     async def add_data_keys(self, keys: Sequence[tuple[str, DataKey]]) -> set[int]:
-        """Stores new data keys, each with the name of its queue. Returns the ids of those that are stored: the queue is
-        still there, and no other key has the id."""
+        """Stores new data keys, each with the name of its queue. Returns the ids of the stored ones: their queue still
+        exists, and no other key has the id."""
         async with self._turn:
             there = [key for name, key in keys if self._is_there(key.tenant, name, key.uid)]
             there = [key for key in there if self.data_keys.is_free(key)]
@@ -573,7 +582,8 @@ class Metadata:
         return (known is not None and known.uid == uid) or (moved is not None and not moved.is_empty)
 
     async def change_data_keys(self, keys: Sequence[DataKey]) -> None:
-        """Stores data keys anew: wrapped otherwise, or with another count. Those that have gone meanwhile stay gone."""
+        """Replaces stored data keys: wrapped by another master key, or with another count. Keys deleted meanwhile stay
+        deleted."""
         async with self._turn:
             known = self.data_keys.by_id
             there = [key for key in keys if key.id in known and known[key.id].uid == key.uid]
@@ -587,7 +597,7 @@ class Metadata:
         self.data_keys.stored(keys)
 
     async def put_rotation(self, rotation: StoredRotation | None) -> None:
-        """What goes on after a crash; None when it is over."""
+        """Stores the state of a rotation, which continues after a crash; None when it is over."""
         async with self._turn:
             batch = Batch()
             self.data_keys.stage_rotation(batch, rotation)
@@ -611,7 +621,7 @@ class Metadata:
             self.changes.add(Change("key", key.id))
 
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
-        """When keys were last used, in one commit. Nobody who keeps a copy of the keys needs to know."""
+        """Stores when keys were last used, in one commit. This is no change for watchers."""
         async with self._turn:
             known = {key_id: at_ms for key_id, at_ms in used.items() if key_id in self.keys}
             batch = Batch()
@@ -635,7 +645,7 @@ class Metadata:
             self.changes.add(Change("key", key_id))
 
     async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """The tenant, and whether it is new. Without `quotas` those it has stay."""
+        """Returns the tenant, and whether it is new. Without `quotas` its quotas stay."""
         async with self._turn:
             known = self.tenants.get(name)
             if known is None and len(self.tenants) >= TENANTS_MAX:
@@ -689,7 +699,7 @@ class Metadata:
 
 
 def _ignore(uid: int) -> None:
-    """Nobody keeps keys in memory."""
+    """Default of `on_shredded`: no keys are kept in memory."""
 
 
 def _queue_key(tenant: str, name: str, table: bytes = QUEUES) -> bytes:
@@ -710,7 +720,7 @@ def _text(engine: Engine, key: bytes) -> str | None:
 
 
 def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
-    """All rows under a prefix, a page at a time, so that no read transaction grows old."""
+    """All rows with a prefix, a page at a time, so that no read transaction grows old."""
     decoder = msgspec.msgpack.Decoder(kind)
     out: list[Any] = []
     start, end = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
@@ -723,4 +733,4 @@ def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
 
 
 def _unheard() -> None:
-    """Nobody wants to know."""
+    """Default of `on_written`: no listener."""

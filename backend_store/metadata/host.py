@@ -1,4 +1,4 @@
-"""The process that holds the metadata and nothing else: its data folder, its writer, its socket."""
+"""A process that holds only the metadata: its data folder, its writer, its socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wall_clock_ms() -> int:
 
 
 class MetadataHost:
-    """See the file's first sentence."""
+    """A metadata process: owns the engine, the writer and the server."""
 
     def __init__(self, engine: Engine, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class MetadataHost:
         zone: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> int:
-        """The port it listens on. See `serve_metadata`. Raises `OSError`."""
+        """Returns the port it listens on. See `serve_metadata`. Raises `OSError`."""
         self._server = await serve_metadata(
             self.service, secret, host, port, traffic=self.traffic, pages=pages, tracer=tracer, zone=zone, tls=tls
         )
@@ -72,7 +72,7 @@ class MetadataHost:
         return bound
 
     async def close(self) -> None:
-        """What has begun is finished; then the folder is free."""
+        """Finishes what has begun, then releases the folder."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -1,7 +1,8 @@
-"""What holds of API keys whoever changes them: no change brings back a key that has gone, and an operator stays.
+"""Rules for every change of API keys: no change brings back a deleted key, and one operator's key always remains.
 
-The metadata decide it with the change itself. A gateway that looked first and wrote then would let two operators delete
-each other, or a rotation write a key again that was revoked meanwhile. Rules only: keys come in, a refusal comes out.
+The metadata apply them together with the change. A gateway that checked first and wrote later would let two operators
+delete each other, or let a rotation restore a key that was revoked meanwhile. No I/O: keys come in, a refusal comes
+out.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from backend_store.model import OPERATOR, ApiKey, Conflict, NotFound
 
 
 def check_instead(known: ApiKey | None, instead_of: ApiKey | None, key: ApiKey) -> None:
-    """Whether `key` may be written where `known` is; `instead_of` is what it was made from, None for a new key.
+    """Checks that `key` may replace `known`; `instead_of` is what it was made from, None for a new key.
 
-    Raises `NotFound` for one that has gone meanwhile, `Conflict` for one that was changed, or is not new.
+    Raises `NotFound` for a key that was deleted meanwhile, `Conflict` for one that was changed, or is not new.
     """
-    if known == key:  # asked again after an answer was lost
+    if known == key:  # repeated after a lost answer
         return
     if instead_of is None:
         if known is not None:
@@ -29,10 +30,11 @@ def check_instead(known: ApiKey | None, instead_of: ApiKey | None, key: ApiKey) 
 
 
 def heir(gone: Iterable[ApiKey], others: Iterable[ApiKey]) -> ApiKey | None:
-    """Among `others` an operator's key that lasts at least as long as each that goes; None where no operator's goes.
+    """An operator's key among `others` that lasts at least as long as each deleted one; None where no operator's key is
+    deleted.
 
-    Without a look at a clock: an operator who is left with a key that ends has been locked out with a delay. Raises
-    `Conflict` where there is none.
+    The present time does not count: an operator who is left with a key that expires would be locked out later. Raises
+    `Conflict` where there is no such key.
     """
     ends = [_end(key) for key in gone if OPERATOR in key.scopes]
     if not ends:

@@ -1,4 +1,4 @@
-"""The metadata service in the process that holds the metadata."""
+"""The metadata service of the process that holds the metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class LocalMetadata:
-    """Implements `MetadataService` over the rows of this process. It has definitions only, and no messages."""
+    """Implements `MetadataService` over the rows of this process, which has definitions only, and no messages."""
 
     def __init__(self, metadata: Metadata, clock_ms: Callable[[], int]):
         self._metadata = metadata
@@ -97,4 +97,4 @@ def _page(items: Iterable[V], name_of: Callable[[V], Any], after: str, limit: in
 
 
 def _nothing_else(definition: QueueDefinition, batch: Batch) -> None:
-    """No messages lie in this process, so no other row goes with a queue."""
+    """This process stores no messages, so no other row changes with a queue."""

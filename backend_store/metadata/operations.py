@@ -1,4 +1,4 @@
-"""The operations of the metadata service as they travel: one struct each, and what its answer is."""
+"""The operations of the metadata service as they are sent: one struct for each, and the type of its answer."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Place(_Operation, frozen=True, tag="place"):
 
 
 class GetRing(_Operation, frozen=True, tag="get_ring"):
-    """Which hosts keep what."""
+    """Which hosts keep which arcs."""
 
 
 Reading = GetQueue | ListQueues | GetKey | ListKeys | GetTenant | ListTenants | GetPlacement | ListPlacements | GetRing
@@ -111,7 +111,7 @@ Writing = CreateQueue | UpdateQueue | DeleteQueue | PutKey | DeleteKey | PutTena
 
 
 class HandedOn(_Operation, frozen=True, tag="handed_on"):
-    """Asked of a host by a host: it answers itself, and hands nothing on."""
+    """A request that a host forwards to another: that host answers it itself, and does not forward it again."""
 
     what: Reading | Writing
 
@@ -139,17 +139,17 @@ ANSWERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     Place: msgspec.msgpack.Decoder(Placement | None),
     GetRing: msgspec.msgpack.Decoder(Ring),
 }
-"""How an operation's answer is decoded."""
+"""The decoder of each operation's answer."""
 
 
 class DirectoryHost(MetadataService, Directory, Protocol):
-    """A metadata service that also knows where queues lie, and which host keeps what."""
+    """A metadata service that also knows the placement of queues, and which host keeps what."""
 
     async def get_ring(self) -> Ring: ...
 
 
 async def perform(service: MetadataService, asked: Operation, *, own: MetadataService | None = None) -> Any:
-    """Does what was asked for. `own` answers what was handed on; without it, the service itself."""
+    """Performs an operation. `own` answers forwarded operations; without it, `service` does."""
     if isinstance(asked, HandedOn):
         return await perform(own or service, asked.what)
     if isinstance(asked, GetPlacement | ListPlacements | Place | GetRing):

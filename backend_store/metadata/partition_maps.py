@@ -49,10 +49,10 @@ def only_partition(uid: int) -> PartitionMap:
 
 
 def lane_of(uid: int, lane: int, batch: Batch) -> PartitionMap:
-    """The map of a queue that has one lane here, and the others at other hosts; its rows are staged.
+    """The map of a queue that has one lane here, and the others at other hosts; stages its rows.
 
-    Places and receipts name the lane, so they are no other lane's. Which slots are at home in it is the lane table's to
-    say: here it has them all.
+    Positions and receipts name the lane, so they cannot be mistaken for another lane's. The lane table says which slots
+    are at home in the lane: in this map it has all of them.
     """
     owners = (lane,) * SLOTS
     table = SlotTable(1, owners, owners, {lane: Member("open", 1)})
@@ -63,7 +63,7 @@ def lane_of(uid: int, lane: int, batch: Batch) -> PartitionMap:
 
 
 def founded(uid: int, partitions: int, new_replica: Callable[[], int], batch: Batch) -> PartitionMap:
-    """The map of a queue that begins with several partitions; its rows are staged."""
+    """The map of a queue that begins with several partitions; stages its rows."""
     table = first_table(partitions)
     after = PartitionMap(uid, table, {0: uid, **{number: new_replica() for number in range(1, partitions)}})
     stage_map(batch, after)
@@ -75,7 +75,7 @@ def founded(uid: int, partitions: int, new_replica: Callable[[], int], batch: Ba
 def changed(
     before: PartitionMap, table: SlotTable, *, is_first: bool, new_replica: Callable[[], int], batch: Batch
 ) -> PartitionMap:
-    """A map with another table; its rows are staged. `is_first`: the queue had no row before, nor its partition."""
+    """A map with another table; stages its rows. `is_first`: neither the queue nor its partition had a row before."""
     replicas = dict(before.replicas)
     for number in table.members:
         if number not in replicas:

@@ -1,4 +1,4 @@
-"""Queue definitions by name, and what finds them by their number or their tenant at the cost of what is found."""
+"""Queue definitions by name, with indexes by uid and by tenant, so that a look-up costs only what it finds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QueueName = tuple[str, str]
 
 
 class NamesByTenant:
-    """A tenant with few queues waits for no look at everybody's."""
+    """An index of queue names by tenant: a tenant with few queues need not scan all of them."""
 
     def __init__(self, names: Iterable[QueueName] = ()) -> None:
         self._of: dict[str, dict[str, None]] = {}
@@ -30,12 +30,12 @@ class NamesByTenant:
             del self._of[tenant]
 
     def of(self, tenant: str) -> list[QueueName]:
-        """As they came."""
+        """In order of insertion."""
         return [(tenant, name) for name in self._of.get(tenant, ())]
 
 
 class QueueRows(Rows[QueueName, QueueDefinition]):
-    """See the file's first sentence."""
+    """Queue definitions by name, indexed by uid and by tenant."""
 
     def __init__(self, definitions: Iterable[QueueDefinition]) -> None:
         super().__init__(((one.tenant, one.name), one) for one in definitions)
@@ -43,9 +43,9 @@ class QueueRows(Rows[QueueName, QueueDefinition]):
         numbered = sorted((one.uid, name) for name, one in self.items())
         self._uids = [uid for uid, _ in numbered]
         self._names = [name for _, name in numbered]
-        """In the order of the numbers."""
+        """In the order of the uids."""
         self.uids: Recent[int] = Recent()
-        """Numbers of queues that came, changed or went lately, each with a version of its own."""
+        """Uids of queues that came, changed or went recently, each with a version of its own."""
 
     def __setitem__(self, name: QueueName, definition: QueueDefinition) -> None:
         before = self.get(name)
@@ -80,7 +80,7 @@ class QueueRows(Rows[QueueName, QueueDefinition]):
         return self[self._names[at]] if at < len(self._uids) and self._uids[at] == uid else None
 
     def after(self, uid: int, count: int) -> list[QueueDefinition]:
-        """So many of those with a greater number, the lowest first."""
+        """Up to `count` queues with a greater uid, in order of uid."""
         at = bisect_right(self._uids, uid)
         return [self[name] for name in self._names[at : at + count]]
 

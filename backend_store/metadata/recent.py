@@ -1,4 +1,4 @@
-"""Rows in memory, and which of them changed lately: who knows of all that was before need not look at the others."""
+"""Rows in memory with a record of recent changes: a reader that knows an earlier version need not look at all rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Recent(Generic[Name]):
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with each change."""
+        """Rises with each change."""
         self.more = 0
-        """So many are remembered beyond `ROW_CHANGES_KEPT_MAX`."""
+        """How many names beyond `ROW_CHANGES_KEPT_MAX` are remembered."""
         self._changed: OrderedDict[Name, int] = OrderedDict()
-        """The last change is at the end."""
+        """In order of the last change, the latest at the end."""
         self._from = 0
-        """Of later versions all that they changed is known."""
+        """All changes after this version are known."""
 
     def note(self, names: Iterable[Name]) -> None:
-        """These have changed, in one version."""
-        # Before they come in: whoever hears of each change hears of this one, however much it is.
+        """Records that these rows have changed, as one version."""
+        # Trims before it adds: a reader that follows each change gets this one whole, however much it is.
         while len(self._changed) > ROW_CHANGES_KEPT_MAX + self.more:
             _, self._from = self._changed.popitem(last=False)
         self.version += 1
@@ -37,12 +37,12 @@ class Recent(Generic[Name]):
             self._changed.move_to_end(name)
 
     def version_of(self, name: Name) -> int:
-        """Of a name that has changed lately."""
+        """The version of the last change of a name that has changed recently."""
         return self._changed[name]
 
     def since(self, version: int) -> list[Name] | None:
-        """What has changed after that version, the last at the end; None where so much has that this is not known any
-        more."""
+        """The names that changed after that version, the latest at the end; None where older changes would be needed
+        that are not remembered any more."""
         if version < self._from:
             return None
         found = [name for name, _ in takewhile(lambda one: one[1] > version, reversed(self._changed.items()))]
@@ -50,8 +50,8 @@ class Recent(Generic[Name]):
         return found
 
     def page(self, version: int, count: int) -> tuple[list[Name], int] | None:
-        """As `since`, so many at most, where each change had a version of its own; and the version as of which that is
-        all."""
+        """As `since`, but at most `count` names, and the version up to which they are complete. Each change must have
+        had a version of its own."""
         found = self.since(version)
         if found is None or len(found) <= count:
             return None if found is None else (found, self.version)
@@ -59,7 +59,7 @@ class Recent(Generic[Name]):
 
 
 class Rows(dict[Name, Row]):
-    """A dictionary that knows which of its rows came, changed or went lately. Those it is made of are no change."""
+    """A dictionary that records which of its rows came, changed or went recently. Its initial rows are no changes."""
 
     def __init__(self, rows: Mapping[Name, Row] | Iterable[tuple[Name, Row]] = ()) -> None:
         super().__init__(rows)
@@ -74,14 +74,14 @@ class Rows(dict[Name, Row]):
         self.recent.note((name,))
 
     def take(self, name: Name) -> Row | None:
-        """It goes, where it is there."""
+        """Removes and returns a row; None where it is not there."""
         row = self.get(name)
         if row is not None:
             del self[name]
         return row
 
     def put(self, rows: Mapping[Name, Row]) -> None:
-        """All of them in one version."""
+        """Sets all of them as one version."""
         super().update(rows)
         self.recent.note(rows)
 

@@ -1,7 +1,7 @@
-"""The metadata service of another process, as this one sees it: one WebSocket, reopened for as long as it is wanted.
+"""The client of a metadata service in another process: one WebSocket, reconnected until it is closed.
 
-A request that cannot be sent fails at once, and one that is not answered fails at its deadline: nobody waits for a
-service that stands still. A write that was sent and not answered may have been done.
+A request that cannot be sent fails at once, and one that is not answered fails at its deadline: no caller waits for a
+service that is stuck. A write that was sent and not answered may have been made.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _news = msgspec.msgpack.Decoder(News).decode
 
 
 class RemoteMetadata(Asking):
-    """Implements `MetadataService`. Made by `RemoteMetadata.open`; `close` ends it."""
+    """Implements `MetadataService`. Made by its constructor inside a running loop; `close` ends it."""
 
     def __init__(self, url: str, secret: str, tls: ssl.SSLContext | None = None):
         """`tls`: for a `wss` address."""
         self.zone = ""
-        """Where it stands, once it has said so."""
+        """The zone of the service, once it has said so."""
         self._url = url
         self._secret = secret
         self._tls = tls if url.startswith("wss:") else None
@@ -122,13 +122,13 @@ class RemoteMetadata(Asking):
                 log.warning("the metadata service was lost", url=self._url, error=self._problem)
             finally:
                 self._lose(connection)
-            await _sleep(next(pauses))  # the library begins anew at once, where it was connected
+            await _sleep(next(pauses))  # the library reconnects at once after a connection
 
     def _warn(self, why: OtherVersion) -> None:
         log.warning("the metadata service is of another version", url=self._url, reason=why.detail)
 
     def _failed_to_connect(self, error: Exception) -> None:
-        """Every failure is tried again: a wrong secret, too, may be put right at the other end."""
+        """Every failure is retried: even a wrong secret may be corrected at the other end."""
         self._problem = f"cannot be reached: {error or type(error).__name__}"
 
     async def _greet(self, connection: ClientConnection) -> None:
@@ -166,7 +166,7 @@ class RemoteMetadata(Asking):
         self._news.put_nowait(news)
 
     def _lose(self, connection: ClientConnection) -> None:
-        """Whoever waits for this connection is told. The socket is not asked to say goodbye: it may be stuck."""
+        """Fails all calls that wait for this connection. The socket is aborted, not closed: it may be stuck."""
         connection.transport.abort()
         self._connection = None
         self._connected.clear()
@@ -212,7 +212,7 @@ class RemoteMetadata(Asking):
         finally:
             del self._asked[number]
             if waiting.done() and not waiting.cancelled():
-                waiting.exception()  # looked at, so that nobody reports it as lost
+                waiting.exception()  # retrieved, so that asyncio does not report it as lost
         return ANSWERS[type(asked)].decode(answer)
 
     def _unanswered(self, what: str, *, writes: bool) -> PushqError:
@@ -223,7 +223,7 @@ class RemoteMetadata(Asking):
     # ----------------------------------------------------------------------------------------------------- watch
 
     async def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
-        """One at a time. Raises `Unavailable` as soon as nothing is heard for `SILENCE_SECONDS_MAX`."""
+        """One watch at a time. Raises `Unavailable` when nothing is heard for `SILENCE_SECONDS_MAX`."""
         assert self._news is None, "somebody watches already"
         connection = self._connection
         if connection is None:
@@ -246,14 +246,14 @@ class RemoteMetadata(Asking):
         finally:
             if self._news is heard:
                 self._news = None
-            connection.transport.abort()  # a connection has one watch: the next one comes with the next connection
+            connection.transport.abort()  # a connection has one watch: the next watch needs a new one
 
 
 _sleep = asyncio.sleep
 
 
 def _delays() -> Generator[float]:
-    """Full jitter, so that gateways do not come back together."""
+    """Full jitter, so that gateways do not reconnect together."""
     longest = 0.05
     while True:
         yield random.uniform(0, longest)

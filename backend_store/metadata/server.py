@@ -1,8 +1,8 @@
-"""Answers gateways about the metadata: one WebSocket each, requests side by side, and a watch.
+"""The server of a metadata service: one WebSocket for each gateway, with concurrent requests and a watch.
 
-Whoever connects shows the secret of the data folder, and with TLS a certificate; the pages about the process itself
-need neither. What is asked for after its budget ran out is not begun; a write that has begun is finished whoever still
-waits.
+Each connection shows the secret of the data folder, and with TLS a certificate; pages about the process itself need
+neither. A request whose time budget has run out is not begun; a write that has begun is finished even if the caller is
+gone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from backend_store.wire.versions import OtherVersion, check_version
 log = structlog.get_logger("pushq.metadata")
 
 Pages = Mapping[str, Callable[[str], tuple[HTTPStatus, str, bytes]]]
-"""Path → for an `Accept`: status, content type, body."""
+"""Path → function from an `Accept` value to status, content type, body."""
 
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 1024
 
@@ -79,8 +79,8 @@ async def serve_metadata(
     zone: str = "",
     tls: ssl.SSLContext | None = None,
 ) -> Server:
-    """Listens; the caller closes. `own` answers what other hosts hand on. `zone` is what it says of itself. Of `tls`
-    each who connects must show a certificate that it trusts. Raises `OSError`.
+    """Listens; the caller closes. `own` answers what other hosts forward. `zone`: sent to each gateway. With `tls` each
+    peer must show a certificate that the context trusts. Raises `OSError`.
     """
     wanted = f"Bearer {secret}".encode()
     counts = Traffic() if traffic is None else traffic
@@ -147,7 +147,7 @@ class _Peer:
             async with asyncio.TaskGroup() as tasks:
                 await self._read(tasks)
         except* (ConnectionClosed, TimeoutError):
-            pass  # it comes back by itself, and asks again
+            pass  # the gateway reconnects and asks again
         except* OtherVersion as strangers:
             for why in strangers.exceptions:
                 if isinstance(why, OtherVersion):
@@ -192,7 +192,7 @@ class _Peer:
         try:
             if self._loop.time() < until:
                 await self._connection.send(pack(await self._performed(ask)))
-            else:  # nobody waits any more
+            else:  # the caller does not wait any more
                 self._traffic.expired += 1
         except ConnectionClosed:
             pass
@@ -206,7 +206,7 @@ class _Peer:
             asked = decode_operation(ask.what)
             if self._tracer is not None and ask.trace is not None:
                 span = self._tracer.served(name_of(asked), ask.trace)
-                TRACE.set(span.trace)  # of this task: what is handed on to another host belongs to it
+                TRACE.set(span.trace)  # of this task: a request forwarded to another host belongs to it
             return Answer(ask.number, await self._within_a_frame(asked))
         except msgspec.MsgspecError as parsing:
             outcome = InvalidRequest.code
@@ -224,7 +224,7 @@ class _Peer:
                 span.ended(None if outcome == "ok" else outcome)
 
     async def _within_a_frame(self, asked: Any) -> msgspec.Raw:
-        """Pages are cut until they fit: a page may be shorter than what was asked for."""
+        """Shortens a page until it fits in a frame: a page may have fewer items than asked for."""
         while True:
             value = raw(await perform(self._service, asked, own=self._own))
             if len(value) <= ANSWER_BYTES_MAX or not isinstance(asked, _LISTS) or asked.limit == 1:

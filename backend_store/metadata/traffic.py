@@ -1,4 +1,4 @@
-"""What a metadata service counts of its callers."""
+"""Counts a metadata service's requests and connections."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ def _warn(why: OtherVersion) -> None:
 
 
 class Traffic:
-    """Of one process, whoever connects."""
+    """The counts of one process, over all connections."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()
         """(Operation, "ok" or an error's code) → answers."""
         self.seconds = {"read": Histogram(SECONDS_BOUNDS), "write": Histogram(SECONDS_BOUNDS)}
         self.expired = 0
-        """Requests that were not begun: nobody waited for them any more."""
+        """Requests that were not begun, because their time budget had run out."""
         self.in_progress = 0
         self.connections = 0
         self.strangers = 0
-        """Connections that were refused, for want of the secret."""
+        """Connections that were refused because they showed no valid secret or certificate."""
         self.other_versions = Strangers(_warn)
-        """Who speaks another version, and so was refused."""
+        """Processes that were refused because they speak another version."""
         self.watches = 0
         self.changes_told = 0
 
     def answered(self, asked: Operation | None, outcome: str, seconds: float) -> None:
-        """`asked`: None where it did not parse."""
+        """`asked`: None where the request did not parse."""
         self.requests["unknown" if asked is None else name_of(asked), outcome] += 1
         if asked is not None:
             self.seconds[kind_of(asked)].add(seconds)
 
 
 def name_of(asked: Operation) -> str:
-    """Of what was handed on, the operation itself."""
+    """The name of an operation; of a forwarded one, that of the inner operation."""
     inner: Any = asked.what if isinstance(asked, HandedOn) else asked
     return str(inner.__struct_config__.tag)
 

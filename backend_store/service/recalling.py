@@ -45,9 +45,8 @@ async def _find_known(store: EmbeddedStore, asked: FindKnown) -> list[Answer]:
         raise QueueNotFound(f"queue {asked.name!r} is not here")
     queue = store.node.queues.of(own)
     if queue.definition.version < asked.version:
-        detail = (
-            f"queue {asked.name!r} is not known here as it is now"  # messages not known here might still be accepted
-        )
+        # Messages that are not known here might still be accepted here.
+        detail = f"queue {asked.name!r} is not known here as it is now"
         raise Unavailable(detail, retry_after_ms=RETRY_MS)
     results = [recalled(queue.all, _call_of(one), queue.config) for one in asked.calls]
     if any(isinstance(one, Published) for one in results):

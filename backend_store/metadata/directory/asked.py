@@ -1,4 +1,4 @@
-"""Whom to ask for what: the arc on which the answer to an operation lies."""
+"""The arc that an operation is about, which says which host to ask."""
 
 from __future__ import annotations
 

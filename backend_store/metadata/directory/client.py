@@ -1,8 +1,8 @@
-"""A directory as those see it who ask it: several hosts, of which some may be gone.
+"""The client of a directory: asks one of several hosts, of which some may be gone.
 
-In the form `sharded` the ring says whom to ask for a name; in the others any host does. Of those that serve as well,
-one in the asker's zone comes first. Who does not answer is asked last for a while. A read goes to the next host; a
-write does only while it was surely not made.
+In the form `sharded` the ring says which host to ask for a name; in the other forms any host answers. Of hosts that
+serve equally, one in the caller's zone comes first. A host that did not answer is asked last for a while. A read goes
+on to the next host; a write does so only where it was surely not made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMS: Final[tuple[Form, ...]] = ("replicated", "sharded", "ring")
 
 
 class DirectoryClient(Asking):
-    """Implements `MetadataService` and `Directory`. Close it."""
+    """Implements `MetadataService` and `Directory`. The caller closes it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DirectoryClient(Asking):
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`zone`: the asker's; "" prefers no host. `tls`: for hosts whose address is `wss`."""
+        """`zone`: the caller's; "" prefers no host. `tls`: for hosts whose address is `wss`."""
         self.ring: Ring = NO_RING
         self._hosts = {url: RemoteMetadata(url, secret, tls) for url in dict.fromkeys(urls)}
         self._zone = zone
@@ -74,8 +74,8 @@ class DirectoryClient(Asking):
         await asyncio.gather(*(host.close() for host in self._hosts.values()))
 
     def _order(self, arc: int | None) -> list[str]:
-        """Whom to ask, in this order: who keeps it, then the others, of either those in this zone first; who is not
-        there, or was silent lately, last."""
+        """The order in which hosts are asked: the hosts that keep the arc, then the others, in each group those of this
+        zone first; hosts that are not connected, or failed recently, come last."""
         keepers = [self.ring.urls[name] for name in self.ring.hosts_of(arc)] if arc is not None else []
         now = self._clock()
 
@@ -92,7 +92,7 @@ class DirectoryClient(Asking):
         for url in self._order(arc_asked(operation)):
             try:
                 return await self._hosts[url]._ask(operation)
-            except (Unavailable, Overloaded) as error:  # also of a write: then it was not made
+            except (Unavailable, Overloaded) as error:  # also of a write: it was not made
                 self._shunned[url] = self._clock() + SHUNNED_SECONDS
                 refused = error
             except PushqError as error:
@@ -103,7 +103,7 @@ class DirectoryClient(Asking):
         raise refused
 
     async def _ask_for_ring(self) -> None:
-        """Keeps the ring: who asks by an old one gets its answer all the same, only later."""
+        """Keeps the ring current: a request by an old ring gets its answer all the same, only later."""
         while True:
             for url in self._order(None):
                 try:
@@ -116,7 +116,8 @@ class DirectoryClient(Asking):
             await asyncio.sleep(RING_ASKED_SECONDS)
 
     async def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
-        """Of one host for as long as it goes well. Raises `Unavailable`; who goes on from its last news misses none."""
+        """Watches one host until that fails. Raises `Unavailable`; resumed from the last news, the watch misses
+        none."""
         url = self._order(None)[0]
         try:
             async with aclosing(self._hosts[url].watch(after)) as news:

@@ -1,6 +1,6 @@
-"""The form `ring`: a host that is asked for what another one keeps asks that one, and answers for it.
+"""The form `ring`: a host forwards a request to a host that keeps the name, and returns its answer.
 
-Where neither host of an arc answers, it asks the coordinator itself. What was handed on once is not handed on again.
+Where neither host of an arc answers, it asks the coordinator itself. A forwarded request is not forwarded again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from backend_store.model import OutcomeUnknown, Overloaded, Unavailable
 
 
 class Handing(Asking):
-    """Implements `MetadataService` and `Directory` over the own service and those of the others. Close it."""
+    """Implements `MetadataService` and `Directory` over this host's service and those of other hosts. The caller closes
+    it."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class Handing(Asking):
         *,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:
-        """`tls`: for other hosts, where they speak it."""
+        """`tls`: for other hosts whose address is `wss`."""
         self.handed_on = 0
         """How many requests another host answered."""
         self._own = own
@@ -59,7 +60,7 @@ class Handing(Asking):
                 answer = await other._ask(HandedOn(operation))
                 self.handed_on += 1
                 return answer
-            except (Unavailable, Overloaded):  # of a write, too: then it was not made
+            except (Unavailable, Overloaded):  # also of a write: it was not made
                 pass
             except OutcomeUnknown:
                 self._shun(self._own.ring.urls[host])
@@ -71,7 +72,7 @@ class Handing(Asking):
         self._shunned[url] = self._clock() + SHUNNED_SECONDS
 
     def _other(self, url: str) -> RemoteMetadata | None:
-        """None: it is not there, or did not answer lately. Connecting goes on meanwhile."""
+        """None where the host is not connected, or failed recently. Connecting goes on meanwhile."""
         known = self._others.get(url)
         if known is None and len(self._others) < 2 * HOSTS_MAX:
             known = self._others[url] = RemoteMetadata(url, self._secret, self._tls)
@@ -80,5 +81,5 @@ class Handing(Asking):
         return known
 
     def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
-        """The own one: every host hears of everything."""
+        """Watches this host's own service: every host hears of all changes."""
         return self._own.watch(after)

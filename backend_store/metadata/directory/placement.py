@@ -1,4 +1,4 @@
-"""Where a queue lies: each of its partitions in one shard of one cluster."""
+"""The placement of a queue: each of its partitions in one shard of one cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     cluster: str
     shard: int
-    """Its number within the cluster, from 0."""
+    """The shard's number within the cluster, from 0."""
 
 
 class Placement(msgspec.Struct, frozen=True):
     uid: int
-    """The queue's number, which no other queue ever has."""
+    """The queue's uid, which no other queue ever has."""
     tenant: str
     name: str
     parts: tuple[Part, ...]
@@ -42,26 +42,27 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Directory(Protocol):
-    """What shards and gateways need to know about where queues lie. Every call may raise `Unavailable`."""
+    """Queries and writes of placements, for shards and gateways. Every call may raise `Unavailable`."""
 
     async def get_placement(self, uid: int) -> Read[Placement | None]:
-        """None: the queue has not been placed, or there is none of that number."""
+        """None: the queue has not been placed, or no queue has that uid."""
 
     async def list_placements(self, *, after: int = 0, limit: int = PAGE_ITEMS_MAX) -> list[Placement]:
-        """By the queues' numbers, those behind `after`."""
+        """Placements of queues with uids above `after`, in order of uid."""
 
     async def place(self, tenant: str, name: str, uid: int, parts: Sequence[Part], *, version: int) -> Placement | None:
-        """Writes where the queue lies, over the version it is based on; 0: not placed yet. None: it is another one.
+        """Writes a queue's placement over the version that it is based on; 0: not placed yet. None: the version is
+        another one.
 
-        Raises `QueueNotFound` where no queue of that name has that number, `InvalidRequest`, `OutcomeUnknown`.
+        Raises `QueueNotFound` where no queue of that name has that uid, `InvalidRequest`, `OutcomeUnknown`.
         """
 
     def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
-        """Changes of placements, too: their name is the queue's number."""
+        """Includes changes of placements: their name is the queue's uid."""
 
 
 def checked(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """In the order of partitions. Raises `InvalidRequest`."""
+    """Returns the parts in order of partition. Raises `InvalidRequest`."""
     if not 1 <= len(parts) <= PARTS_PER_QUEUE_MAX:
         raise InvalidRequest(f"parts has {len(parts)} entries; 1 to {PARTS_PER_QUEUE_MAX} are taken")
     ordered = tuple(sorted(parts, key=lambda part: part.partition))

@@ -1,7 +1,7 @@
 """The metadata service over a coordinator: definitions, keys, tenants and placements; any number of hosts at once.
 
-Reads are answered from what the host holds, at most some seconds old, or by the coordinator. Writes are transactions
-there, each on the condition that what it is based on has not changed: whoever else writes, none is lost.
+Reads are answered from what the host holds, at most a few seconds old, or by the coordinator. Writes are transactions
+at the coordinator, on the condition that what they are based on has not changed: no concurrent write is lost.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class DirectoryService:
 
     @property
     def ring(self) -> Ring:
-        """Which hosts keep which arc, as far as this host has heard."""
+        """Which hosts keep which arc, as far as this host knows."""
         return self.store.ring
 
     async def get_ring(self) -> Ring:
         return self.store.ring
 
     async def found(self) -> None:
-        """The tenant that always exists is made, once."""
+        """Makes the tenant that always exists, once."""
         await self._writes.found()
 
     async def _get(self, key: bytes, decode: Callable[[bytes], V], *, is_sure: bool = False) -> Read[V | None]:
@@ -143,12 +143,12 @@ class DirectoryService:
     # ------------------------------------------------------------------------------------------------------- watch
 
     async def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
-        """Raises `Unavailable` when the host itself has not heard of the coordinator for `FRESH_SECONDS_MAX`."""
+        """Raises `Unavailable` when the host itself has not heard from the coordinator for `FRESH_SECONDS_MAX`."""
         history, woken = self.store.history, asyncio.Event()
         loop = asyncio.get_running_loop()
         history.listen(woken.set)
         due = loop.time()
-        """When something is to be said, be it that nothing happened."""
+        """When the next news are due, even if nothing happened."""
         try:
             while True:
                 woken.clear()
@@ -170,7 +170,7 @@ class DirectoryService:
 
 
 def _rest_after(prefix: bytes) -> Callable[[Record], bytes]:
-    """What of a record's key stands behind its prefix: as long on every arc."""
+    """The part of a record's key after its prefix, which has the same length on every arc."""
     size = len(prefix)
     return lambda record: record.key[size:]
 
@@ -185,7 +185,7 @@ async def open_directory(
     clock: Callable[[], float] = boot_seconds,
     clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> AsyncIterator[DirectoryService]:
-    """One host's service: of all arcs, or of those that the ring gives to `host`. Raises `Unavailable`."""
+    """One host's service, with all arcs, or with those that the ring gives to `host`. Raises `Unavailable`."""
     store = await DirectoryStore.open(coordinator, host=host, url=url, keeps_all=keeps_all, clock=clock)
     try:
         service = DirectoryService(store, clock_ms)

@@ -1,7 +1,7 @@
-"""What one host holds of the directory's records, how old that is, and the reads and writes past it.
+"""One host's copy of the directory's records, with its age, and the reads and writes at the coordinator.
 
-One watch brings every change. A sign of life that the host writes each second comes back through that same watch, which
-proves that everything before it has come too: so the age of what is held is known, whatever the watch is silent about.
+One watch brings every change. A heartbeat that the host writes each second comes back through the same watch, which
+proves that everything before it has arrived: so the copy's age is known even while the watch is silent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DirectoryStore:
         self.host = host
         self.ring = NO_RING
         self.hosts: dict[str, str] = {}
-        """Hosts that are alive, and where they listen."""
+        """Live hosts, and the addresses where they listen."""
         self.history = History()
         self._url = url
         self._keeps_all = keeps_all
@@ -87,9 +87,9 @@ class DirectoryStore:
         self._beat_now = asyncio.Event()
         self._fill_now = asyncio.Event()
         self.hits = 0
-        """Records that were looked up in what is held."""
+        """Records that were found in the copy."""
         self.misses = 0
-        """Records that the coordinator had to be asked for."""
+        """Records that were read from the coordinator."""
         self._filled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,7 +103,8 @@ class DirectoryStore:
         keeps_all: bool = True,
         clock: Callable[[], float] = boot_seconds,
     ) -> DirectoryStore:
-        """Of the arcs that the ring gives it, or of all. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Opens the copy of the arcs that the ring gives to `host`, or of all. Raises `Unavailable`,
+        `OutcomeUnknown`."""
         store = cls(coordinator, host or secrets.token_hex(8), url, keeps_all=keeps_all, clock=clock)
         try:
             await store._begin()
@@ -123,7 +124,7 @@ class DirectoryStore:
             await self._session.close()
 
     def announce(self, url: str) -> None:
-        """From here on it listens there, and the ring counts it in."""
+        """Publishes the address where this host listens, after which the ring includes the host."""
         self._url = url
         self._beat_now.set()
 
@@ -131,7 +132,7 @@ class DirectoryStore:
 
     @property
     def staleness_s(self) -> float:
-        """So long ago at most, what is held was the coordinator's."""
+        """Upper bound of the copy's age in seconds."""
         return self._clock() - self._as_of
 
     @property
@@ -140,24 +141,24 @@ class DirectoryStore:
 
     @property
     def records(self) -> int:
-        """How many it holds."""
+        """The number of records held."""
         return self._holding.count
 
     @property
     def arcs(self) -> int:
-        """How many arcs it keeps, read or still to be read."""
+        """The number of arcs that this host keeps, read or still to be read."""
         return len(self._holding.arcs)
 
     async def wait_filled(self) -> None:
-        """Until all that it keeps has been read once."""
+        """Returns when all arcs that this host keeps have been read once."""
         await self._filled.wait()
 
     def keeps(self, arc: int) -> bool:
-        """Whether it answers for the arc from memory now."""
+        """Whether the arc is answered from memory now."""
         return self._holding.is_whole(arc) and self.is_fresh
 
     async def get(self, key: bytes) -> Record | None:
-        """From memory, or from the coordinator where that does not hold it. Raises `Unavailable`."""
+        """A record from memory, or from the coordinator where memory does not hold its arc. Raises `Unavailable`."""
         place = place_of(key)
         if place is not None and self.keeps(place.arc):
             self.hits += 1
@@ -166,12 +167,13 @@ class DirectoryStore:
         return (await get(self.coordinator, key))[0]
 
     async def look(self, *keys: bytes) -> tuple[Record | None, ...]:
-        """From the coordinator, all at one revision: what a write is based on."""
+        """Records from the coordinator, all at one revision: the base of a write."""
         outcome = await self.coordinator.transact(Transaction(then=[Get(key) for key in keys]))
         return outcome.found
 
     async def listed(self, prefixes: Sequence[bytes], after: str, limit: int) -> list[Record]:
-        """Records below prefixes, one for each arc, whose keys go on behind `after`; by arc at most `limit`."""
+        """Records below prefixes, one prefix for each arc, with keys after `after`, at most `limit` for each arc; where
+        memory holds everything, all records below the prefixes, and the caller selects."""
         if self._holding.is_everything and self.is_fresh:
             return list(self._holding.of_kind(prefixes))
         found: list[Record] = []
@@ -185,7 +187,8 @@ class DirectoryStore:
         return found
 
     async def seen(self, revision: Revision) -> None:
-        """Until the watch has told of a write of ours, so that whoever reads here next finds it; not for ever."""
+        """Returns when the watch has brought a write of ours, so that later reads here find it; waits
+        `SEEN_SECONDS_MAX` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_SECONDS_MAX):
                 while self.history.revision < revision:
@@ -195,7 +198,7 @@ class DirectoryStore:
     # -------------------------------------------------------------------------------------------------- the watch
 
     async def _begin(self) -> None:
-        """From a revision on which everything is heard."""
+        """Starts from a revision after which all changes are watched."""
         identity = await self._identity()
         sent_at = self._clock()
         revision = await self._write_beat()
@@ -209,7 +212,7 @@ class DirectoryStore:
         self.history.begin(f"{identity}/directory", revision)
 
     async def _identity(self) -> str:
-        """Whose records these are, whichever process is asked."""
+        """The identity of these records, the same at every host."""
         made = secrets.token_hex(8)
         outcome = await self.coordinator.transact(
             Transaction((absent(IDENTITY),), (Put(IDENTITY, _encode(made)),), (Get(IDENTITY),))
@@ -274,7 +277,7 @@ class DirectoryStore:
             self._filled.clear()
         self._fill_now.set()
 
-    # -------------------------------------------------------------------------------------------- signs of life
+    # ----------------------------------------------------------------------------------------------- heartbeats
 
     async def _beat(self) -> None:
         while True:
@@ -305,7 +308,7 @@ class DirectoryStore:
             raise
 
     async def _mend_ring(self) -> None:
-        """Whoever sees first that hosts came or went writes the ring anew."""
+        """Writes a new ring when hosts came or went; the first host that sees it does so."""
         wanted = changed(self.ring, {name: url for name, url in self.hosts.items() if url})
         if wanted is self.ring:
             return

@@ -1,7 +1,7 @@
-"""Changes of the directory: look, decide, and write on the condition that what was looked at has not changed.
+"""Writes of the directory: read, decide, and write on the condition that what was read has not changed.
 
-A tenant's tally of queues and keys is written with each of them, so that quotas hold and a tenant goes only when
-nothing of it is left, whichever hosts write at once. Numbers for queues are taken in blocks and never given twice.
+A tenant's counts of queues and keys are written with each of them, so that quotas hold and a tenant is deleted only
+when nothing of it is left, whichever hosts write at once. Uids of queues are reserved in blocks and never given twice.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ T = TypeVar("T")
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """How much a tenant has."""
+    """How many queues and keys a tenant has."""
 
     queues: int = 0
     keys: int = 0
 
 
 class Again(Exception):
-    """What the write was based on has changed."""
+    """What the write was based on has changed: it is tried again."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,7 +93,7 @@ def _unchanged(key: bytes, record: Record | None) -> Compare:
 
 
 class Writes:
-    """See the file's first sentence. Writes raise `Unavailable` and `OutcomeUnknown`, as the coordinator does."""
+    """The writes of one host. They raise `Unavailable` and `OutcomeUnknown`, as the coordinator does."""
 
     def __init__(self, store: DirectoryStore, clock_ms: Callable[[], int]):
         self._store = store
@@ -117,7 +117,7 @@ class Writes:
         await self._store.seen(outcome.revision)
 
     async def found(self) -> None:
-        """The tenant that always exists is made, once."""
+        """Makes the tenant that always exists, once."""
         key = tenant_key(TENANT_DEFAULT)
         if (await self._store.look(key))[0] is None:
             with suppress(Again):  # another host did it
@@ -125,7 +125,7 @@ class Writes:
                 await self._write((changed_at(key, NEVER),), (Put(key, _encode(tenant)),))
 
     async def _new_uid(self) -> int:
-        """A number that was never given, and is not given again whatever becomes of it."""
+        """A uid that was never given out, and is never given out again."""
         async with self._numbering:
             if (uid := next(self._uids, None)) is not None:
                 return uid
@@ -221,7 +221,7 @@ class Writes:
             if (before.version if before is not None else 0) != version:
                 return None
             after = Placement(uid, tenant, name, ordered, version + 1)
-            # Not changed, but there: a new config is no reason to place it anew.
+            # Only its existence is compared: a new config is no reason to place the queue again.
             there = created_at(keys[0], queue.created_at) if queue is not None else _unchanged(keys[0], None)
             await self._write((there, _unchanged(keys[1], place)), (Put(keys[1], _encode(after)),))
             return after
@@ -321,11 +321,13 @@ class Writes:
         )
 
     async def _keys_of(self, tenant: str) -> list[Record]:
-        """All of a tenant. A key that is put meanwhile changes the tally, and it begins anew."""
+        """All keys of a tenant. A key that is put meanwhile changes the tenant's counts, so the deletion is tried
+        again."""
         return await self._keys(lambda key: key.tenant == tenant)
 
     async def _while_operated(self, gone: Sequence[Record]) -> list[Compare]:
-        """The condition that there is an operator once these keys have gone. Raises `Conflict` where there is none."""
+        """The condition that an operator's key remains without the keys `gone`. Raises `Conflict` where there is
+        none."""
         keys = {key.id: key for key in map(_api_key, gone) if OPERATOR in key.scopes}
         if not keys:
             return []
@@ -334,7 +336,7 @@ class Writes:
         return [_unchanged(one.key, one) for one in others if found is not None and _api_key(one).id == found.id]
 
     async def _keys(self, is_wanted: Callable[[ApiKey], bool]) -> list[Record]:
-        """From the coordinator."""
+        """Keys, read from the coordinator."""
         found: list[Record] = []
         for arc in range(ARCS):
             prefix = kind_prefix(arc, "k")

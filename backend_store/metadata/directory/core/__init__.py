@@ -1,1 +1,1 @@
-"""What a directory decides without I/O: how records are called, which host keeps what, and what changed when."""
+"""The decisions of a directory, without I/O: keys of records, which host keeps what, and what changed when."""

@@ -1,6 +1,6 @@
-"""What changed in the directory, by the coordinator's revisions: every host calls the same moment by the same name.
+"""The log of changes to the directory, by the coordinator's revisions: a moment has the same name at every host.
 
-Who watched one host goes on at another from where it was. Where a host does not know what happened since, it says so.
+A watcher of one host can resume at another. A host that does not know the changes since then says so.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
 
 
 class History:
-    """See the file's first sentence. Nothing is known before `begin`."""
+    """The changes that one host knows; none before `begin`."""
 
     def __init__(self) -> None:
         self.era = ""
         self.revision = 0
-        """Everything up to here has been heard."""
+        """All changes up to this revision are known."""
         self._floor = 0
-        """What happened after this revision is kept."""
+        """Changes after this revision are kept."""
         self._kept: deque[tuple[int, Change]] = deque()
         self._listeners: set[Callable[[], None]] = set()
 
     @property
     def now(self) -> Moment:
-        """What is read here is at least as new."""
+        """The present moment: reads here are at least as new."""
         return Moment(self.era, self.revision)
 
     def begin(self, era: str, revision: int) -> None:
-        """From here on everything is heard; what was before is not known, or not any more."""
+        """From this revision on all changes follow; earlier ones are not known, or not any more."""
         self.era = era
         self.revision = self._floor = revision
         self._kept.clear()
         self._wake()
 
     def add(self, revision: int, changes: Sequence[Change]) -> None:
-        """One revision, whole. What is known already changes nothing."""
+        """Adds all changes of one revision. A known revision changes nothing."""
         if revision <= self.revision:
             return
         self.revision = revision
@@ -53,7 +53,7 @@ class History:
                 self._kept.popleft()
 
     def listen(self, told: Callable[[], None]) -> None:
-        """`told` runs after each revision, until `unlisten`."""
+        """`told` is called after each revision, until `unlisten`."""
         self._listeners.add(told)
 
     def unlisten(self, told: Callable[[], None]) -> None:
@@ -64,11 +64,12 @@ class History:
             told()
 
     def has_reached(self, after: Moment | None) -> bool:
-        """Whether that moment of this era has been heard of: before, nothing can be told about what follows it."""
+        """Whether this host has reached that moment of this era: before, it cannot tell what follows."""
         return after is None or after.era != self.era or after.revision <= self.revision
 
     def since(self, after: Moment | None) -> News:
-        """What happened after a moment that it `has_reached`, a turn's worth. None: who asks holds nothing."""
+        """Changes after a moment that it `has_reached`, about `CHANGES_PER_TURN_MAX`, in whole revisions. None: the
+        reader has no copy."""
         if after is None:
             return News(self.now)
         if after.era != self.era or after.revision < self._floor:

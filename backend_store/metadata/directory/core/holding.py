@@ -1,7 +1,7 @@
-"""What a host holds of the directory: the records of its arcs, filled by lists and kept by the watch.
+"""The records that a host holds of the directory: those of its arcs, filled by lists and updated by the watch.
 
-A list and the watch tell of the same records at different revisions. The newer one counts; a record that was deleted
-while its arc was read does not come back with a page of before.
+A list and the watch bring the same records at different revisions. The newer one counts; a record that was deleted
+while its arc was read does not come back with an older page.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from backend_store.metadata.directory.limits import ARCS, RECORDS_MAX
 
 
 class Holding:
-    """See the file's first sentence."""
+    """The records that one host holds, by arc."""
 
     def __init__(self) -> None:
         self._arcs: dict[int, dict[bytes, Record]] = {}
         self._tenants: dict[int, dict[bytes, set[bytes]]] = {}
         """By arc: tenant → keys of its queues."""
         self._deleted: dict[int, dict[bytes, Revision]] = {}
-        """Of arcs that are being read: what went meanwhile, and when."""
+        """Of arcs that are being read: keys deleted meanwhile, and at which revision."""
         self.count = 0
 
     # ------------------------------------------------------------------------------------------------------ arcs
 
     def wish(self, arcs: Collection[int]) -> None:
-        """From here on these are kept, and no others."""
+        """Sets the arcs to keep; others are dropped."""
         for arc in set(self._arcs) - set(arcs):
             self.count -= len(self._arcs.pop(arc))
             self._tenants.pop(arc)
@@ -38,13 +38,13 @@ class Holding:
             self._deleted[arc] = {}
 
     def doubt(self) -> None:
-        """Something may have been missed: all arcs are to be read again."""
+        """Changes may have been missed: all arcs are to be read again."""
         arcs = list(self._arcs)
         self.wish(())
         self.wish(arcs)
 
     def _forget(self, arc: int) -> None:
-        """There is no room for the arc: what is asked of it is asked of the coordinator."""
+        """Drops an arc for which there is no room: its requests go to the coordinator."""
         self.count -= len(self._arcs[arc])
         self._arcs[arc], self._tenants[arc], self._deleted[arc] = {}, {}, {}
 
@@ -54,11 +54,11 @@ class Holding:
 
     @property
     def unread(self) -> list[int]:
-        """Arcs that are to be kept and have not been read."""
+        """Arcs that are to be kept and have not been read; none without room."""
         return sorted(self._deleted) if self.count < RECORDS_MAX else []
 
     def is_whole(self, arc: int) -> bool:
-        """Whether what is not held of it is not there at all."""
+        """Whether the arc is complete: a record that is not held does not exist."""
         return arc in self._arcs and arc not in self._deleted
 
     @property
@@ -66,11 +66,11 @@ class Holding:
         return len(self._arcs) == ARCS and not self._deleted
 
     def reading(self, arc: int) -> object:
-        """From here on its list is read; to be shown when it has been."""
+        """Begins to read an arc's list; returns a token for `read`."""
         return self._deleted[arc]
 
     def read(self, arc: int, pages: Sequence[Page], begun: object) -> None:
-        """All pages of the list of an arc. Nothing, where it was given up or doubted since `begun`."""
+        """Adds all pages of an arc's list. Does nothing where the arc was dropped or doubted since `begun`."""
         gone = self._deleted.get(arc)
         if gone is None or gone is not begun:
             return
@@ -84,7 +84,7 @@ class Holding:
     # --------------------------------------------------------------------------------------------------- changes
 
     def apply(self, revision: Revision, events: Sequence[Event]) -> None:
-        """One revision of the watch."""
+        """Applies one revision of the watch."""
         for event in events:
             place = place_of(event.key)
             if place is None or place.arc not in self._arcs:
@@ -128,7 +128,7 @@ class Holding:
         return self._arcs[arc].get(key)
 
     def of_kind(self, prefixes: Sequence[bytes]) -> Iterator[Record]:
-        """All records below prefixes, one for each arc; a queue's prefix names its tenant."""
+        """All records below prefixes, one prefix for each arc; a queue's prefix names its tenant."""
         for arc, prefix in enumerate(prefixes):
             tenant = _tenant_of(prefix)
             if tenant is not None:

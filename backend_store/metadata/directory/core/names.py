@@ -1,4 +1,4 @@
-"""How the directory's records are called at the coordinator, and on which arc of the ring each lies.
+"""The keys of the directory's records at the coordinator, and the arc of the ring that each is on.
 
 `meta/a/ARC/KIND/REST`: a host reads what it keeps by the prefix of an arc, and a list by the prefix of its kind.
 """
@@ -13,7 +13,7 @@ from backend_store.metadata.directory.limits import ARCS, NAME_CHARS_MAX, NAMES_
 from backend_store.model import InvalidRequest
 
 Kind = Literal["q", "k", "t", "h", "p"]
-"""Queue, key, tenant, how many queues a tenant has (held), placement."""
+"""Queue, key, tenant, how many queues and keys a tenant has (held), placement."""
 
 ROOT: Final = b"meta/"
 ARCS_PREFIX: Final = b"meta/a/"
@@ -26,7 +26,7 @@ _AT_REST: Final = _AT_KIND + 2
 
 
 def arc_of(*names: str) -> int:
-    """The arc on which something of that name lies; the same everywhere, for good."""
+    """The arc of a name; the same everywhere, for good."""
     point = int.from_bytes(blake2b("\0".join(names).encode(), digest_size=4).digest(), "big")
     return point * ARCS >> 32
 
@@ -69,7 +69,7 @@ def host_key(name: str) -> bytes:
 
 
 class Place(NamedTuple):
-    """What a record's key says about it."""
+    """The parts of a record's key."""
 
     arc: int
     kind: Kind
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def place_of(key: bytes) -> Place | None:
-    """None for a record that lies on no arc."""
+    """None for a record that is on no arc."""
     if not key.startswith(ARCS_PREFIX):
         return None
     kind: Kind = key[_AT_KIND : _AT_KIND + 1].decode()  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def place_of(key: bytes) -> Place | None:
 
 
 def change_of(place: Place) -> Change | None:
-    """What who watches is told about a record that changed."""
+    """The change that watchers get for a record; None for none."""
     match place.kind:
         case "q":
             tenant, _, name = place.rest.decode().partition("\0")

@@ -1,9 +1,9 @@
-"""Which hosts keep which arc: a ring of equal arcs, changed as little as a host that comes or goes demands.
+"""The ring: which hosts keep which arc. It changes no more than a host that joins or leaves requires.
 
-A name is hashed to a point of the ring, and the point lies on one of `ARCS` arcs. Each arc has a first host and a
-second one. A host that joins takes its even share of first places and of second places, from those who have most; one
-that leaves is succeeded by the second host of each of its arcs. No more moves: with n hosts afterwards a join moves
-1/n of the names, rounded down to whole arcs.
+A name is hashed to a point of the ring, and the point is on one of `ARCS` arcs. Each arc has a first and a second host.
+A host that joins takes its even share of first places and of second places, from the hosts that have most; a host that
+leaves is succeeded by the second host of each of its arcs. No more moves: with n hosts afterwards a join moves 1/n of
+the names, rounded down to whole arcs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from backend_store.metadata.directory.limits import ARCS, COPIES, HOSTS_MAX
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """Written over the version before it, and only so."""
+    """Only ever written over the version before it."""
 
     version: int
     arcs: tuple[tuple[str, ...], ...]
-    """By arc: the names of its hosts, the first one first. Empty where there is no host at all."""
+    """By arc: the names of its hosts, the first one first. Empty without any host."""
     urls: dict[str, str]
-    """Host → where it listens."""
+    """Host → the address where it listens."""
 
     def hosts_of(self, arc: int) -> tuple[str, ...]:
         return self.arcs[arc]
 
     def arcs_of(self, host: str) -> frozenset[int]:
-        """All that it keeps, as first or second."""
+        """All arcs that the host keeps, as first or second."""
         return frozenset(arc for arc, hosts in enumerate(self.arcs) if host in hosts)
 
 
@@ -37,7 +37,7 @@ NO_RING = Ring(0, ((),) * ARCS, {})
 
 
 def changed(ring: Ring, urls: Mapping[str, str]) -> Ring:
-    """The ring of these hosts, from the one before. The same object where nothing is different.
+    """The ring of these hosts, derived from the one before. Returns the same object where nothing changes.
 
     With more than `HOSTS_MAX` hosts the last by name are left out.
     """
@@ -55,7 +55,7 @@ def changed(ring: Ring, urls: Mapping[str, str]) -> Ring:
 
 
 def _fill(arcs: list[list[str]], place: int, members: list[str]) -> None:
-    """Arcs without a host in this place get one that has fewest, and is not there already."""
+    """Gives each arc without a host in this place the least loaded host that it does not have yet."""
     load = _load(arcs, place, members)
     for hosts in arcs:
         if len(hosts) <= place:
@@ -65,7 +65,7 @@ def _fill(arcs: list[list[str]], place: int, members: list[str]) -> None:
 
 
 def _level(arcs: list[list[str]], place: int, members: list[str]) -> None:
-    """While somebody has two arcs more than another, one of them moves."""
+    """Moves arcs from the most loaded host while another one has at least two fewer."""
     load = _load(arcs, place, members)
     while True:
         most = max(members, key=lambda name: (load[name], name))
@@ -78,7 +78,7 @@ def _give_one(arcs: list[list[str]], place: int, giver: str, takers: list[str], 
     for taker in takers:
         for hosts in arcs:
             if len(hosts) > place and hosts[place] == giver and taker not in hosts[:place]:
-                if taker in hosts:  # it was second here: the two change places, and nothing has to be read
+                if taker in hosts:  # it was second here: they swap, and no records have to be read
                     hosts[hosts.index(taker)] = giver
                 hosts[place] = taker
                 load[giver] -= 1
