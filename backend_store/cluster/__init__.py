@@ -1,4 +1,4 @@
-"""What the processes of a cluster agree on, and how: a coordinator holds small records, sessions and their order.
+"""Coordination within a cluster: a coordinator stores small records and sessions, and orders their changes.
 
 `coordinator` (the contract) · `session` · `fencing` · `election` · `mirror` · drivers: `embedded`, in a folder of its
 own `embedded_host`, and `etcd`.

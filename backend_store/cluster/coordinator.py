@@ -1,8 +1,8 @@
-"""What any coordinator does, whichever driver it is: transactions over small records, reads, watches and sessions.
+"""The interface of a coordinator, for all drivers: transactions over small records, reads, watches and sessions.
 
 Errors say whether something was done. `Unavailable`: surely not, trying again is safe. `OutcomeUnknown`: perhaps, now
-or within the next seconds; only reading back, or repeating a write that can succeed once, tells. What is malformed or
-too big is `InvalidRequest`, with the name of the field, and is not sent.
+or within the next seconds; only reading back, or repeating a write that can succeed once, tells. A malformed or
+oversized request is `InvalidRequest`, with the name of the field, and is not sent.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from backend_store.model import PushqError
 
 
 class Coordinator(Protocol):
-    """See the file's first sentence. Every method may raise `Unavailable` and `InvalidRequest`."""
+    """A coordinator. Every method may raise `Unavailable` and `InvalidRequest`."""
 
     async def transact(self, transaction: Transaction) -> Outcome:
-        """Strictly serialised with all others. Raises `OutcomeUnknown`, `SessionLost`, `StorageFull`.
+        """Strictly serialised with all other transactions. Raises `OutcomeUnknown`, `SessionLost`, `StorageFull`.
 
         `SessionLost`: a record was to be bound to a session that is over; nothing was done.
         """
@@ -35,48 +35,50 @@ class Coordinator(Protocol):
         at: Revision | None = None,
         changed_after: Revision = NEVER,
     ) -> Page:
-        """Records below the prefix, those behind the key `after`, and only those changed after that revision.
+        """Records below the prefix with keys after `after`, and only those changed after `changed_after`.
 
-        Without `at` the answer is no older than the question; with it, as of that revision, for further pages of one
-        list. Raises `Compacted` where that revision is not kept. A page may be shorter than `limit`: see `has_more`.
+        Without `at` the answer is no older than the request; with it, it is as of that revision, for further pages of
+        one list. Raises `Compacted` where that revision is not kept. A page may be shorter than `limit`: see
+        `has_more`.
         """
 
     def watch(self, prefix: bytes, *, after: Revision) -> AsyncGenerator[Changes, None]:
-        """All that changes below the prefix after that revision: in order, each revision once and whole, none left out.
+        """All changes below the prefix after that revision: in order, each revision once and whole, without gaps.
 
-        It goes on by itself when a connection is lost. Raises `Compacted` where what comes next is not kept: read
-        again, and watch from the revision of that answer. Close it (`contextlib.aclosing`).
+        The watch survives a lost connection. Raises `Compacted` where the next changes are not kept: read again, and
+        watch from the revision of that answer. The caller closes it (`contextlib.aclosing`).
         """
 
     async def open_session(self, ttl_s: int, *, is_alive: Callable[[], bool] = lambda: True) -> Session:
-        """A session that is kept alive while `is_alive` says so, asked before each keep-alive. Close it.
+        """Opens a session that is kept alive while `is_alive` returns true, asked before each keep-alive. The caller
+        closes it.
 
-        `is_alive` is for whoever knows more than that this task still runs: that the disk writes, for one.
+        `is_alive` adds conditions beyond this task's running, for example that the disk still commits.
         """
 
     async def close(self) -> None:
-        """Ends sessions, watches and connections. What is asked afterwards is `Unavailable`."""
+        """Ends sessions, watches and connections. Later calls raise `Unavailable`."""
 
 
 class Compacted(PushqError):
-    """What was asked about is history, and no longer kept. List again; nothing in between can be told."""
+    """The requested history is not kept any more. List again; the changes in between cannot be told."""
 
     code = "unavailable"
 
     def __init__(self, detail: str, oldest: Revision):
         super().__init__(detail)
         self.oldest = oldest
-        """What can be read, at least, is this revision and newer ones."""
+        """This revision and newer ones can be read."""
 
 
 class SessionLost(PushqError):
-    """The session is over, and the records that were bound to it are gone or about to go. Begin with a new one."""
+    """The session is over, and the records that were bound to it are gone or about to go. Open a new one."""
 
     code = "unavailable"
 
 
 class UnsupportedServer(PushqError):
-    """This server must not be used, and why."""
+    """This server must not be used; the detail says why."""
 
     code = "unavailable"
 
@@ -88,5 +90,5 @@ async def get(coordinator: Coordinator, key: bytes) -> tuple[Record | None, Revi
 
 
 def boot_seconds() -> float:
-    """Seconds since this machine was started, those of its sleep among them; no clock that anybody sets."""
+    """Seconds since this machine was started, including its sleep; setting the wall clock does not change them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,6 +1,7 @@
-"""One holder at a time of one key: candidates create it, bound to their sessions, and the key's absence is their turn.
+"""Leader election: one holder of one key at a time. Candidates create the key, bound to their sessions, when it is
+absent.
 
-Built on transactions alone. Who wins gets a right to fence its writes with; that it won is no proof a moment later.
+Built on transactions alone. The winner gets a right to fence its writes with; having won proves nothing a moment later.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Election:
         self._coordinator = coordinator
 
     async def campaign(self, session: Session, value: bytes) -> Right:
-        """Waits until this session holds the key, through outages too. `value` tells others who it is.
+        """Waits until this session holds the key, through outages too. `value` tells others who the holder is.
 
-        Raises `SessionLost`. A session that holds the key already gets its right again: so does one whose campaign was
-        cancelled and won all the same, unless it is closed.
+        Raises `SessionLost`. A session that already holds the key gets its right again; this includes a session whose
+        campaign was cancelled but won, unless the session is closed.
         """
         running = asyncio.ensure_future(self._campaign(session, value))
         lost = asyncio.ensure_future(session.wait_lost())
@@ -55,7 +56,7 @@ class Election:
                     return Right(self.key, holder.created_at)
                 await self._wait_until_free(outcome.revision)
             except (Unavailable, OutcomeUnknown):
-                # If a try whose outcome is open did succeed, the next one finds our own session there.
+                # If a try with an unknown outcome did succeed, the next one finds our own session there.
                 await asyncio.sleep(CAMPAIGN_PAUSE_SECONDS)
 
     async def _wait_until_free(self, after: Revision) -> None:
@@ -74,7 +75,8 @@ class Election:
         await self._coordinator.transact(Transaction((ours,), (Delete(self.key),)))
 
     async def observe(self) -> AsyncGenerator[Record | None, None]:
-        """Who holds the key, first now and then with each change; None: nobody does. Goes on through outages.
+        """The holder's record, first the present one and then with each change; None: no holder. Continues through
+        outages.
 
         Where history is compacted meanwhile, holders in between may be left out, never the last one.
         """

@@ -1,7 +1,8 @@
-"""The coordinator of one process: its state in memory, its rows in the storage of the node, one owner for each change.
+"""The coordinator of one process: its state in memory, its rows in the node's storage, and one task that makes all
+changes.
 
-Every change is one durable commit before anybody sees it. History is memory: after a restart a watch begins with a new
-list, as its reader does too. Sessions come back with their whole time, so that their records go in the end.
+Every change is one durable commit before it is visible. History is in memory only: after a restart a watch begins with
+a new list, as its reader does too. Sessions resume with their whole time, so that their records expire in the end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SESSIONS: Final = b"coordinator/session/"
 REVISION: Final = b"coordinator/revision"
 _ROWS_PER_READ: Final = 256
 _REVISIONS_PER_LOOK: Final = 256
-"""Revisions of the history that a watch looks through before others have a turn."""
+"""Revisions of the history that a watch scans before it yields to other tasks."""
 
 V = TypeVar("V")
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,7 +72,7 @@ _Command = _Transact | _Open | _End
 
 
 class EmbeddedCoordinator:
-    """Implements `Coordinator`. Close it."""
+    """Implements `Coordinator`. The caller closes it."""
 
     def __init__(
         self,
@@ -153,18 +154,18 @@ class EmbeddedCoordinator:
         return session
 
     async def close(self) -> None:
-        """What is on its way to the disk is waited for: whoever asked for it is told how it went."""
+        """Waits for writes in progress: their callers get the outcome."""
         await asyncio.gather(*(session.close() for session in self._open_sessions))
         self._stop("the coordinator is closed")
         self._commands.put_nowait(None)
         await asyncio.gather(self._owner, return_exceptions=True)
 
     def compact(self, revision: Revision) -> None:
-        """Forgets history before this revision, as it does by itself where there is too much."""
+        """Forgets history before this revision, as happens automatically where there is too much."""
         self._state.compact(revision)
         self._tell()
 
-    # --------------------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------------------- commands
 
     async def _ask(self, command: Callable[[asyncio.Future[V]], _Command]) -> V:
         self._check_open()
@@ -173,7 +174,7 @@ class EmbeddedCoordinator:
         done: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_look_at)
         self._commands.put_nowait(command(done))
-        # A caller that goes away takes nothing back: the owner finishes what it was given.
+        # A cancelled caller does not cancel the command: the owner finishes it.
         return await asyncio.shield(done)
 
     def _check_open(self) -> None:
@@ -195,7 +196,7 @@ class EmbeddedCoordinator:
         await self._news.wait()
 
     def _tell(self) -> None:
-        """Everybody who waits now goes on; who comes later waits for the next news."""
+        """Wakes all waiting watches; later ones wait for the next news."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -227,7 +228,7 @@ class EmbeddedCoordinator:
         try:
             await self._commit(self._state.decide_end(session))
         except StorageFull as error:
-            # It counts as over all the same; its records go when there is room.
+            # The session is over all the same; its records are removed when there is room.
             log.warning("an expired session cannot be removed", session=session, error=error.detail)
 
     async def _perform(self, command: _Command) -> None:
@@ -267,7 +268,7 @@ class EmbeddedCoordinator:
         return session
 
     async def _commit(self, decision: Decision) -> None:
-        """Durable, then visible."""
+        """Commits a decision, then makes it visible."""
         batch = Batch()
         for event in decision.events:
             record = event.record
@@ -308,7 +309,7 @@ def _answer(done: asyncio.Future[V], value: V) -> None:
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:
-    """So that an error whose caller has gone is not reported as lost."""
+    """Retrieves an error whose caller has gone, so that asyncio does not report it as lost."""
     if not done.cancelled():
         done.exception()
 

@@ -12,7 +12,7 @@ from backend_store.storage.writer import Writer
 
 
 class EmbeddedHost:
-    """See the file's first sentence; its own writer thread, too. Made by `open_embedded`."""
+    """An embedded coordinator with its own engine and writer thread. Made by `open_embedded`."""
 
     def __init__(self, engine: Engine, on_fatal: Callable[[BaseException], None]):
         self._engine = engine

@@ -1,8 +1,8 @@
-"""Writes that only their rightful writer can make: conditional on the record's revision and on the writer's own key.
+"""Fenced writes: conditional on the record's revision and on the writer's own key.
 
-A writer's *right* is a key of its own and the revision at which that key was created. It goes with the writer's session
-and never comes back: a successor's key has another revision. So it does not matter how late a write arrives, or how
-long its writer was stopped: the coordinator refuses it.
+A writer's *right* is a key of its own and the revision at which that key was created. The key goes with the writer's
+session and never comes back: a successor's key has another revision. So however late a write arrives, or however long
+its writer was stopped, the coordinator refuses it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Fenced(PushqError):
 
 
 class Stale(PushqError):
-    """Somebody changed the record meanwhile, and the write was not made. `found` is what it is now."""
+    """The record was changed meanwhile, and the write was not made. `found` is the record as it is now."""
 
     code = "conflict"
 
@@ -56,9 +56,10 @@ class Stale(PushqError):
 async def put_fenced(
     coordinator: Coordinator, right: Right, key: bytes, value: bytes, *, based_on: Record | None
 ) -> Record:
-    """Writes the record if it still is `based_on` (None: absent) and the right still holds. The record as written.
+    """Writes the record if it still is `based_on` (None: absent) and the right still holds. Returns the record as
+    written.
 
-    An unknown outcome is cleared up by repeating: the condition lets the write happen once. That needs a record which
+    An unknown outcome is resolved by repeating: the condition lets the write happen once. That needs a record which
     only holders of this right write, one write at a time. Raises `Fenced`, `Stale`, `Unavailable`, and `OutcomeUnknown`
     only where the coordinator stays silent, or the right went while the outcome was open.
     """
@@ -95,7 +96,7 @@ def _as_written(key: bytes, value: bytes, outcome: Outcome, based_on: Record | N
 def _explained(
     right: Right, key: bytes, value: bytes, outcome: Outcome, base: Revision, unknown: OutcomeUnknown | None
 ) -> Record:
-    """Why the write did not succeed; or the record, where an earlier try of it did."""
+    """Raises the reason why the write did not succeed; or returns the record, where an earlier try of it did."""
     own, found = outcome.found
     at = NEVER if found is None else found.changed_at
     if own is None or own.created_at != right.created_at:
@@ -112,8 +113,8 @@ async def transact_fenced(
 ) -> Outcome:
     """Any transaction, on the further condition that the right holds. Raises `Fenced`.
 
-    An `Outcome` that did not succeed, and found nothing, means that one of `compares` did not hold. An unknown outcome
-    stays the caller's to clear up.
+    An `Outcome` that did not succeed, and found nothing, means that one of `compares` did not hold. The caller resolves
+    an unknown outcome.
     """
     own = created_at(right.key, right.created_at)
     outcome = await coordinator.transact(Transaction((own, *compares), tuple(then), (Get(right.key),)))

@@ -1,7 +1,8 @@
-"""A prefix of the coordinator in memory: listed once, then kept by a watch, and checked so that its age is known.
+"""A copy of a coordinator's prefix in memory: listed once, then updated by a watch, and checked so that its age is
+known.
 
-A watch that says nothing looks like one that is dead. So the mirror also asks, once a second, whether anything changed
-that it does not have; the answer dates it. When history was compacted, or it stays behind, it lists again.
+A silent watch looks like a dead one. So once a second the mirror also asks whether anything changed that it does not
+have; the answer dates the copy. When history was compacted, or the mirror stays behind, it lists again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Behind(Exception):
 
 
 class Mirror:
-    """Run `run` in a task of yours; read `records` whenever you like."""
+    """The caller runs `run` in a task of its own, and may read `records` at any time."""
 
     def __init__(
         self,
@@ -43,7 +44,8 @@ class Mirror:
         clock: Callable[[], float] = boot_seconds,
         records_max: int = MIRROR_RECORDS_MAX,
     ):
-        """`told` hears on the loop what changed, after `records` did; from a new list, only what is different."""
+        """`told` is called on the loop with what changed, after `records` did; from a new list, with the differences
+        only."""
         self.prefix = prefix
         self.lists = 0
         """How often everything was read."""
@@ -61,17 +63,17 @@ class Mirror:
 
     @property
     def revision(self) -> Revision:
-        """The records are those of this revision."""
+        """The revision of the records."""
         return self._image.revision
 
     @property
     def staleness_s(self) -> float:
-        """So long ago at most these records were the coordinator's. Infinite before the first list."""
+        """Upper bound of the copy's age in seconds. Infinite before the first list."""
         return self._clock() - self.as_of
 
     @property
     def as_of(self) -> float:
-        """These records were the coordinator's at this time, in seconds of the clock, or later."""
+        """The records were the coordinator's at this time, in seconds of the clock, or later."""
         return float("-inf") if self._image.as_of is None else self._image.as_of
 
     async def wait_filled(self) -> None:
@@ -79,7 +81,7 @@ class Mirror:
         await self._filled.wait()
 
     async def wait_revision(self, revision: Revision) -> None:
-        """Returns when everything up to that revision is here: one's own write, for example."""
+        """Returns when everything up to that revision is here: the caller's own write, for example."""
         while self._image.revision < revision:
             self._moved.clear()
             await self._moved.wait()
@@ -95,7 +97,7 @@ class Mirror:
                 await asyncio.sleep(CAMPAIGN_PAUSE_SECONDS)
 
     async def _keep(self) -> None:
-        """Until one of the two fails."""
+        """Runs the watch and the check until one of them fails."""
         tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._check())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +146,7 @@ class Mirror:
             try:
                 page = await self._coordinator.read(self.prefix, limit=1)
                 if page.revision > known:
-                    # Dearer, as all records of the prefix are looked at; mostly nothing at all has changed.
+                    # Costlier, as it scans all records of the prefix; mostly nothing at all has changed.
                     page = await self._coordinator.read(self.prefix, limit=1, changed_after=known)
             except Unavailable:
                 continue  # the mirror grows older, and says so

@@ -1,8 +1,8 @@
-"""A session: the sign of life of one process at its coordinator, and the time until which it may trust in it.
+"""A session: the heartbeat of one process at its coordinator, and the time until which the process may rely on it.
 
 Each confirmed keep-alive counts from the moment it was *sent*, so the holder's own idea of its time is never longer
-than the coordinator's. Still, a session is a hint: a process may be stopped between looking at the clock and acting,
-and a coordinator may end a session early. What must not go wrong is fenced: see `fencing`.
+than the coordinator's. Still, a session is a hint: a process may be stopped between reading the clock and acting, and a
+coordinator may end a session early. What must not go wrong is fenced: see `fencing`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Session:
         end: Callable[[SessionId], Awaitable[None]],
         is_alive: Callable[[], bool],
     ):
-        """`sent_at`: when the request was sent that opened it. `keep` returns False when there is no such session."""
+        """`sent_at`: when the request to open it was sent. `keep` returns False when there is no such session."""
         self.id = id
         self.ttl_s = ttl_s
         self.confirmed_at = sent_at
-        """When the last keep-alive was sent that was confirmed, in seconds of `boot_seconds`."""
+        """When the last confirmed keep-alive was sent, in seconds of `boot_seconds`."""
         self.reason = ""
         """Why it was lost; empty until then."""
         self._failed_at = float("-inf")
-        """When the newest keep-alive was sent that failed."""
+        """When the newest failed keep-alive was sent."""
         self._clock = clock
         self._keep = keep
         self._end = end
@@ -75,17 +75,18 @@ class Session:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the coordinator seems to be there: keep-alives do not fail, or not for long yet. A hint."""
+        """Whether the coordinator seems to answer: no keep-alive failed since the last confirmed one, or that one is
+        recent. A hint."""
         return self.confirmed_at > self._failed_at or self._clock() < self.confirmed_at + UNANSWERED_SECONDS_MAX
 
     async def wait_lost(self) -> str:
-        """Returns why, as soon as the session is over, at the latest its whole time after the last keep-alive."""
+        """Returns the reason as soon as the session is over, at the latest its whole time after the last keep-alive."""
         await self._lost.wait()
         return self.reason
 
     async def close(self) -> None:
-        """Ends it at the coordinator too, if that answers: whoever waits for its records need not wait out its time.
-        Of one that has not answered lately little is awaited."""
+        """Ends the session at the coordinator too, if that answers, so that its records are gone before its time is
+        over. Waits less where the coordinator has not answered recently."""
         was_lost, seconds = self.is_lost, ETCD_READ_SECONDS_MAX if self.is_answered else FAREWELL_SECONDS_MAX
         self._lose("it was closed")
         self._keeper.cancel()

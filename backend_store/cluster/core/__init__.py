@@ -1,4 +1,4 @@
 """The rules of coordination, without I/O, clocks or randomness.
 
-`values` (the words) · `checks` (what is refused) · `state` (of the embedded coordinator) · `image` (of a mirror).
+`values` (the data types) · `checks` (validation) · `state` (of the embedded coordinator) · `image` (of a mirror).
 """

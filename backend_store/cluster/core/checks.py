@@ -1,4 +1,4 @@
-"""What is refused before a coordinator is asked, with the name of the field, so that every driver refuses the same."""
+"""Validates requests before a coordinator is asked, naming the field, so that every driver refuses the same."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _check_branch(name: str, branch: Sequence[Operation]) -> int:
 
 
 def check_key(name: str, key: bytes) -> None:
-    """Raises `InvalidRequest` for what no record can be called."""
+    """Raises `InvalidRequest` for a key that no record can have."""
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise InvalidRequest(f"{name} has {len(key)} bytes; 1 to {KEY_BYTES_MAX} are taken")
 

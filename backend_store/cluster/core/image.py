@@ -1,7 +1,7 @@
-"""What a reader holds of a prefix: records, the revision they are true at, and since when that is known.
+"""A reader's copy of a prefix: the records, their revision, and the time at which they were known to be current.
 
-It is filled by a list and then follows a watch. What each step changed comes back as events, from a new list too, so
-that whoever listens hears of all that is different now, be it that history was compacted.
+The copy is filled by a list and then follows a watch. Each step returns its changes as events, also a new list, so that
+listeners hear of all differences even if history was compacted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from backend_store.cluster.core.values import NEVER, Changes, Event, Page, Recor
 
 
 class Image:
-    """See the file's first sentence. `as_of` is in seconds of the reader's clock."""
+    """A reader's copy of a prefix. `as_of` is in seconds of the reader's clock."""
 
     def __init__(self) -> None:
         self.records: dict[bytes, Record] = {}
@@ -20,10 +20,10 @@ class Image:
         self.as_of: float | None = None
         """The records were the coordinator's at this time or later. None: nothing was read yet."""
         self._asked: tuple[int, float] | None = None
-        """A revision that the coordinator had reached, and when it was asked: to be reached by the watch."""
+        """A revision that the coordinator had reached, and when it was asked; the watch has not reached it yet."""
 
     def replace(self, records: Sequence[Record], revision: Revision, *, sent_at: float) -> tuple[Event, ...]:
-        """A whole list as of that revision, asked for at `sent_at`. What is different."""
+        """Replaces the records by a whole list as of that revision, requested at `sent_at`. Returns the differences."""
         listed = {record.key: record for record in records}
         gone = [Event(key, None) for key in self.records if key not in listed]
         new = [Event(key, record) for key, record in listed.items() if self.records.get(key) != record]
@@ -32,7 +32,7 @@ class Image:
         return (*gone, *new)
 
     def apply(self, changes: Changes) -> tuple[Event, ...]:
-        """One revision of a watch. What is known already changes nothing."""
+        """Applies one revision of a watch. A known revision changes nothing."""
         if changes.revision <= self.revision:
             return ()
         for event in changes.events:
@@ -47,9 +47,9 @@ class Image:
         return changes.events
 
     def confirm(self, page: Page, *, sent_at: float) -> bool:
-        """Whether an answer to "what changed after our revision?", asked at `sent_at`, proves that we are up to date.
+        """Whether an answer to "what changed after our revision?", asked at `sent_at`, proves that the copy is current.
 
-        Nothing newer, and as many records as we have: then none is missing and none is left over.
+        Nothing newer, and as many records as in the copy: then none is missing and none is left over.
         """
         if page.revision > self.revision:
             if page.records or page.count != len(self.records):

@@ -4,7 +4,7 @@
     one durable commit of decision.events        # by the shell
     state.apply(decision)                        # blind
 
-One decision is under way at a time. Times are seconds of one clock that goes on while the machine sleeps.
+One decision is in progress at a time. Times are seconds of one clock that goes on while the machine sleeps.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from backend_store.model import StorageFull
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a transaction comes to. Without events it changes nothing, and needs no commit."""
+    """The effect of a transaction. Without events it changes nothing, and needs no commit."""
 
     outcome: Outcome
     events: tuple[Event, ...] = ()
     ended: SessionId | None = None
-    """The session that goes with these events."""
+    """The session that ends with these events."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """A revision, with what each of its keys was before."""
+    """A revision, with the previous record of each of its keys."""
 
     changes: Changes
     before: tuple[Record | None, ...]
@@ -71,11 +71,11 @@ class _Past:
 
 
 class UnknownSession(Exception):
-    """The session that a record is to be bound to is over, or never was."""
+    """The session that a record is to be bound to is over, or never existed."""
 
 
 class CompactedAway(Exception):
-    """What happened then is not kept any more; `oldest` is the first revision that can be read."""
+    """That part of the history is not kept any more; `oldest` is the first revision that can be read."""
 
     def __init__(self, oldest: Revision):
         super().__init__(f"revisions before {oldest} are not kept")
@@ -83,15 +83,16 @@ class CompactedAway(Exception):
 
 
 class State:
-    """See the file's first sentence."""
+    """The state of an embedded coordinator."""
 
     def __init__(self, records: Iterable[Record], sessions: Iterable[tuple[SessionId, int]], revision: int, now: float):
-        """`sessions`: (id, ttl in s). Each gets its whole time anew: how much had passed died with the last process."""
+        """`sessions`: (id, ttl in s). Each gets its whole time again: the time that had passed is not stored."""
         self.revision = Revision(revision)
         self.records = {record.key: record for record in records}
         self.sessions = {session: Held(ttl_s, now + ttl_s, set()) for session, ttl_s in sessions}
         self.oldest = self.revision
-        """The first revision that can be read, and the first that a watch can go on after: `_past` begins behind it."""
+        """The first revision that can be read, and the first that a watch can continue after: `_past` begins after
+        it."""
         self.bytes = sum(_weight(record) for record in self.records.values())
         self._keys = sorted(self.records)
         self._past: deque[_Past] = deque()
@@ -104,7 +105,7 @@ class State:
     # ----------------------------------------------------------------------------------------------------- decide
 
     def decide(self, transaction: Transaction, now: float) -> Decision:
-        """Raises `UnknownSession`, and `StorageFull` where the records would become too many."""
+        """Raises `UnknownSession`, and `StorageFull` where records or bytes would become too many."""
         succeeded = all(self._holds(compare) for compare in transaction.compares)
         revision = Revision(self.revision + 1)
         changed: dict[bytes, Record | None] = {}
@@ -128,7 +129,7 @@ class State:
         return Decision(Outcome(succeeded, at, tuple(found)), events)
 
     def decide_end(self, session: SessionId) -> Decision:
-        """The session goes, and its records with it, at one revision."""
+        """Ends the session and deletes its records, at one revision."""
         events = tuple(Event(key, None) for key in sorted(self.sessions[session].keys))
         revision = Revision(self.revision + 1) if events else self.revision
         return Decision(Outcome(succeeded=True, revision=revision), events, ended=session)
@@ -138,12 +139,12 @@ class State:
         return held is not None and now < held.over_at
 
     def keep(self, session: SessionId, now: float) -> None:
-        """The session's time begins anew."""
+        """The session's time begins again."""
         held = self.sessions[session]
         held.over_at = now + held.ttl_s
 
     def over(self, now: float) -> list[SessionId]:
-        """Sessions whose time is up."""
+        """Sessions whose time is over."""
         return [session for session, held in self.sessions.items() if held.over_at <= now]
 
     def _holds(self, compare: Compare) -> bool:
@@ -170,7 +171,7 @@ class State:
         self.sessions[session] = Held(ttl_s, now + ttl_s, set())
 
     def apply(self, decision: Decision) -> None:
-        """What was decided last is durable."""
+        """Applies the last decision, which is durable."""
         if decision.events:
             assert decision.outcome.revision == self.revision + 1, "decisions are applied in their order"
             before = tuple(self.records.get(event.key) for event in decision.events)
@@ -209,7 +210,7 @@ class State:
         self.oldest = past.changes.revision
 
     def compact(self, revision: Revision) -> None:
-        """Forgets what was before this revision; it itself can still be read."""
+        """Forgets what was before this revision; the revision itself can still be read."""
         while self._past and self._past[0].changes.revision <= revision:
             self._forget_oldest()
 
@@ -229,7 +230,7 @@ class State:
         return Page(tuple(chosen[:limit]), revision, len(keys) - first, len(chosen) > limit)
 
     def _as_of(self, prefix: bytes, revision: Revision) -> tuple[list[bytes], dict[bytes, Record]]:
-        """Keys of the prefix and records at that revision: today's, with everything since then taken back."""
+        """Keys of the prefix and records at that revision: the present ones, with all later changes undone."""
         if revision < self.oldest:
             raise CompactedAway(self.oldest)
         keys = self._below(prefix)
@@ -252,7 +253,8 @@ class State:
         return self._keys[first : len(self._keys) if end is None else bisect_left(self._keys, end)]
 
     def changes(self, prefix: bytes, after: Revision, limit: int) -> tuple[list[Changes], Revision]:
-        """What changed below the prefix after that revision, up to `limit` revisions looked at, and where to go on.
+        """Changes below the prefix after that revision, from up to `limit` revisions, and the revision to continue
+        after.
 
         Raises `CompactedAway`.
         """

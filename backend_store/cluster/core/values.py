@@ -1,4 +1,4 @@
-"""The values that a coordinator speaks in: records with revisions, compares, operations, transactions and changes.
+"""The data types of a coordinator: records with revisions, compares, operations, transactions and changes.
 
 A *revision* counts the transactions that changed something, over all keys. It never goes back and is never reused.
 """
@@ -26,16 +26,16 @@ class Record:
     key: bytes
     value: bytes
     created_at: Revision
-    """When the key came to be; another one after it was deleted and made again."""
+    """When the key was created; another revision after it was deleted and made again."""
     changed_at: Revision
     version: int
     """How often it was written since it was created, from 1."""
     session: SessionId | None = None
-    """The record goes when this session does."""
+    """The record is deleted when this session ends."""
 
 
 class Field(enum.Enum):
-    """What of a record is compared. Of a key that is absent, numbers are 0, and no value fits."""
+    """The field of a record that is compared. Of an absent key, numbers are 0, and no value matches."""
 
     CREATED_AT = "created_at"
     CHANGED_AT = "changed_at"
@@ -69,12 +69,12 @@ def present(key: bytes) -> Compare:
 
 
 def created_at(key: bytes, revision: Revision) -> Compare:
-    """It is the very record that was made then, whatever was written into it since."""
+    """The record is the one created at that revision, whatever was written to it since."""
     return Compare(key, Field.CREATED_AT, Relation.EQUAL, revision)
 
 
 def changed_at(key: bytes, revision: Revision) -> Compare:
-    """Nobody has written it since; with revision 0: it is absent."""
+    """The record was not written since that revision; with revision 0: it is absent."""
     return Compare(key, Field.CHANGED_AT, Relation.EQUAL, revision)
 
 
@@ -84,7 +84,7 @@ def has_value(key: bytes, value: bytes) -> Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Writes a value. Without a session the record is bound to none afterwards, also where it was before."""
+    """Writes a value. Without a session the record is bound to none afterwards, even if it was before."""
 
     key: bytes
     value: bytes
@@ -93,7 +93,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Removes a record; that it is not there is no error."""
+    """Deletes a record; a missing one is no error."""
 
     key: bytes
 
@@ -110,7 +110,7 @@ Operation = Put | Delete | Get
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """If all compares hold, everything of `then`, else everything of `otherwise`, at one revision.
+    """If all compares hold, performs everything of `then`, else everything of `otherwise`, at one revision.
 
     A branch writes a key once at most.
     """
@@ -126,7 +126,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Which branch it was, the revision afterwards, and what each `Get` of that branch found, in their order."""
+    """Which branch was taken, the revision afterwards, and what each `Get` of that branch found, in order."""
 
     succeeded: bool
     revision: Revision
@@ -140,14 +140,14 @@ class Page:
     records: tuple[Record, ...]
     revision: Revision
     count: int
-    """All records of the prefix behind `after`, on this page or not, and whenever they were changed."""
+    """The number of all records of the prefix after `after`, on this page or not, and whenever they were changed."""
     has_more: bool
-    """More records that fit the question come behind the last one of this page."""
+    """More records that match the request follow this page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One key of one revision: what it is from then on. None: it was deleted."""
+    """One key at one revision: its record from then on. None: it was deleted."""
 
     key: bytes
     record: Record | None
@@ -155,13 +155,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """All that one revision changed below a prefix. Without events: nothing changed there up to this revision."""
+    """All changes of one revision below a prefix. Without events: nothing changed there up to this revision."""
 
     revision: Revision
     events: tuple[Event, ...] = ()
 
 
 def end_of_prefix(prefix: bytes) -> bytes | None:
-    """The first key behind all keys with this prefix. None: there is none, as for the empty prefix."""
+    """The first key after all keys with this prefix. None: there is none, as for the empty prefix."""
     bare = prefix.rstrip(b"\xff")
     return bare[:-1] + bytes([bare[-1] + 1]) if bare else None

@@ -1,6 +1,6 @@
-"""Requests and answers of etcd's JSON gateway: bytes are base64, 64-bit numbers are text, and what is zero is left out.
+"""Requests and answers of etcd's JSON gateway: bytes are base64, 64-bit numbers are text, and zero values are omitted.
 
-The errors that it answers with are sorted here by what they say about a write: surely not done, or perhaps.
+Its errors are classified here by what they say about a write: surely not done, or perhaps.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TxnAnswer(msgspec.Struct, frozen=True):
 class LeaseAnswer(msgspec.Struct, frozen=True):
     header: Header
     TTL: int = 0
-    """0, and so left out, where there is no such lease."""
+    """0, and so omitted, where there is no such lease."""
 
 
 class KeepAliveAnswer(msgspec.Struct, frozen=True):
@@ -96,11 +96,11 @@ class VersionAnswer(msgspec.Struct, frozen=True):
 
 
 class Anything(msgspec.Struct, frozen=True):
-    """An answer of which nothing is read."""
+    """An answer whose fields are ignored."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Of a request: `code` (gRPC). In a stream the number is called `grpc_code`."""
+    """An error answer to a request: `code` (gRPC). In a stream the number is called `grpc_code`."""
 
     message: str = ""
     error: str = ""
@@ -120,7 +120,7 @@ class WatchResult(msgspec.Struct, frozen=True):
     compact_revision: int = 0
     cancel_reason: str = ""
     fragment: bool = False
-    """The rest of the events of this answer comes in the next one."""
+    """The rest of this answer's events comes in the next one."""
     events: list[WatchEvent] = []
 
 
@@ -206,9 +206,9 @@ def range_request(
 
 
 def watch_request(prefix: bytes, after: Revision) -> dict[str, Any]:
-    # From `after` itself, which is known already, and not from the one behind it: where history was compacted exactly
-    # there, some servers leave out what was deleted at that revision and say nothing (etcd#18089, #19179). This way
-    # they refuse.
+    # From `after` itself, which is known already, and not from the next revision: where history was compacted exactly
+    # there, some servers leave out what was deleted at that revision and say nothing (etcd#18089, #19179). Asked like
+    # this, they refuse.
     return {
         "create_request": {
             "key": text(prefix),
@@ -277,11 +277,11 @@ _ERRORS: Final[tuple[tuple[str, type[PushqError]], ...]] = (
     ("too many operations in txn request", InvalidRequest),
     ("request is too large", InvalidRequest),
 )
-"""What is known for certain. Any other answer to a write leaves it open, as a request that timed out does."""
+"""Errors with a certain outcome. Any other answer to a write leaves its outcome open, as a time-out does."""
 
 
 def error_of(where: str, status: int, data: bytes) -> PushqError:
-    """What an answer with that HTTP status means. `OutcomeUnknown` is only for writes; a reader just asks again."""
+    """The error for an answer with that HTTP status. `OutcomeUnknown` is only for writes; a reader just asks again."""
     try:
         failure = decode(data, Failure)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""The coordinator over etcd: its transactions, reads, leases and watches in the words of `coordinator`."""
+"""The coordinator over etcd: implements the transactions, reads, sessions and watches of `coordinator`."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class EtcdConfig:
     endpoints: Sequence[str]
     """`http://HOST:PORT` or `https://HOST:PORT` of members of one cluster; the first is preferred."""
     tls: ssl.SSLContext | None = None
-    """The authorities that are trusted and, where etcd asks for one, our certificate."""
+    """The trusted authorities and, where etcd asks for one, our certificate."""
     user: str = ""
     password: str = field(default="", repr=False)
     namespace: bytes = NAMESPACE
-    """Stands before every key, so that others may use the same etcd."""
+    """Prefix of every key, so that other programs may use the same etcd."""
 
 
 async def open_etcd(config: EtcdConfig) -> EtcdCoordinator:
@@ -80,7 +80,7 @@ async def open_etcd(config: EtcdConfig) -> EtcdCoordinator:
 
 
 class EtcdCoordinator:
-    """Implements `Coordinator`. Made by `open_etcd`; close it."""
+    """Implements `Coordinator`. Made by `open_etcd`; the caller closes it."""
 
     def __init__(self, members: Members, namespace: bytes, *, clock: Callable[[], float] = boot_seconds):
         self._members = members
@@ -136,7 +136,7 @@ class EtcdCoordinator:
 
     async def open_session(self, ttl_s: int, *, is_alive: Callable[[], bool] = lambda: True) -> Session:
         check_ttl(ttl_s)
-        # We choose the id, so that asking again after a lost answer makes no second one.
+        # We choose the id, so that a repeated request after a lost answer makes no second lease.
         id = SessionId(secrets.randbelow(2**63 - 1) + 1)
         sent_at = self._clock()
         try:

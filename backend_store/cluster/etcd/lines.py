@@ -1,4 +1,4 @@
-"""What a watch of etcd says: cut into lines, and put together to whole revisions, each once and in order."""
+"""The output of an etcd watch: cut into lines, and assembled into whole revisions, each once and in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from backend_store.model import Unavailable
 
 
 class Lines:
-    """Bytes in, whole lines out."""
+    """Splits a stream of bytes into whole lines."""
 
     def __init__(self, bytes_max: int = ETCD_ANSWER_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -17,7 +17,7 @@ class Lines:
         self._held = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Raises `Unavailable` for a line that has no end."""
+        """Returns the lines that are complete. Raises `Unavailable` for a line that is too long."""
         *whole, rest = data.split(b"\n")
         lines: list[bytes] = []
         for line in whole:
@@ -32,7 +32,7 @@ class Lines:
 
 
 class Assembler:
-    """Puts revisions together. `seen` is the last one that was handed out; a new connection goes on from there."""
+    """Assembles revisions. `seen` is the last one that was returned; a new connection continues after it."""
 
     def __init__(self, namespace: bytes, after: Revision):
         self.seen = after
@@ -41,11 +41,11 @@ class Assembler:
         self._begun_at = after
 
     def restart(self) -> None:
-        """A new connection: what had begun comes again, whole."""
+        """Called for a new connection: an incomplete revision comes again, whole."""
         self._begun = []
 
     def take(self, result: WatchResult) -> list[Changes]:
-        """The revisions that are whole now. A progress notice is one without events."""
+        """Returns the revisions that are complete now. A progress notice is one without events."""
         whole: list[Changes] = []
         for event in result.events:
             at = Revision(event.kv.mod_revision)

@@ -1,7 +1,7 @@
 """Requests to the members of one etcd cluster: one after the other, until one answers or it is unsafe to ask again.
 
 A write is sent again only where it surely was not done. Before a member is used, and after each failure of it, its
-version and its cluster are looked at.
+version and its cluster are checked.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ T = TypeVar("T")
 VERSION: Final = "/version"
 STATUS: Final = "/v3/maintenance/status"
 AUTHENTICATE: Final = "/v3/auth/authenticate"
-# The gateway hands such a header on. A member without a leader then refuses at once, and ends watches, where it would
-# otherwise keep them waiting.
+# The gateway forwards this header. A member without a leader then refuses at once and ends watches, instead of keeping
+# them waiting.
 _NEEDS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class AnswerTooBig(PushqError):
-    """More than `ETCD_ANSWER_BYTES_MAX` came as one answer; the rest was not read."""
+    """One answer exceeded `ETCD_ANSWER_BYTES_MAX`; the rest was not read."""
 
     code = "overloaded"
 
 
 class Members:
-    """See the file's first sentence. `close` it."""
+    """The members of one etcd cluster. The caller closes it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Members:
         user: str = "",
         password: str = "",
     ):
-        """`endpoints`: `http://HOST:PORT` or `https://HOST:PORT`. `tls` holds the authorities and our certificate."""
+        """`endpoints`: `http://HOST:PORT` or `https://HOST:PORT`. `tls` has the authorities and our certificate."""
         self.endpoints = _checked(endpoints)
         self._user = user
         self._password = password
@@ -88,11 +88,11 @@ class Members:
 
     @property
     def current(self) -> str:
-        """Who is asked next."""
+        """The member that is asked next."""
         return self.endpoints[self._turn % len(self.endpoints)]
 
     def leave(self, member: str) -> None:
-        """It failed: the next one is asked, and this one looked at anew before it is used again."""
+        """Records a failure: the next member is asked, and this one is checked again before it is used again."""
         self._vetted.discard(member)
         if self.current == member:
             self._turn += 1
@@ -100,10 +100,11 @@ class Members:
     async def ask(
         self, path: str, request: dict[str, Any], kind: type[T], *, writes: bool = False, once: bool = False
     ) -> T:
-        """`writes`: it must not be done twice. `once`: each member is asked once, by somebody who will come again.
+        """Returns the answer of a member. `writes`: the request must not be done twice. `once`: each member is asked
+        only once, as the caller repeats the request itself.
 
-        Raises `Unavailable` where nothing was done, `OutcomeUnknown` for a write that may have been, and what the
-        answer says.
+        Raises `Unavailable` where nothing was done, `OutcomeUnknown` for a write that may have been done, and the error
+        that the answer states.
         """
         content = encode(request)
         deadline = asyncio.get_running_loop().time() + ETCD_REQUEST_SECONDS_MAX
@@ -144,7 +145,7 @@ class Members:
             raise Unavailable(error.detail) from None
 
     async def vet(self, member: str) -> None:
-        """Raises `UnsupportedServer`, or `Unavailable` where it does not answer."""
+        """Checks a member. Raises `UnsupportedServer`, or `Unavailable` where it does not answer."""
         self._check_open()
         if member in self._vetted:
             return
@@ -177,7 +178,7 @@ class Members:
                     seconds = ETCD_WRITE_SECONDS_MAX
                     answer = await self._answer("POST", member, AUTHENTICATE, login, TokenAnswer, {}, seconds)
                 except OutcomeUnknown as error:
-                    raise Unavailable(error.detail) from None  # one token more does no harm
+                    raise Unavailable(error.detail) from None  # a token too many does no harm
                 self._token = answer.token
         return self._token
 
@@ -186,7 +187,7 @@ class Members:
             self._token = ""
 
     def forget_token(self) -> None:
-        """The next request asks for a new one."""
+        """The next request asks for a new token."""
         self._token = ""
 
     # -------------------------------------------------------------------------------------------------- requests
@@ -206,13 +207,13 @@ class Members:
         seconds: float,
     ) -> T:
         try:
-            # Connecting has bounds of its own within this one, so what runs out here had been sent.
+            # Connecting has its own limits within this one, so a request that times out here had been sent.
             async with asyncio.timeout(2 * ETCD_CONNECT_SECONDS_MAX + seconds):
                 status, data = await self._exchange(method, member + path, content, headers, seconds)
         except _NOT_SENT as error:
             raise Unavailable(f"{member} cannot be reached: {_said(error)}") from None
         except (httpx2.HTTPError, OSError) as error:
-            # Alerts of TLS come as they are. A time-out is an OSError, too.
+            # TLS alerts are raised as they are. A time-out is an OSError, too.
             raise OutcomeUnknown(f"{member} did not answer: {_said(error)}") from None
         if status != 200:
             raise error_of(member, status, data)
@@ -234,7 +235,7 @@ class Members:
             return response.status_code, bytes(data)
 
     async def stream(self, member: str, path: str, request: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-        """Parts of an answer without end. Raises `Unavailable` when it ends, and what the answer says."""
+        """Parts of an endless answer. Raises `Unavailable` when it ends, and the error that the answer states."""
         await self.vet(member)
         token = await self._known_token(member)
         try:
@@ -277,7 +278,7 @@ def _context(endpoints: Sequence[str], tls: ssl.SSLContext | None) -> ssl.SSLCon
         return tls
     if any(endpoint.startswith("https:") for endpoint in endpoints):
         return ssl.create_default_context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; reading the system's authorities takes its time
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; loading the system's authorities is slow
 
 
 def _said(error: BaseException) -> str:

@@ -1,6 +1,6 @@
-"""One watch over etcd: a task that reads a stream, moves to another member when this one falls silent, and goes on.
+"""One watch over etcd: a task that reads a stream, and moves to another member when this one falls silent.
 
-The reader takes from a bounded buffer; where it is slow, the socket is not read, and etcd keeps what comes next.
+The reader takes from a bounded buffer; while it is slow, the socket is not read, and etcd keeps the next changes.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ WATCH: Final = "/v3/watch"
 
 
 class Watch:
-    """`take` what comes; `close` it."""
+    """One watch: call `take` for the changes, and `close` at the end."""
 
     def __init__(self, members: Members, namespace: bytes, prefix: bytes, after: Revision):
         self.connects = 0
         """How often a stream was opened."""
         self._members = members
         self._denials = 0
-        """Refusals one after the other. The first may mean that our token is too old: etcd says the same then."""
+        """Consecutive refusals. The first may mean that our token is too old: etcd's message is the same then."""
         self._prefix = namespace + prefix
         self._assembler = Assembler(namespace, after)
         self._waiting: asyncio.Queue[Changes | PushqError] = asyncio.Queue(WATCH_CHANGES_WAITING_MAX)
         self._taken: deque[Changes] = deque()
-        """Of the last line that was read, what does not fit into `_waiting` yet."""
+        """Changes of the last line that do not fit into `_waiting` yet."""
         self._reader = asyncio.get_running_loop().create_task(self._run(), name=f"watch of {prefix!r}")
 
     async def take(self) -> Changes:
-        """The next revision. Raises what ended the watch; nothing comes afterwards."""
+        """Returns the next revision. Raises the error that ended the watch; nothing comes afterwards."""
         changes = await self._waiting.get()
         if isinstance(changes, PushqError):
             raise changes
@@ -61,7 +61,7 @@ class Watch:
         await asyncio.gather(self._reader, return_exceptions=True)
 
     async def end(self, reason: str) -> None:
-        """Whoever takes from it is told, in place of what was not taken yet: a part of that would be a gap."""
+        """Ends the watch with an error in place of changes that were not taken yet: a part of them would be a gap."""
         await self.close()
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -104,7 +104,7 @@ class Watch:
             raise Unavailable(f"{member} does not answer any more, or has no leader") from None
 
     async def _feel_pulse(self, member: str, guard: asyncio.Timeout) -> None:
-        """A stream that says nothing is quiet, or dead: only asking tells."""
+        """A silent stream is quiet or dead: only asking the member tells."""
         missed = 0
         while missed < ETCD_PULSES_MISSED_MAX:
             await asyncio.sleep(ETCD_PULSE_SECONDS)
@@ -149,7 +149,7 @@ class Watch:
         return Unavailable(reason)
 
     async def _hand_out(self) -> None:
-        # What was taken from one connection is handed out all the same when that is given up meanwhile.
+        # Changes from one connection are handed out even when that connection is given up meanwhile.
         while self._taken:
             await self._waiting.put(self._taken[0])
             self._taken.popleft()
