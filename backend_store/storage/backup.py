@@ -1,8 +1,8 @@
-"""A copy of a live folder, taken from its own process or from another, while it goes on committing.
+"""Backup: a copy of a live folder, taken from its own process or from another, while commits go on.
 
 The copy is one read transaction of LMDB, streamed without free pages. Copying by key ranges in short reads would pin
-less, but each range would show another moment: a chunk gone here, its settled bits not yet there. One snapshot is a
-prefix of what was committed, and needs no log to be made consistent. Its price is that pages freed meanwhile are not
+less, but each range would be from another moment: a chunk gone here, its settled bits not yet there. One snapshot is a
+prefix of what was committed, and needs no log to be made consistent. Its cost is that pages freed meanwhile are not
 reused until it ends; so it is bounded, in time and by the room left on the source's disk, and gives up beyond that.
 """
 
@@ -27,7 +27,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a backup says about itself; written last, so a folder without it is no backup."""
+    """The description of a backup; written last, so a folder without it is no backup."""
 
     version: Literal[1]
     disk_id: str
@@ -38,7 +38,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackupFailed(StorageError):
-    """Nothing was kept of the backup; the folder itself is untouched."""
+    """The backup failed and nothing of it was kept; the folder itself is untouched."""
 
     code = "backup-failed"
 
@@ -73,7 +73,7 @@ def _stream(path: Path, data: Path, deadline: float) -> str:
     try:
         digest = _receive(source, data, path, deadline)
     finally:
-        # Closing our end before the join breaks the copy off when it is we who gave up.
+        # If it is we who gave up, closing our end before the join ends the copy.
         os.close(source)
         copier.join()
     if copier.error is not None:
@@ -100,7 +100,7 @@ class _Copier(threading.Thread):
 
 
 def _receive(source: int, data: Path, path: Path, deadline: float) -> str:
-    """SHA-256 of what came through the pipe and is now on disk."""
+    """Writes the pipe's bytes durably to disk, and returns their SHA-256."""
     digest = hashlib.sha256()
     with create_private(data) as file:
         while piece := os.read(source, _PIECE_BYTES):
@@ -123,7 +123,7 @@ def _check_bounds(path: Path, deadline: float) -> None:
 
 
 def _ballast_bytes(path: Path, disk: os.statvfs_result) -> int:
-    """What a server that has the folder made, or would by default."""
+    """The size of the ballast file that a server made in the folder, or would make by default."""
     try:
         return (path / BALLAST_FILE).stat().st_size
     except FileNotFoundError:

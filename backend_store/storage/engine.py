@@ -1,7 +1,7 @@
-"""What the rest of the store may ask of storage: tables of sorted rows, one atomic durable commit, short reads.
+"""The interface of storage: tables of sorted rows, one atomic durable commit, short reads.
 
-A batch is built by the event loop, committed by the writer thread, and read back by whoever serves a backlog.
-Two engines keep this contract: `env.LmdbEngine` on disk and `memory.MemoryEngine` for tests.
+The event loop builds a batch, the writer thread commits it, and deliveries from a backlog read it. Two engines
+implement this contract: `env.LmdbEngine` on disk and `memory.MemoryEngine` for tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Table(enum.Enum):
     META = "meta"
     QUARANTINE = "quarantine"
     LANES = "lanes"
-    """Entries off the plain path: priorities, scheduled, dead, late, on their way to another queue."""
+    """Entries beside the main log: priorities, scheduled, dead, late, on their way to another queue."""
     DUE = "due"
     EXPIRY = "expiry"
     ORDER = "order"
@@ -37,11 +37,11 @@ class Table(enum.Enum):
     PARKED = "parked"
     LEASES = "leases"
     USAGE = "usage"
-    """Of the node and not of one replica: rows of the ledger and of the audit, and what was counted a day."""
+    """Rows of the node and not of one replica: the ledger, the audit, and daily counts."""
     REPLICATION = "replication"
-    """The replicated log of a shard, beside the rows that it makes; empty in a store that does not replicate."""
+    """The replicated log of a shard, beside the rows that it writes; empty in a store that does not replicate."""
 
-    # Members are singletons; the default hash is a Python call, and each put of the hot path would pay for it.
+    # Members are singletons; the default hash is a Python call, which each put of the hot path would pay for.
     __hash__ = object.__hash__
 
 
@@ -60,14 +60,15 @@ class Changes(Protocol):
 
 
 class Batch:
-    """One transaction's changes. The last word on a key wins; `None` deletes."""
+    """One transaction's changes. The last change of a key wins; `None` deletes."""
 
     __slots__ = ("before", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[Table, Rows] = {}
         self.before: Callable[[Changes], None] | None = None
-        """Work in the same transaction, before the rows. What it raises undoes all and comes out of `commit`."""
+        """Work in the same transaction, before the rows. An exception from it undoes everything and comes out of
+        `commit`."""
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         rows = self.rows.get(table)
@@ -76,7 +77,7 @@ class Batch:
         rows[key] = value
 
     def delete(self, table: Table, key: bytes) -> None:
-        """Remove the row if it is there; a missing row is no error."""
+        """Deletes the row if it is there; a missing row is no error."""
         rows = self.rows.get(table)
         if rows is None:
             rows = self.rows[table] = {}
@@ -88,7 +89,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room on the disk, all in bytes. `disk_total` leaves out what the file system reserves for others."""
+    """Space on the disk, in bytes. `disk_total` leaves out what the file system reserves for others."""
 
     disk_total: int
     disk_free: int
@@ -97,7 +98,7 @@ class Space:
 
     @property
     def free_inside(self) -> int:
-        """Pages of the file that hold nothing now: the file never shrinks, new rows go there first."""
+        """Unused pages of the file: the file never shrinks, and new rows go there first."""
         return max(0, self.file_bytes - self.live_bytes)
 
     @property
@@ -110,38 +111,38 @@ class Engine(Protocol):
     """One environment of a node."""
 
     disk_id: str
-    """Identity of this copy of the data: a UUID made at the first open and anew by a restore."""
+    """Identity of this copy of the data: a UUID made at the first open, and again by a restore."""
     was_clean: bool
     """False when the last process on this folder did not close it: verify before serving."""
     on_broken: Callable[[StorageBroken], None]
-    """Told, in whatever thread read, of each read that met a broken structure; it raises all the same."""
+    """Called, in the reading thread, for each read that met a broken structure; the read raises all the same."""
 
     def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
-        """Write all rows in one transaction, durable on return. Writer thread only.
+        """Writes all rows in one transaction, durable on return. Writer thread only.
 
-        `staged` is called once, when all rows are in place and only the commit with its fsync remains.
-        Raises `StorageFull` (nothing was written, the engine goes on), or `StorageFailed` or `StorageBroken` (the
-        process must end).
+        `staged` is called once, when all rows are in place and only the commit with its fsync remains. Raises
+        `StorageFull` (nothing was written, the engine goes on), or `StorageFailed` or `StorageBroken` (the process must
+        end).
         """
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """A copy of one row, in a read transaction of its own; any thread."""
 
     def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
-        """Up to `limit` rows with start <= key < end, in one short read transaction; `reverse` begins at the end."""
+        """Up to `limit` rows with start <= key < end, in one short read transaction; `reverse` starts at the end."""
 
     def first_at_or_above(self, table: Table, start: bytes, end: bytes) -> Row | None:
         """The first row with start <= key < end: the hot read of a backlog."""
 
     def space(self) -> Space:
-        """Room on the disk and inside the file, now."""
+        """Space on the disk and inside the file, now."""
 
     def close(self) -> None:
-        """Say goodbye cleanly; a second call does nothing."""
+        """Closes cleanly; a second call does nothing."""
 
 
 class StorageError(Exception):
-    """Root of what storage may raise; `code` is stable."""
+    """Base of storage errors; `code` is stable."""
 
     code = "storage-error"
 
@@ -159,7 +160,7 @@ class StorageFailed(StorageError):
 
 
 class FolderInUse(StorageError):
-    """Another engine has the folder open; the sentence names its process."""
+    """Another engine has the folder open; the message names its process."""
 
     code = "folder-in-use"
 
@@ -177,10 +178,9 @@ class StorageCorrupt(StorageError):
 
 
 class StorageBroken(StorageCorrupt, Unavailable):
-    """The structure of the file is broken, or its end is gone: the process ends before it does harm.
+    """The structure of the file is broken, or its end is missing: the process ends before it does harm.
 
-    Whoever asked for something when that was met is told that it is not to be had, and no more. The facts are for the
-    operator.
+    A caller whose request met this learns only that the request cannot be served. The facts are for the operator.
     """
 
     code = "unavailable"
@@ -194,6 +194,6 @@ class StorageBroken(StorageCorrupt, Unavailable):
 
 
 def nothing_more(why: BaseException, said: str) -> StorageError:
-    """What a commit after the last one raises. A broken file stays broken: the process is ending in its own way, and
-    must not be killed in the middle of its answers for a commit that came later."""
+    """The error of a commit after the last one. A broken file stays broken: the process is already ending, and a later
+    commit must not kill it while it still answers requests."""
     return StorageBroken(why.facts) if isinstance(why, StorageBroken) else StorageFailed(f"{said}: {why}")

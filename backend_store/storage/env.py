@@ -43,7 +43,7 @@ from backend_store.storage.keys import META_DISK_ID, META_FORMAT, META_RUNNING
 from backend_store.storage.whole import KEYS_COUNTED_BYTES_MAX, STRUCTURE_CHECKED_BYTES_MAX, Length, look_at
 
 FORMAT_VERSION = 1
-"""Another one when rows of any table change so that the version before would misread them."""
+"""Changes when rows of any table change so that the version before would misread them."""
 MAP_BYTES = 1 << 40
 """Address space, not disk: opening costs nothing. A store beyond 1 TiB needs a larger one."""
 _TABLES_MAX = 32
@@ -56,7 +56,7 @@ _BROKEN = (
     lmdb.PageNotFoundError,
     lmdb.BadTxnError,
 )
-"""What LMDB says of a structure that is none: of a transaction, too, whose first step met a broken root."""
+"""LMDB's errors for a broken structure, including a transaction whose first step met a broken root."""
 
 Tables = dict[Table, lmdb._Database]
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class LmdbEngine:
             # Raised before a page is written, at a put or when the free list is saved: the old state stands.
             raise StorageFull(f'folder "{self.path}": the map is full, nothing was written ({error})') from error
         except lmdb.Error as error:
-            # After a failed write or fsync nobody knows what the disk holds, and a second fsync may lie about it.
+            # After a failed write or fsync the disk's content is unknown, and a second fsync may wrongly succeed.
             what = f'folder "{self.path}": a commit failed: {error}'
             self._failed = StorageBroken(what) if isinstance(error, _BROKEN) else StorageFailed(what)
             raise self._failed from error
@@ -108,7 +108,7 @@ class LmdbEngine:
             db = self._tables[table]
             puts = [(key, value) for key, value in rows.items() if value is not None]
             if puts:
-                # One call a table: each call gives the GIL away, and a busy loop is slow to give it back.
+                # One call per table: each call releases the GIL, and a busy loop is slow to release it again.
                 txn.cursor(db).putmulti(puts)
             if len(puts) < len(rows):
                 for key, value in rows.items():
@@ -144,8 +144,8 @@ class LmdbEngine:
             return work(_Changes(txn, self._tables))
 
     def space(self) -> Space:
-        """Also frees what readers that died still pin: their slots outlive them. Raises `StorageBroken` where somebody
-        cut the file: a look behind its end would kill the process without a word."""
+        """Also frees the reader slots of dead processes, which would still pin pages. Raises `StorageBroken` where the
+        file was truncated: a read behind its end would kill the process without a message."""
         file = os.stat(self.path / DATA_FILE)
         if (cut := self._length.cut(file.st_size)) is not None:
             raise self._broken(cut)
@@ -158,7 +158,7 @@ class LmdbEngine:
         return Space(
             disk_total=(disk.f_blocks - disk.f_bfree) * disk.f_frsize + free,
             disk_free=free,
-            # A hole in the file is no room: the disk has yet to give it.
+            # Holes in the file do not count: the disk has yet to provide these blocks.
             file_bytes=min(file.st_size, file.st_blocks * 512),
             live_bytes=live * page_bytes,
         )
@@ -180,7 +180,7 @@ class LmdbEngine:
         return error
 
     def copy_to(self, fd: int) -> None:
-        """Writes one consistent snapshot without its free pages to the descriptor; blocks, for a thread."""
+        """Writes one consistent snapshot without free pages to the descriptor. Blocks: call it from a thread."""
         with self._copying:
             _copy(self.path, self._env, fd)
 
@@ -204,7 +204,7 @@ class LmdbEngine:
                 txn.delete(META_RUNNING)
             self._lock.say_goodbye()
         except (lmdb.Error, OSError):
-            # The marker stays, and the next start verifies: what the marker is for.
+            # The marker stays, and the next start verifies, which is its purpose.
             return
 
     def _abandon_in_child(self) -> None:
@@ -251,7 +251,7 @@ def _scan(cursor: lmdb.Cursor[bytes], start: bytes, end: bytes, limit: int, *, r
 
 _open_engines: weakref.WeakSet[LmdbEngine] = weakref.WeakSet()
 _inherited: list[lmdb.Environment] = []
-"""What a forked child must neither use nor close; kept so that nothing frees it."""
+"""Environments that a forked child must neither use nor close; kept so that they are not freed."""
 
 
 def _abandon_all_in_child() -> None:
@@ -264,7 +264,7 @@ os.register_at_fork(after_in_child=_abandon_all_in_child)
 
 
 class _Gone:
-    """Stands where the environment was; each use says why it is not there."""
+    """Replaces a closed environment; each use raises the reason."""
 
     def __init__(self, reason: str):
         self._reason = reason
@@ -305,8 +305,8 @@ def open_engine(path: Path, *, map_size: int = MAP_BYTES) -> LmdbEngine:
 
 
 def _refuse_broken(path: Path, *, was_left: bool) -> bool:
-    """Before anybody maps the file: whether its pages were looked at, all of them, and are sound. Raises
-    `StorageCorrupt`. From a broken structure nothing is served: nobody could say what is missing."""
+    """Checks the file before it is mapped. Returns whether all of its pages were checked. Raises `StorageCorrupt` for a
+    broken structure: nothing of it is served, because what is missing would be unknown."""
     try:
         size = os.stat(path / DATA_FILE).st_size
     except FileNotFoundError:
@@ -323,8 +323,8 @@ def _refuse_broken(path: Path, *, was_left: bool) -> bool:
 
 
 def _refuse_miscounted(path: Path, env: lmdb.Environment) -> None:
-    """After a clean end: whether each table has as many rows as it says. A page that lost its place takes its rows
-    along without a word."""
+    """After a clean shutdown: checks that each table has as many rows as it says. A lost page loses its rows
+    silently."""
     if os.stat(path / DATA_FILE).st_size > KEYS_COUNTED_BYTES_MAX:
         return
     with env.begin() as txn:
@@ -377,7 +377,7 @@ def _mark_running(path: Path, env: lmdb.Environment) -> tuple[Tables, str, bool]
 
 
 def copy_environment(path: Path, fd: int) -> None:
-    """Writes a consistent snapshot of the folder's environment to the descriptor, whoever has it open meanwhile."""
+    """Writes a consistent snapshot of the folder's environment to the descriptor, whichever process has it open."""
     path = path.resolve()
     for engine in list(_open_engines):
         if engine.path == path and not engine._closed:
@@ -387,7 +387,7 @@ def copy_environment(path: Path, fd: int) -> None:
 
 
 def count_rows(path: Path) -> tuple[str, dict[str, int]]:
-    """(disk id, rows of each table) of a copy that nobody writes to."""
+    """(disk id, rows of each table) of a copy that no process writes to."""
     with _open_readonly(path, lock=False) as env, _reading(path), env.begin() as txn:
         # A copy made by an older program lacks the tables that came later.
         names = [table.value for table in Table if table.value.encode() in env.dbs(txn)]
@@ -398,7 +398,7 @@ def count_rows(path: Path) -> tuple[str, dict[str, int]]:
 
 
 def structure_problems(path: Path) -> list[str]:
-    """What is broken in the pages of a file at rest; values are not looked at. About 5 s a GB."""
+    """The faults in the pages of a file at rest; values are not checked. About 5 s per GB."""
     try:
         problems: list[str] = lmdb.verify.verify(str(path / DATA_FILE))  # type: ignore[no-untyped-call]
     except lmdb.verify.VerifyError as error:

@@ -1,6 +1,6 @@
-"""Who may open a data folder: one process at a time, told apart by a lock file that names its owner.
+"""Permissions and lock of a data folder: one process at a time opens it, and a lock file names that process.
 
-LMDB would let a second process write too; two nodes on one log would hand out the same offsets.
+LMDB would let a second process write too; two nodes on one log would assign the same offsets.
 """
 
 import fcntl
@@ -18,20 +18,21 @@ OPEN_FREE_BYTES_MIN = 1 << 20
 
 
 def make_private(path: Path) -> None:
-    """Makes the folder with mode 700. One that is already in use for something keeps the mode its owner gave it."""
+    """Makes the folder with mode 700. A folder that already has content keeps the mode its owner gave it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not any(path.iterdir()):
         path.chmod(0o700)
 
 
 def refuse_unfinished_restore(path: Path) -> None:
-    """An empty store must not start where a restore was cut off: its operator expects the old messages."""
+    """Raises `StorageCorrupt` where a restore was cut off: an empty store must not start there, as its operator expects
+    the old messages."""
     if (path / RESTORING_FOLDER).exists():
         raise StorageCorrupt(f'folder "{path}": a restore into it did not finish; run it again')
 
 
 def create_private(path: Path) -> BinaryIO:
-    """A new file with mode 600, open for writing; one that exists, or a link, is refused."""
+    """A new file with mode 600, open for writing; refuses one that exists, or a link."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     return open(fd, "wb")
 
@@ -46,14 +47,14 @@ def sync_folder(path: Path) -> None:
 
 
 def make_room_to_open(path: Path) -> None:
-    """A crash on a full disk must not become a folder that cannot be opened: the ballast is kept for that too."""
+    """Deletes the ballast on a full disk, so that a folder can be opened again after a crash."""
     disk = os.statvfs(path)
     if disk.f_bavail * disk.f_frsize < OPEN_FREE_BYTES_MIN:
         (path / BALLAST_FILE).unlink(missing_ok=True)
 
 
 class FolderLock:
-    """Held from open to close; the kernel drops it when the process dies, however it dies."""
+    """Held from open to close; the kernel releases it when the process dies, however it dies."""
 
     def __init__(self, path: Path):
         """Raises `FolderInUse`, naming the process that holds the folder."""
@@ -66,19 +67,21 @@ class FolderLock:
             who = "this process" if owner == str(os.getpid()) else "process"
             raise FolderInUse(f'folder "{path}" is in use by {who} {owner}') from None
         self.was_left = os.fstat(self._fd).st_size > 0
-        """The last owner did not say goodbye. It may be so where it did, too: older programs left their number."""
+        """The last owner did not close cleanly. May be true after a clean close, too: older programs left their
+        number."""
         os.ftruncate(self._fd, 0)
         try:
             os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
         except OSError:
-            pass  # a full disk: the lock holds all the same, only its owner's number is not told
+            pass  # a full disk: the lock is held all the same, only its owner's number is missing
 
     def say_goodbye(self) -> None:
-        """The folder is as its owner wanted to leave it."""
+        """Marks a clean close."""
         os.ftruncate(self._fd, 0)
 
     def release(self) -> None:
-        """Closing the last descriptor drops the lock. A forked child calls it too, and its parent keeps the lock."""
+        """Closing the last descriptor releases the lock. A forked child calls this too, and its parent keeps the
+        lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

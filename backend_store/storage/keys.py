@@ -1,7 +1,7 @@
 """The keys of rows: big-endian, so that the order of bytes is the order of offsets, and beginning with the replica.
 
-A replica id is local to this node: a snapshot is installed under a new one and switched in by a single put.
-META rows have names instead; the four below belong to storage itself.
+A replica id is local to this node: a snapshot is installed under a new id and switched in by a single put. META rows
+have names instead; the four below belong to storage itself.
 """
 
 import struct
@@ -11,9 +11,10 @@ META_FORMAT = b"format"
 META_DISK_ID = b"disk_id"
 """Identity of this copy of the data, a UUID in ASCII."""
 META_RUNNING = b"running"
-"""There while a process has the folder open: its id in ASCII. Left behind by a crash."""
+"""There while a process has the folder open: its id in ASCII. A crash leaves it behind."""
 META_RESTORED = b"restored"
-"""There after a restore: its time in milliseconds, u64. Whoever bumps the epochs deletes it in the same commit."""
+"""There after a restore: its time in milliseconds, u64. The code that raises the epochs deletes it in the same
+commit."""
 
 REPLICA_MAX = 2**32 - 2
 
@@ -71,7 +72,7 @@ def view_range(replica: int, group: int) -> tuple[bytes, bytes]:
 
 
 def lane_key(replica: int, shelf: int, offset: int) -> bytes:
-    """Key of an entry that lies on a shelf other than the log itself."""
+    """Key of an entry on a shelf other than the log itself."""
     return _LANE.pack(replica, shelf, offset)
 
 
@@ -82,7 +83,7 @@ def parse_lane_key(key: bytes) -> tuple[int, int, int]:
 
 
 def timed_key(replica: int, time_ms: int, base: int) -> bytes:
-    """Key of a DUE or EXPIRY row: what happens to messages of the chunk at `base`, and when."""
+    """Key of a DUE or EXPIRY row: when messages of the chunk at `base` become due or expire."""
     return _TIMED.pack(replica, time_ms, base)
 
 
@@ -123,24 +124,24 @@ def schedule_key(replica: int, base: int) -> bytes:
 
 
 def name_key(replica: int, name: bytes) -> bytes:
-    """Key of a scheduled message's place, by the 16-byte hash of its id, in BY_ID."""
+    """Key of a scheduled message's position, by the 16-byte hash of its id, in BY_ID."""
     return _REPLICA.pack(replica) + b"\x01" + name
 
 
 def name_range(replica: int) -> tuple[bytes, bytes]:
-    """(start, end) of the places of scheduled messages by id, in BY_ID."""
+    """(start, end) of the positions of scheduled messages by id, in BY_ID."""
     return _REPLICA.pack(replica) + b"\x01", _REPLICA.pack(replica) + b"\x02"
 
 
 def producer_key(replica: int, producer: str) -> bytes:
-    """Key of what a sorting queue knows of a producer; without a name, of its clock."""
+    """Key of what a sorting queue knows of a producer; with an empty name, of its clock."""
     return _REPLICA.pack(replica) + producer.encode("utf-8", "surrogatepass")
 
 
 def parked_key(replica: int, lane: int, number: int, position: int) -> bytes:
-    """Key of messages that wait behind others of their key: the line's number and their place in it.
+    """Key of messages that wait behind others of their key: the number of their line and their position in it.
 
-    `lane` says whose line it is: a view's number, and in the low eight bits a shelf.
+    `lane` identifies the owner of the line: a view's number, and in the low eight bits a shelf.
     """
     return _PARKED.pack(replica, lane, number, position)
 
@@ -157,7 +158,7 @@ def parse_parked_key(key: bytes) -> tuple[int, int, int]:
 
 
 def parse_entry_key(key: bytes) -> tuple[int, int, int]:
-    """(replica, shelf, offset) of an entry, wherever it lies."""
+    """(replica, shelf, offset) of an entry, in the log or on another shelf."""
     if len(key) == _LOG.size:
         replica, offset = _LOG.unpack(key)
         return replica, 0, offset

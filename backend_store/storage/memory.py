@@ -44,7 +44,8 @@ class MemoryEngine:
         self._next_failure = (StorageFailed("the disk failed, as the test asked"), kept)
 
     def crash(self) -> "MemoryEngine":
-        """What the next process finds: all that was committed, and no clean close. This engine is gone."""
+        """The engine as the next process finds it: all that was committed, and no clean close. This engine is
+        closed."""
         reborn = MemoryEngine(disk_bytes=self.disk_bytes)
         reborn.disk_id = self.disk_id
         with self._lock:

@@ -1,7 +1,7 @@
-"""Makes a data folder from a backup, or refuses: nothing appears in the target before all of it was verified.
+"""Restore: makes a data folder from a backup, or refuses. Nothing appears in the target before all of it is verified.
 
 The copy gets a new disk id, because the old one may still be alive somewhere, and a `restored` row, so that the node
-begins new epochs: offsets handed out after the backup was taken must not come back under the same epoch.
+begins new epochs: offsets assigned after the backup was taken must not come back under the same epoch.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 class RestoreRefused(StorageError):
-    """The target is as it was; the sentence says what is wrong with it or with the backup."""
+    """The target is as it was; the message says what is wrong with it or with the backup."""
 
     code = "restore-refused"
 
@@ -62,7 +62,7 @@ def _begin(target: Path) -> Path:
         if not target.is_dir() or any(entry != work for entry in target.iterdir()):
             raise RestoreRefused(f'target "{target}" is not an empty folder')
         if work.exists():
-            shutil.rmtree(work)  # a restore that was cut off
+            shutil.rmtree(work)  # left by a restore that was cut off
     make_private(target)
     work.mkdir(mode=0o700)
     return work

@@ -1,6 +1,7 @@
-"""A checksum for rows that carry none of their own: over key and value, so that a flipped bit or a misplaced row shows.
+"""Checksums for rows that have none of their own, over key and value, so that a flipped bit or a misplaced row is
+noticed.
 
-Entries of the log have theirs inside. What is small and decides much, such as which messages are settled, is sealed.
+Log entries contain their own. Small rows with much effect, such as which messages are settled, are sealed here.
 """
 
 from google_crc32c import extend, value
@@ -16,7 +17,7 @@ def seal(key: bytes, row: bytes) -> bytes:
 
 
 def unseal(key: bytes, stored: bytes) -> bytes:
-    """The row. Raises `StorageCorrupt` when it is not what was written under this key."""
+    """Returns the row. Raises `StorageCorrupt` when it is not what was written under this key."""
     row = stored[:-SEAL_BYTES]
     if len(stored) < SEAL_BYTES or extend(value(key), row) != int.from_bytes(stored[-SEAL_BYTES:], "big"):
         raise StorageCorrupt(f"the row {key!r} does not match its checksum; restore the folder from a backup")

@@ -1,7 +1,8 @@
-"""How full the disk may become before a publish is refused, so that acks, which need pages too, always go on.
+"""Disk space: how full the disk may become before a publish is refused, so that acks, which need pages too, always go
+on.
 
-Publishes stop at 90 % of the disk, or where the operator says. Should others fill it further, a ballast file is given
-up, and what it held carries acks and reads until somebody makes room. A commit that meets a full disk all the same
+Publishes stop at 90 % of the disk, or at the operator's setting. Should other programs fill it further, a ballast file
+is deleted, and its space carries acks and reads until an operator makes room. A commit that still meets a full disk
 ends the process.
 """
 
@@ -40,9 +41,10 @@ class Decision:
 
 
 def decide(space: Space, *, ballast_held: bool, ballast_bytes: int, publish_stop_fraction: float) -> Decision:
-    """Publishes need room below the stop and a ballast in place; pages free inside the file count as room.
+    """Publishes need room below the stop and a ballast in place; unused pages of the file count as room.
 
-    The ballast goes at half its size of free disk and comes back at twice its size, so it does not come and go.
+    The ballast is released when the free disk space falls below half its size, and made again at twice its size, so
+    that it does not come and go.
     """
     ballast = Ballast.KEEP
     if ballast_held and space.disk_free < ballast_bytes // 2:
@@ -61,7 +63,7 @@ def decide(space: Space, *, ballast_held: bool, ballast_bytes: int, publish_stop
 
 @dataclass(frozen=True, slots=True)
 class SpaceRules:
-    """What an operator may choose."""
+    """Settings of an operator."""
 
     publish_stop_fraction: float = PUBLISH_STOP_FRACTION
     ballast_bytes: int | None = None
@@ -72,7 +74,8 @@ DEFAULT_RULES: Final = SpaceRules()
 
 
 class SpaceGuard:
-    """Watches one folder's disk. Refresh it each second; `wrote` does so in between while much is written."""
+    """Watches one folder's disk. The caller refreshes it each second; `wrote` does so in between while much is
+    written."""
 
     def __init__(self, engine: Engine, directory: Path, rules: SpaceRules = DEFAULT_RULES):
         """Makes no file yet: the first refresh does."""
@@ -88,7 +91,7 @@ class SpaceGuard:
         self._stop = rules.publish_stop_fraction
 
     def refresh(self) -> None:
-        """Looks at the disk, keeps the ballast, and sets `publishes_allowed`, `reason` and `space`."""
+        """Reads the disk's space, keeps the ballast, and sets `publishes_allowed`, `reason` and `space`."""
         self._unchecked = 0
         self.space = self._engine.space()
         decision = decide(
@@ -105,13 +108,13 @@ class SpaceGuard:
             self.reason = f"the disk has no room for a ballast of {self.ballast_bytes} bytes"
 
     def wrote(self, count: int) -> None:
-        """Tells how many bytes went into a batch; refreshes after 16 MiB, on a small disk after 1 % of it."""
+        """Counts the bytes that went into a batch; refreshes after 16 MiB, on a small disk after 1 % of it."""
         self._unchecked += count
         if self._unchecked >= self._unchecked_max:
             self.refresh()
 
     def _ballast_is_held(self) -> bool:
-        # One of another size is left from another setting, or from a crash while zeros were being written.
+        # A file of another size is left from another setting, or from a crash while zeros were being written.
         try:
             if self._ballast.stat().st_size == self.ballast_bytes:
                 return True
@@ -122,7 +125,7 @@ class SpaceGuard:
 
 
 def make_ballast(path: Path, size: int) -> bool:
-    """Reserves real blocks, at once where the file system can. False when the disk is too full or says no."""
+    """Reserves real blocks, at once where the file system can. Returns False when the disk is too full or refuses."""
     try:
         with create_private(path) as file:
             _reserve(file.fileno(), size)
@@ -134,7 +137,7 @@ def make_ballast(path: Path, size: int) -> bool:
 
 def _reserve(fd: int, size: int) -> None:
     if size == 0:
-        return  # posix_fallocate refuses it
+        return  # posix_fallocate refuses size 0
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:

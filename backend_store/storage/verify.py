@@ -1,8 +1,8 @@
-"""After an unclean start: reads every entry of the log once and moves what is broken out of the way.
+"""Verification after an unclean shutdown: reads every entry of the log once and moves broken ones out of the way.
 
 A row that fails its check goes to QUARANTINE under its own key, with the reason, so that serving goes on and nothing is
-thrown away. What an entry must look like is the caller's knowledge; rows come in the order of their keys, so a check
-that remembers its last row sees missing ones too.
+thrown away. The caller supplies the check; rows come in the order of their keys, so a check that remembers its last row
+notices missing ones too.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,8 @@ class VerifyReport:
 
 
 def verify(engine: Engine, check: Check) -> VerifyReport:
-    """Walks all entries in short reads. Commits by itself, so it runs where the writer does, or before there is one."""
+    """Reads all entries in short transactions. It commits itself, so it runs in the writer's place, or before there is
+    one."""
     rows = size = quarantined = 0
     listed: list[tuple[bytes, str]] = []
     broken: list[tuple[Table, Row, str]] = []
@@ -69,7 +70,7 @@ def _entries(engine: Engine) -> Iterator[tuple[Table, Row]]:
 
 
 def walk(engine: Engine, table: Table) -> Iterator[Row]:
-    """All rows of a table in order, 64 a read transaction, so that no page is pinned for long."""
+    """All rows of a table in order, 64 per read transaction, so that no page is pinned for long."""
     start = b"\x00"
     while found := engine.scan(table, start, _KEY_END, ROWS_PER_READ):
         yield from found
@@ -77,13 +78,13 @@ def walk(engine: Engine, table: Table) -> Iterator[Row]:
 
 
 def quarantine_value(reason: str, value: bytes) -> bytes:
-    """Length of the reason (u16), the reason in UTF-8, the row's value as it was."""
+    """Length of the reason (u16), the reason in UTF-8, the row's value unchanged."""
     text = reason.encode()[:REASON_BYTES_MAX]
     return len(text).to_bytes(2) + text + value
 
 
 def parse_quarantine_value(stored: bytes) -> tuple[str, bytes]:
-    """(reason, the row's value as it was)."""
+    """(reason, the row's value unchanged)."""
     end = 2 + int.from_bytes(stored[:2])
     return stored[2:end].decode(errors="replace"), stored[end:]
 

@@ -1,7 +1,7 @@
-"""Whether a data file is as long as it says, told from its first two pages alone, before anybody maps it.
+"""Checks whether a data file is as long as it should be, from its first two pages alone, before it is mapped.
 
-LMDB maps the file: whoever reads behind the end of one that was cut short is killed by SIGBUS, without a word. So that
-is looked at before the file is opened, and again each second while it is used.
+LMDB maps the file: a read behind the end of a truncated one kills the process by SIGBUS, without a message. So the
+length is checked before the file is opened, and again each second while it is used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from backend_store.storage.folder import DATA_FILE
 
 _HEADER_BYTES: Final = 16
-"""Of a page, before what it holds: its number, padding, flags, and two bounds."""
+"""Header of a page: its number, padding, flags, and two bounds."""
 _MAGIC: Final = 0xBEEFC0DE
 _PAGE_BYTES_MAX: Final = 0x8000
 _META_HEAD: Final = struct.Struct("=I20xI")
-"""Magic; version, address and size of the map; bytes of a page, which stand in the record of the free pages."""
+"""Magic; version, address and size of the map; page size, which is in the record of the free pages."""
 _META_TAIL: Final = struct.Struct("=QQ")
 """Number of the last page in use, and of the commit."""
 _TAIL_AT: Final = 24 + 2 * 48
@@ -26,23 +26,23 @@ _META_BYTES: Final = _TAIL_AT + _META_TAIL.size
 
 
 STRUCTURE_CHECKED_BYTES_MAX: Final = 1 << 30
-"""A bigger file is not walked through after an unclean end: a gigabyte takes 5 s."""
+"""The pages of a bigger file are not all checked after an unclean shutdown: a gigabyte takes 5 s."""
 KEYS_COUNTED_BYTES_MAX: Final = 1 << 30
 """The rows of a bigger file are not counted at a clean start."""
 
 
 class Head(NamedTuple):
-    """What the first two pages say of a file. `problem`: why it is not what was written, where that is plain."""
+    """The facts in a file's first two pages. `problem`: why it is not what was written, where that is certain."""
 
     sizes: str
     problem: str | None = None
     is_short: bool = False
     is_long: bool = False
-    """Something was written behind the last page in use: by a commit that a crash ended, it may be."""
+    """Something was written behind the last page in use, perhaps by a commit that a crash ended."""
 
 
 def look_at(path: Path) -> Head:
-    """The head of the folder's file. Of one that is none of a kind known here nothing is said: who opens it will."""
+    """The head of the folder's file. For an unknown kind of file it is empty: opening the file decides."""
     data = path / DATA_FILE
     with data.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -90,14 +90,14 @@ def _meta(page: bytes) -> _Meta | None:
 
 
 class Length:
-    """Of a file that is in use: it only grows."""
+    """The length of a file in use, which only grows."""
 
     def __init__(self, path: Path):
         self._file = path / DATA_FILE
         self._seen = self._file.stat().st_size
 
     def cut(self, size: int) -> str | None:
-        """`size`: what it has now. What is wrong, when that is less than it had."""
+        """`size`: its present size. Returns the problem, when that is less than before."""
         if size >= self._seen:
             self._seen = size
             return None

@@ -1,9 +1,9 @@
-"""The writer thread: takes one batch at a time from the event loop, commits it, and says so on the loop.
+"""The writer thread: takes one batch at a time from the event loop, commits it, and reports the result on the loop.
 
-Two threads share one GIL here, and a busy loop starves the other: every call into LMDB gives the GIL away, and a loop
+The two threads share one GIL, and a busy loop starves the other: every call into LMDB releases the GIL, and a loop
 whose callbacks take microseconds releases and retakes it faster than a waiter wakes up. Measured, commits of 0.3 ms
 became 50 ms to seconds. So the loop waits, well below 0.1 ms, until the rows are staged, and while it stays busy it
-sleeps briefly now and then until the fsync is over. An idle loop gives the GIL away by itself: nothing pokes it.
+sleeps briefly now and then until the fsync is over. An idle loop releases the GIL by itself and needs no sleeps.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ STAGED_WAIT_SECONDS_MAX = 0.002
 POKE_AFTER_SECONDS = 0.0006
 """uvloop counts whole milliseconds: this rounds to one there, and half a millisecond would round to a busy spin."""
 POKE_SECONDS_MAX = 0.0002
-"""Half of it is too short where both threads share one core: beside callbacks of 1 ms, p99 was 5.4 ms and not 3.4."""
+"""Half of it is too short where both threads share one core: beside callbacks of 1 ms, p99 was 5.4 ms instead of
+3.4."""
 SWITCH_SECONDS = 1e-5
 COMMIT_SECONDS_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
@@ -30,14 +31,14 @@ Done = Callable[[BaseException | None], None]
 
 
 def prepare_interpreter() -> None:
-    """Once at the start of a node: a thread that wants the GIL asks for it after 10 µs, not after 5 ms."""
+    """Called once at the start of a node: a thread that waits for the GIL requests it after 10 µs, not after 5 ms."""
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 @contextmanager
 def growing() -> Iterator[None]:
-    """While thousands of queues are opened, all that is made is there to stay: looking for garbage among it, again and
-    again, took four tenths of the time."""
+    """Disables garbage collection while thousands of queues are opened: all that is made stays, and collecting among it
+    again and again took four tenths of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -48,7 +49,7 @@ def growing() -> Iterator[None]:
 
 
 class CommitSeconds:
-    """How long commits took, from the hand-over to the end of the fsync. Read on the loop."""
+    """Durations of commits, from the hand-over to the end of the fsync. Read on the loop."""
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -65,7 +66,8 @@ class CommitSeconds:
 
 
 class CommitWriter(Protocol):
-    """What a node needs of a writer: one batch in flight, and `done` on the loop when it is as safe as it must be."""
+    """The writer's interface for a node: one batch in flight; `done` is called on the loop when it is as safe as
+    required."""
 
     busy: bool
     commit_seconds: CommitSeconds
@@ -94,12 +96,12 @@ class _Flight:
 
 
 class Writer:
-    """One thread, one batch in flight. All methods belong to the loop's thread."""
+    """One thread, one batch in flight. All methods must be called on the loop's thread."""
 
     def __init__(
         self, engine: Engine, loop: asyncio.AbstractEventLoop, *, on_fatal: Callable[[BaseException], None]
     ) -> None:
-        """`on_fatal` hears of every failure but `StorageFull`, on the loop, after the batch's own `done`."""
+        """`on_fatal` is called with every failure but `StorageFull`, on the loop, after the batch's own `done`."""
         self.busy = False
         self.commit_seconds = CommitSeconds()
         self._engine = engine
@@ -117,7 +119,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, batch: Batch, done: Done) -> None:
-        """Hands the batch over; it must not change afterwards. `done` runs on the loop, after the fsync.
+        """Hands the batch over; it must not change afterwards. `done` is called on the loop, after the fsync.
 
         Raises the fatal error again when an earlier commit failed, and `RuntimeError` after `close`.
         """
@@ -133,7 +135,7 @@ class Writer:
         self._poke_timer = self._loop.call_later(POKE_AFTER_SECONDS, self._poke, flight)
 
     def _met_broken(self, error: BaseException) -> None:
-        """A read met a broken structure, in any thread. Nothing is written from now on."""
+        """Called in any thread when a read met a broken structure. Nothing is written from now on."""
         try:
             self._loop.call_soon_threadsafe(self._end, error)
         except RuntimeError:
@@ -192,10 +194,10 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(self._land, flight)
         except RuntimeError:
-            return  # the loop was closed under a batch in flight: nobody is left to tell
+            return  # the loop was closed under a batch in flight: no callback is left
 
     async def close(self) -> None:
-        """Waits for the batch in flight, then ends the thread. What is submitted afterwards is refused."""
+        """Waits for the batch in flight, then ends the thread. Later batches are refused."""
         if self._closed:
             return
         self._closed = True

@@ -1,1 +1,1 @@
-"""Frames between roles: what they look like as bytes. Sockets are the business of those who use them."""
+"""Frames between roles, and how they are encoded. Sockets belong to the modules that use the frames."""

@@ -1,8 +1,8 @@
-"""What two roles say to each other on one WebSocket: MessagePack arrays, requests with numbers and budgets.
+"""Frames between two roles on one WebSocket: MessagePack arrays, requests with numbers and time budgets.
 
-The side that connects says `Hello` first and gets one back; then requests and answers go in any order. A budget says
-how long the asker will wait: what is older when its turn comes is not begun. A `Watch` is answered by `Told` for as
-long as the connection lives.
+The side that connects sends `Hello` first and gets one back; then requests and answers go in any order. A budget is how
+long the caller will wait: a request whose budget is over when its turn comes is not begun. A `Watch` is answered by
+`Told` frames for as long as the connection lives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from backend_store.model import Conflict, InvalidRequest, NotFound, Overloaded, PushqError, QueueNotFound, Unavailable
 
 WIRE_VERSION = 1
-"""Another one when frames or operations change so that the version before would not understand them: see
+"""Changes when frames or operations change so that the version before would not understand them: see
 `wire.versions`."""
 PROTOCOL = "the protocol of servers and the metadata service"
 SUBPROTOCOL = "pushq.wire.v1"
@@ -27,12 +27,12 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
 
 
 class Hello(_Frame, frozen=True, tag="hello"):
-    """Which protocol this side speaks, and what it is."""
+    """The protocol version and the role of this side."""
 
     version: int
     role: str
     zone: str = ""
-    """Where it stands, if it says so."""
+    """Its zone, if it has one."""
 
 
 class Ask(_Frame, frozen=True, tag="ask"):
@@ -42,7 +42,7 @@ class Ask(_Frame, frozen=True, tag="ask"):
     budget_ms: int
     what: msgspec.Raw
     trace: str | None = None
-    """That the request belongs to. A service that is older does not look at it."""
+    """The trace that the request belongs to. An older service ignores it."""
 
 
 class Answer(_Frame, frozen=True, tag="answer"):
@@ -58,7 +58,7 @@ class Refused(_Frame, frozen=True, tag="refused"):
 
 
 class Watch(_Frame, frozen=True, tag="watch"):
-    """Asks for what happens from a moment on; what a moment is, is the service's business."""
+    """Asks for all changes after a moment; the service defines what a moment is."""
 
     after: msgspec.Raw
 

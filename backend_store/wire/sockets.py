@@ -1,7 +1,8 @@
-"""WebSockets between our own processes: a message is told in the turn of the loop that read it, and sent in its own.
+"""WebSockets between our own processes: a message is handled in the turn of the loop that read it, and sent in the turn
+that posts it.
 
-The library gives each side of a connection a queue and somebody who waits at it. Here a message passes four to ten
-connections before it is confirmed, and each of those waits is a turn of a loop and a switch between tasks.
+The library gives each side of a connection a queue and a task that waits on it. Here a message passes four to ten
+connections before it is confirmed, and each of those waits would be a turn of the loop and a task switch.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ Heard = Callable[[bytes], None]
 HEARD_BYTES_PER_TURN: Final = 128 * 1024
 """After a read of so many bytes the other connections have a turn. uvloop reads on for as long as reads are full."""
 PARTS_MAX: Final = 4096
-"""Of one message; empty ones have no bytes that would be counted."""
+"""Fragments of one message; empty ones have no bytes that would be counted."""
 
 
 class Wire(Connection):
-    """A connection as the library has it, and a second way to use it: `hear` for `recv`, `post` for `send`."""
+    """The library's connection with a second way to use it: `hear` for `recv`, `post` for `send`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.on_drained: Callable[[], None] = lambda: None
-        """What was posted has left again, after it was too much for the socket."""
+        """Called when the posted bytes have left again, after they were too many for the socket."""
         self._told: Heard | None = None
         self._parts: list[bytes] = []
         self._fault: Exception | None = None
@@ -42,12 +43,12 @@ class Wire(Connection):
 
     @property
     def waiting_bytes(self) -> int:
-        """What was posted and has not left."""
+        """Bytes that were posted and have not left."""
         return self.transport.get_write_buffer_size()
 
     def post(self, message: bytes) -> None:
-        """Sends it behind all that was posted before. Nobody waits: whoever posts looks at `waiting_bytes`. On a
-        connection that ends it is lost, as it would be on its way."""
+        """Sends a message after all posted ones, without waiting: the caller checks `waiting_bytes`. On a connection
+        that is closing, the message is lost, as it could be on its way."""
         if self.protocol.state is not State.OPEN:
             return
         self.protocol.send_binary(message)
@@ -55,7 +56,7 @@ class Wire(Connection):
         self._send_posted()
 
     def leave(self) -> None:
-        """Says behind all that was posted that we go away, and hears nothing more."""
+        """Sends a close frame (going away) after all posted messages, and ignores further input."""
         if self.protocol.state is State.OPEN:
             self.protocol.send_close(CloseCode.GOING_AWAY)
             self._send_posted()
@@ -70,23 +71,24 @@ class Wire(Connection):
 
     @property
     def was_left(self) -> bool:
-        """The other side said first that it goes away."""
+        """The other side sent its close frame (going away) first."""
         said = self.protocol.close_rcvd
         return said is not None and said.code == CloseCode.GOING_AWAY and bool(self.protocol.close_rcvd_then_sent)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        # The library says "internal error" of whoever was told to end, too.
+        # The library would send "internal error" for a cancelled task, too.
         if kind is asyncio.CancelledError:
             await self.close(CloseCode.GOING_AWAY)
         else:
             await super().__aexit__(kind, error, tb)
 
     async def hear(self, told: Heard) -> None:
-        """Has each message told, in their order, until the connection ends; it ends with what `told` raises.
+        """Calls `told` with each message, in order, until the connection ends; an exception from `told` ends it.
 
-        Raises that, `InvalidRequest` for a message of text, and `ConnectionClosedError` where nobody said goodbye.
+        Raises that exception, `InvalidRequest` for a text message, and `ConnectionClosedError` for a connection that
+        ended without a close handshake.
         """
         while len(self.recv_messages.frames):
             told(_binary(await self.recv()))
@@ -130,11 +132,11 @@ class Wire(Connection):
             self.loop.call_soon(self.transport.resume_reading)
 
     async def drain(self) -> None:
-        """Returns when there is room, as the library's. That one waits without end for who is stopped and reads
-        nothing, and pings and the goodbye with it: nobody would ever be taken for gone.
+        """Returns when there is room, as the library's does. The library's waits without end for a peer that is stopped
+        and reads nothing, and so do its pings and close frame: the peer would never count as gone.
 
-        Raises `TimeoutError` where nothing left and nothing came for as long as an unanswered ping takes; saying
-        goodbye, after `close_timeout`.
+        Raises `TimeoutError` where nothing left and nothing came for as long as an unanswered ping takes; while
+        closing, after `close_timeout`.
         """
         silence_s = None if self.ping_timeout is None else (self.ping_interval or 0) + self.ping_timeout
         while True:
@@ -172,4 +174,4 @@ def _binary(message: str | bytes) -> bytes:
 
 
 def _nothing(message: bytes) -> None:
-    """Nobody listens any more."""
+    """Ignores a message after `hear` has ended."""
