@@ -1,1 +1,1 @@
-"""Independent hosts as processes: the table that each of them has, and the door at which it takes sends."""
+"""Independent hosts: each one's lane table, and its door for publishes."""

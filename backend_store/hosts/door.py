@@ -1,8 +1,9 @@
-"""A host's door: gateways bring publishes of any queue here, and it has each placed in the lane where it belongs.
+"""A host's door: the entrance where gateways bring publishes of any queue, which routes each to the lane where it
+belongs.
 
-What can be known by nothing goes into the lane of this host, what has a slot to its home lane: `routing` decides. A
-lane of this process takes it at once; to another one it is passed on, and answered when that has answered, which is
-after its replication. Nothing is stored here.
+A publish without a slot goes into this host's lane, one with a slot to the slot's home lane: `routing` decides. A lane
+of this process takes it at once. To another lane's owner it is forwarded, and answered when that owner has answered,
+which is after its replication. Nothing is stored here.
 """
 
 from __future__ import annotations
@@ -52,18 +53,19 @@ DOOR_FINISH_SECONDS_MAX: Final = 2.0
 """How long a host that ends waits for the answers to what gateways brought."""
 LOOK_SECONDS: Final = 0.25
 OUT_OF_REACH_SECONDS: Final = 7.5
-"""Longer than a lane is without an owner when that is lost: whose call still waits then is cut off from it."""
+"""Longer than a lost lane stays without an owner: a call that still waits then is on a host that is cut off from the
+owner."""
 SHUT_OUT_SECONDS: Final = 1.0
-"""The same for a host whose own lane has gone to another one while it served: that is because nobody followed it."""
+"""The same for a host whose own lane another one took while it served, which happens because no host followed it."""
 _TURNED: Final = wrong(PushqError("this host is about to end", code=NOT_LEADER))
 
 Answer = Callable[[Placed | PushqError], None]
 OpenLine = Callable[[int, Unheard], Line]
-"""The line to whoever owns a lane."""
+"""Opens the connection to a lane's owner."""
 
 
 class Door:
-    """See the file's first sentence. `table`: as this host knows it now; None while it does not."""
+    """The door of one host. `table` returns the lane table as this host knows it now; None while it does not."""
 
     def __init__(
         self,
@@ -77,16 +79,16 @@ class Door:
         zone: str = "",
     ):
         self.passed_on = 0
-        """Publishes that went to another host."""
+        """Publishes that were forwarded to another host."""
         self.lanes = lanes
         self.zone = zone
         self.has_led = False
         """Whether its own lane was served here."""
         self._is_ending = self._is_cut_off = False
         self._beyond: list[int] = []
-        """Lanes whose owners are out of reach from here."""
+        """Lanes whose owners cannot be reached from here."""
         self._waiting: dict[int, tuple[int | None, float]] = {}
-        """By lane, the oldest call that waits for its owner, and since when it is that."""
+        """By lane, the oldest call that waits for the lane's owner, and since when it is the oldest."""
         self._host = host
         self._table = table
         self._alive = alive
@@ -96,11 +98,11 @@ class Door:
         self._guests: dict[str, DoorGuest] = {}
         self._turn = 0
 
-    # ---------------------------------------------------------------------------------------------- coming and going
+    # ---------------------------------------------------------------------------------------- connecting and leaving
 
     def arrive(self, greeting: Greeting, link: Link) -> tuple[DoorGuest, Greeted]:
         if (before := self._guests.get(greeting.gateway)) is not None:
-            before.departed()  # it came back by another connection
+            before.departed()  # the gateway came back on another connection
         guest = self._guests[greeting.gateway] = DoorGuest(self, link)
         return guest, Greeted(STORE_VERSION, self._host, 0, [], (0, 0), self.lanes, self.lanes, zone=self.zone)
 
@@ -111,8 +113,8 @@ class Door:
             guest.departed()
 
     async def watch(self) -> None:
-        """For as long as the host serves: while it is cut off, gateways go to another door. What waits here for a
-        lane's owner goes with them, in its order."""
+        """Runs as long as the host serves: while the host is cut off, gateways are referred to another door. Calls that
+        wait here for a lane's owner go with them, in order."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -138,7 +140,7 @@ class Door:
             await self._leave(0)
 
     def _waits(self, lane: int, now: float) -> float:
-        """For how long one call has waited for the lane's owner, in seconds."""
+        """How long one call has waited for the lane's owner, in seconds."""
         oldest = self._lines[lane].waits_with
         if self._waiting.get(lane, (None, now))[0] != oldest:
             self._waiting[lane] = oldest, now
@@ -158,31 +160,31 @@ class Door:
         return table.lane_of(self._host) if table is not None else None
 
     def _is_beyond(self, lane: int) -> bool:
-        """Whether others may reach the lane's owner and this host cannot. Where it reaches some host, it is the owner
-        that is cut off."""
+        """Whether other hosts may reach the lane's owner and this host cannot. If this host reaches any host, it is the
+        owner that is cut off."""
         table = self._table()
         owner = table.lanes[lane].owner if table is not None else None
         if table is None or owner is None or self._lines[lane].is_open:
             return False
         if owner.host == self._host:
-            return lane not in self._services  # it has lost the lane and not heard to whom
+            return lane not in self._services  # it has lost the lane and does not know the new owner
         reached = [n for n, line in self._lines.items() if line.is_open and not table.lanes[n].is_owned_by(self._host)]
         return owner.host in self._alive() and not reached
 
     async def finish(self) -> None:
-        """Sends every gateway on to another host's door, and returns when what they brought is answered, or has taken
+        """Refers every gateway to another host's door, and returns when what they brought is answered, or has taken
         `DOOR_FINISH_SECONDS_MAX`."""
         self._is_ending = True
         await self._leave(DOOR_FINISH_SECONDS_MAX)
 
     @property
     def is_leaving(self) -> bool:
-        """Gateways go to another door: the host is about to end, or is cut off."""
+        """Gateways are referred to another door: the host is about to end, or is cut off."""
         return self._is_ending or self._is_cut_off
 
     async def _leave(self, seconds_max: float) -> None:
-        """For so long what was brought may find its owner from here. What was not begun by then goes with the gateways,
-        in its order; of the rest they hear as soon as it is known, or not."""
+        """Waits up to `seconds_max` for calls to be answered from here. Calls not begun by then go with the gateways,
+        in order; the others are answered as soon as their outcome is known, or not at all."""
         guests = list(self._guests.values())
         for guest in guests:
             guest.send_on()
@@ -201,7 +203,7 @@ class Door:
     # -------------------------------------------------------------------------------------------------- one publish
 
     def publish(self, call: Publish, answer: Answer) -> None:
-        """`answer` runs once, when the lane's holders have it, or with what is wrong."""
+        """`answer` is called once, when the lane's holders have the publish, or with an error."""
         try:
             where = self._route(call)
             match where:
@@ -213,7 +215,7 @@ class Door:
                     home = self._changing(call)
                     if home is None:
                         raise Unavailable("no host that may take this can now", retry_after_ms=retry_after_ms)
-                    self._pass_on(home, call, answer)  # nothing was written: it waits for who owns the lane next
+                    self._pass_on(home, call, answer)  # nothing was written: the call waits for the lane's next owner
                 case _:
                     raise Unavailable(f"{self._host} does not know where this belongs", retry_after_ms=500)
         except PushqError as error:
@@ -236,7 +238,7 @@ class Door:
         return lane
 
     def _changing(self, call: Publish) -> int | None:
-        """The lane where a call belongs, while nobody owns it or this host is handing it over; else None."""
+        """The lane where a call belongs, while it has no owner or this host is handing it over; else None."""
         table = self._table()
         slot = _slot(call, table) if table is not None else None
         lane = table.slots.route(slot) if table is not None and slot is not None else None
@@ -253,7 +255,7 @@ class Door:
     def _append(self, lane: int, call: Publish, answer: Answer) -> None:
         before = self._lines.get(lane)
         if before is not None and before.is_waited_for:
-            # What came while another one owned the lane goes first, or messages of a key would change places.
+            # Calls from the time when another host owned the lane go first, or messages of a key would be reordered.
             self._pass_on(lane, call, answer)
             return
         service = self._services[lane]
@@ -269,7 +271,7 @@ class Door:
             if span is not None:
                 span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError) and result.code == NOT_LEADER:
-                self._pass_on(lane, call, answer)  # nothing was done: it goes to who owns the lane now
+                self._pass_on(lane, call, answer)  # nothing was done: it goes to the lane's present owner
             else:
                 answer(result)
 
@@ -287,7 +289,7 @@ class Door:
 
 
 def _slot(call: Publish, table: LaneTable) -> int | None:
-    """One that stands for all of a call's messages; None where they have none. Raises `InvalidRequest`."""
+    """A slot for all of a call's messages; None where they have none. Raises `InvalidRequest`."""
     slots = 0
     for block in call.blocks:
         slots |= to_bits(block.slots)
@@ -301,7 +303,7 @@ def _slot(call: Publish, table: LaneTable) -> int | None:
 
 
 async def _all_in(seconds_max: float, guests: Sequence[DoorGuest]) -> bool:
-    """Whether all that they brought is answered within that time."""
+    """Whether all that the guests brought is answered within that time."""
     try:
         async with asyncio.timeout(seconds_max):
             await asyncio.gather(*(guest.finish() for guest in guests))
@@ -311,7 +313,7 @@ async def _all_in(seconds_max: float, guests: Sequence[DoorGuest]) -> bool:
 
 
 class DoorGuest:
-    """One gateway at the door. What was answered in one turn leaves as one frame."""
+    """One gateway at the door. Answers of one turn of the loop are sent as one frame."""
 
     def __init__(self, door: Door, link: Link):
         self.link = link
@@ -321,19 +323,19 @@ class DoorGuest:
         self._under_way = 0
         """Calls without an answer; 0 once it has departed."""
         self._has_heard = asyncio.Event()
-        """That it was sent on: nothing more comes."""
+        """Set when the gateway knows that it was referred to another door: nothing more comes."""
         self._quiet = asyncio.Event()
 
     def tell_definitions(self) -> None:
-        """There are none here; the word alone says that it is open."""
+        """A door has no definitions; the frame alone says that the door is open."""
         self.link.send(pack(Defined(False, raw(None))))
 
     def room(self) -> None:
-        """Nothing is leased here."""
+        """Does nothing: a door leases no messages."""
 
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
         if self._door.is_leaving and frame == Wants([]):
-            self._has_heard.set()  # so does a line that was sent on answer
+            self._has_heard.set()  # a connection that was referred to another door answers so
             return
         if not isinstance(frame, Publishes):
             raise InvalidRequest("a door takes publishes alone")
@@ -360,7 +362,7 @@ class DoorGuest:
         try:
             self.link.send(pack(Results(self._placed, [])))
         except Exception:
-            # They would be said again with all that comes, and fail again: the gateway asks anew, here or elsewhere.
+            # They would be sent again with the next answers, and fail again: the gateway asks anew, here or elsewhere.
             log.exception("a gateway could not be answered")
             self.link.abort()
         self._under_way -= len(self._placed)
@@ -372,8 +374,7 @@ class DoorGuest:
         self.link.send(pack(Turned(_TURNED, None)))
 
     async def finish(self) -> None:
-        """Of one that was sent on: returns when nothing more comes and all that came is answered, and ends the
-        connection."""
+        """After `send_on`: returns when nothing more comes and all that came is answered, and ends the connection."""
         await self._has_heard.wait()
         while self._under_way and not self.link.has_left:
             self._quiet.clear()
@@ -381,7 +382,7 @@ class DoorGuest:
         self.link.leave()
 
     def departed(self) -> None:
-        """Its connection is gone, and nobody waits for answers."""
+        """The connection is gone, and no answers are awaited."""
         self._has_departed = True
         self._under_way = 0
         self._has_heard.set()
@@ -389,7 +390,7 @@ class DoorGuest:
 
 
 class OwnersOfLanes:
-    """Where a lane's owner is, as this host has heard; see `remote.directory.Directory`."""
+    """The addresses of lanes' owners, as far as this host knows; see `remote.directory.Directory`."""
 
     def __init__(self, address: Callable[[int], str | None]):
         self._address = address

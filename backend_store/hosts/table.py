@@ -1,7 +1,8 @@
-"""The lane table of a host, read off the coordinator's records: each lane is a shard that is at home with its host.
+"""A host's lane table, read from the coordinator's records: each lane is a shard that is at home with its host.
 
-The shard's plan says whose lane it is and who holds it, its record who owns it, in which epoch, and who is in sync. So
-the table is as new as the last word of the coordinator; what fences an owner is its lane's epoch, not this.
+The shard's plan says whose lane it is and which hosts hold it; its record says which host owns it, in which epoch, and
+which are in sync. So the table is as new as the coordinator's last news; the lane's epoch fences an owner, not the
+table.
 """
 
 from __future__ import annotations
@@ -38,22 +39,21 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
 
 
 def there(view: ClusterView, lanes: int) -> Sequence[BackendAt]:
-    """The backends that are registered, by their names, as gateways are told of them. `lanes`: 0 but for independent
-    hosts."""
+    """The registered backends, by name, as gateways are told of them. `lanes`: 0 except for independent hosts."""
     table = table_of(view, lanes) if lanes else None
     at_home = {row.preferred for row in table.lanes.values() if row.is_home} if table is not None else set()
     return [BackendAt(name, row.service, name in at_home) for name, row in sorted(view.nodes.items()) if row.service]
 
 
 def copies(view: ClusterView, shards: int) -> list[Copies]:
-    """How shards are copied, by their numbers. `shards`: how many there shall be; there are more where the settings
+    """How shards are replicated, by their numbers. `shards`: the planned number; there are more where the settings
     asked for more before."""
     plans = [view.plans.get(ShardNumber(number)) for number in range(max([shards, *(one + 1 for one in view.plans)]))]
     return [Copies(one.mode, len(one.replicas), one.min_in_sync) if one is not None else Copies() for one in plans]
 
 
 def _home(plan: Plan, record: PartitionRecord) -> NodeId:
-    """A host that is followed while it serves is at home until it hands its lane over, which takes what has no key so
-    long."""
+    """A host that is replaced while it serves stays at home until it hands its lane over, and until then takes
+    publishes without a key."""
     host = record.replicas[0]
     return host if host == record.leader and host not in plan.replicas else plan.replicas[0]

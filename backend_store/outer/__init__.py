@@ -1,1 +1,1 @@
-"""The out-cluster manager's process: `manager` hears the clusters and writes down what the core decides."""
+"""The out-cluster manager's process: `manager` collects the clusters' reports and writes down what the core decides."""

@@ -1,8 +1,8 @@
-"""What each queue of a hot cluster needs, and each that clusters share, as far as that is known: its part of what the
-cluster has to do.
+"""The load of each queue in a hot cluster, and of each queue that clusters share: its part of the cluster's work, as
+far as that is known.
 
-A cluster that is full of messages counts what queues hold, any other what was published and acked since the last look.
-Each of several clusters that share a queue has as much of that as it has of the queue.
+In a cluster that is full of messages, a queue's part counts what the queue holds; in any other, what was published and
+acked since the last look. Each of several clusters that share a queue gets the part that it has of the queue.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from backend_store.remote.store import RemoteBackends
 
 class Measured(NamedTuple):
     loads: list[Load]
-    """Of queues in hot clusters; none at the first look at one. What is on its way, or lies in several, is counted
-    where it lies, and is not among them: it neither moves nor is split again."""
+    """Loads of queues in hot clusters; none at the first look at a cluster. Queues that are moving, or are in several
+    clusters, count where they are, but are not in this list: they are neither moved nor split again."""
     shared: list[Shared]
-    """All that several clusters share, and nothing of which is on its way."""
+    """All queues that several clusters share, and that are not moving."""
 
 
 class Loads:
@@ -36,25 +36,25 @@ class Loads:
         self._counted: set[str] = set()
         """The clusters whose queues are known here."""
         self._queues: dict[int, QueueDefinition] = {}
-        """By uid, those that lie there."""
+        """The queues in these clusters, by uid."""
         self._uids: dict[tuple[str, str], int] = {}
         self._done: dict[int, int] = {}
-        """What each had done when it was looked at last, where its numbers were there."""
+        """Messages published and acked up to the last look, where the numbers were there."""
         self._held: dict[int, int] = {}
-        """What each holds that holds something."""
+        """Messages held, of each queue that holds any."""
         self._did: dict[int, int] = {}
-        """What each did between the last two looks that did something."""
+        """Messages published and acked between the last two looks, of each queue with any."""
         self._new: set[int] = set()
-        """Those that were looked at for the first time."""
+        """Queues that were looked at for the first time."""
         self._looked_ms = 0
         self._looked_for: list[QueueDefinition] = []
-        """Shared queues, and what was found of them."""
+        """Shared queues, and their measured loads."""
         self._found: list[Shared] = []
 
     def of(self, clusters: Mapping[str, Cluster], now_ms: int) -> Measured:
-        """Looks at no queue while no cluster is hot and none is shared, and for those that are shared alone once a
-        minute; at all of them where others count than at the last look, and else at those that something happened to:
-        of 100,000 queues a look takes a fifth of a second."""
+        """Measures the loads. Looks at no queue while no cluster is hot and no queue is shared; while only queues are
+        shared, once a minute. Looks at all queues where other clusters count than at the last look, and else at changed
+        queues alone: a look at 100,000 queues takes a fifth of a second."""
         shared = self._store.moves.shared()
         hot = {name for name, cluster in clusters.items() if cluster.is_hot}
         if not hot and shared == self._looked_for and abs(now_ms - self._looked_ms) < RELIEF_MS:
@@ -83,7 +83,7 @@ class Loads:
         return Measured(loads, self._found)
 
     def _look(self, counted: set[str]) -> None:
-        """Takes over what happened to the queues that lie in these clusters."""
+        """Updates the counts of the queues in these clusters."""
         self._did, self._new = {}, set()
         if not counted:
             if self._toucher.is_listening:
@@ -102,7 +102,7 @@ class Loads:
             self._count(self._queues[uid], before.get(uid))
 
     def _redefine(self, touches: Touches) -> list[int]:
-        """Forgets queues that are not there any more. Returns those that are."""
+        """Forgets queues that are gone. Returns the uids of those that are there."""
         gone = {uid for name in touches.defined if (uid := self._uids.pop(name, None)) is not None}
         for uid in gone:
             del self._queues[uid]
@@ -120,7 +120,7 @@ class Loads:
             self._uids[definition.tenant, definition.name] = definition.uid
 
     def _count(self, definition: QueueDefinition, before: int | None) -> None:
-        """`before`: what it had done at the last look, where that is known."""
+        """`before`: its count at the last look, where that is known."""
         uid = definition.uid
         self._held.pop(uid, None)
         if (pulse := self._store.last_pulse(definition)) is None:
@@ -135,7 +135,7 @@ class Loads:
             self._did[uid] = done - before
 
     def _needs(self, clusters: Mapping[str, Cluster]) -> dict[str, dict[int, float]]:
-        """By cluster and uid what each queue needs that needs something, in nodes' worth of capacity."""
+        """By cluster and uid, the need of each queue with any, in nodes' worth of capacity."""
         needs: dict[str, dict[int, float]] = {name: {} for name in clusters}
         for uid in self._held.keys() | self._did.keys():
             for name, share in self._shares(self._queues[uid]):

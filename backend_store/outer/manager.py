@@ -1,8 +1,9 @@
-"""The process around the manager's core: asks for the duty, hears the clusters, writes down, has servers provided and
-queues moved.
+"""The shell of the out-cluster manager: takes the duty, collects reports, writes decisions, and has servers provided
+and queues moved.
 
-Everything it knows lies in the documents of the home cluster, so several may run and any of them goes on. What is
-decided is written bound to the duty's term: who lost it meanwhile writes nothing, and makes no call.
+All its knowledge is in the documents of the home cluster, so several managers may run and any of them can take over.
+Decisions are written on the condition of the duty's term: a manager that lost the duty meanwhile writes nothing, and
+makes no call.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ log = structlog.get_logger("pushq.manager")
 _report = msgspec.msgpack.Decoder(Report).decode
 
 Provide = Callable[[ProvisionCall], Awaitable[str]]
-"""Has the servers provided, and says how it went. Raises `ProvisionFailed`."""
+"""Has the servers provided, and returns a sentence about the result. Raises `ProvisionFailed`."""
 
 
 def hold_ms(every_s: float) -> int:
-    """How long a manager has the duty from one look on: a look may wait for the duty, a shard and what it writes,
-    and moves are begun no longer than that."""
+    """How long a manager holds the duty from one look on: a look may wait for the duty, for a shard and for its writes,
+    and moves begin no later than that."""
     return round(max(every_s * DUTY_LOOKS, every_s + 3 * HEAR_SECONDS_MAX) * 1000)
 
 
 class ProvisionFailed(Exception):
-    """The sentence is for people, and has no secret."""
+    """The message is for people, and contains no secret."""
 
 
 class Manager:
-    """Run `run` in a task of yours, and `leave` when it has ended."""
+    """The caller runs `run` in a task of its own, and calls `leave` when that has ended."""
 
     def __init__(
         self,
@@ -63,11 +64,10 @@ class Manager:
         every_s: float,
         tracer: Tracer | None = None,
     ) -> None:
-        """It looks after all clusters of `store`, which the caller opens and closes. `provide`: None where nobody
-        provides servers."""
+        """Manages all clusters of `store`, which the caller opens and closes. `provide`: None without a provisioner."""
         self.name = name
         self.duty: Duty | None = None
-        """Ours; None while it is another's."""
+        """Our duty; None while another manager holds it."""
         self.looks = 0
         self.failures = 0
         self.calls_made = 0
@@ -75,7 +75,7 @@ class Manager:
         self.moves_begun = 0
         self.moves_failed = 0
         self.heard: frozenset[str] = frozenset()
-        """Clusters that said something at the last look."""
+        """Clusters that reported at the last look."""
         self._store = store
         self._rules = rules
         self._provide = provide
@@ -83,16 +83,16 @@ class Manager:
         self._tracer = tracer
         self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
-        """When the home cluster said last whose the duty is."""
+        """When the home cluster last answered who holds the duty."""
         self._held_until = boot_seconds()
-        """By a clock that goes on while the machine sleeps: another one may have had the duty meanwhile."""
+        """By a clock that goes on while the machine sleeps: another manager may have had the duty meanwhile."""
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: list[CallEnded] = []
         """Not written down yet."""
         self._decided: dict[str, ProvisionCall] = {}
-        """By cluster: calls that nobody answered for whether they are written down. If they are, they are made."""
+        """By cluster: calls whose write has an unknown outcome. If they turn out to be written, they are made."""
         self._moves: tuple[Attempt, ...] = ()
-        """The same of moves."""
+        """The same for moves."""
         self._not_begun: list[NotBegun] = []
         """Not written down yet."""
 
@@ -108,16 +108,16 @@ class Manager:
 
     @property
     def is_acting(self) -> bool:
-        """Whether the duty is ours still: while the home cluster does not answer, its time ends."""
+        """Whether we still hold the duty: it expires while the home cluster does not answer."""
         return self.duty is not None and boot_seconds() < self._held_until
 
     @property
     def under_way(self) -> int:
-        """Calls to the provisioner that this process makes now."""
+        """Number of calls to the provisioner in progress."""
         return len(self._calls)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Looks at the clusters every `every_s` until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -132,7 +132,7 @@ class Manager:
             await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
 
     async def look(self) -> None:
-        """Once. Raises `PushqError`, `TimeoutError`."""
+        """One look at the clusters. Raises `PushqError`, `TimeoutError`."""
         self.looks += 1
         if self._tracer is None:
             await self._look()
@@ -175,7 +175,7 @@ class Manager:
         await self._begin_moves(decided.move)
 
     async def leave(self) -> None:
-        """Ends what is under way, writes that down, and gives the duty up: another one need not wait."""
+        """Cancels calls in progress, writes that down, and gives the duty up, so that another manager need not wait."""
         tasks = list(self._calls.values())
         for task in tasks:
             task.cancel()
@@ -213,7 +213,7 @@ class Manager:
         return self.duty
 
     async def _write(self, decided: Decided, duty: Duty, holder: Holder | None) -> None:
-        """Returns when it is durable. Raises `PushqError`; `Conflict` when the duty is another's."""
+        """Returns when it is durable. Raises `PushqError`; `Conflict` when another manager holds the duty."""
         rows = [Document(*row) for row in rows_of(decided)]
         if holder is not None:
             rows.append(Document(*holder_row(holder)))
@@ -226,10 +226,11 @@ class Manager:
         for event in decided.events:
             log.info(event.text, kind=event.kind, number=event.number, cluster=event.cluster)
 
-    # -------------------------------------------------------------------------------------------------------- hearing
+    # -------------------------------------------------------------------------------------------------------- reports
 
     async def _hear(self) -> dict[str, ClusterReport]:
-        """Of all clusters that say something, and are the ones of their names: another one would grow in its place."""
+        """Reports of all clusters that answer and have the expected identity: the wrong cluster would grow
+        otherwise."""
         clusters = [one for one in self._store.clusters.values() if one.first.is_ours]
         said = await asyncio.gather(*(_said_by(cluster.homes) for cluster in clusters))
         now_ms = _now_ms()
@@ -242,10 +243,10 @@ class Manager:
     # ------------------------------------------------------------------------------------------------ the provisioner
 
     def _begin_decided(self, memory: Memory) -> None:
-        """Those that turn out to be written down: nobody else makes them."""
+        """Makes calls that turn out to be written down: no other manager makes them."""
         for name, call in list(self._decided.items()):
             if _now_ms() - call.begun_ms > CALL_SLACK_MS:
-                del self._decided[name]  # it would not end in the time that another manager gives it
+                del self._decided[name]  # it would not end in the time that another manager allows for it
             elif memory.calls.get(name) == call:
                 self._begin(call)
 
@@ -262,7 +263,7 @@ class Manager:
         is_ok, text = False, "the manager was stopped meanwhile"
         span = None
         if self._tracer is not None:
-            span = self._tracer.served("provision", TRACE.get() or "")  # below the look that decided it
+            span = self._tracer.served("provision", TRACE.get() or "")  # a child of the look that decided it
         try:
             async with asyncio.timeout(self._rules.call_ms_max / 1000):
                 text = await provide(call)
@@ -288,12 +289,12 @@ class Manager:
         return [UnderWay(one.tenant, one.queue, one.since_ms, one.state == "remembering") for one in moves]
 
     def _moves_decided(self, memory: Memory) -> list[Attempt]:
-        """Those that turn out to be written down, while what was decided still holds."""
+        """Moves that turn out to be written down, while the decision is still recent enough."""
         since_ms = _now_ms() - RELIEF_SEEN_MS
         return [move for move in self._moves if move in memory.attempts and move.at_ms > since_ms]
 
     async def _begin_moves(self, moves: Sequence[Attempt]) -> None:
-        """Those that are written down. It asks no longer than the duty is ours: another one may plan otherwise."""
+        """Begins moves that are written down, only while we hold the duty: another manager may plan otherwise."""
         self._moves = ()
         await asyncio.gather(*map(self._move, moves))
 
@@ -341,7 +342,7 @@ async def _said_by(homes: Sequence[Home]) -> list[ShardSaid | None]:
 
 
 async def _said(home: Home) -> ShardSaid | None:
-    """None where nobody answers for the shard."""
+    """None where the shard does not answer."""
     try:
         async with asyncio.timeout(HEAR_SECONDS_MAX):
             return said_of(await home.ask(TakeReport(), may_repeat=True))
@@ -353,7 +354,7 @@ async def _said(home: Home) -> ShardSaid | None:
 
 
 def said_of(answer: msgspec.Raw) -> ShardSaid:
-    """What is in a `Report`, also in that of a backend that is older, which says less."""
+    """Reads a `Report`, also one of an older backend, which has fewer fields."""
     report = _report(answer)
     load = report.load
     ails = report.why_not_durable or ("" if report.publishes_allowed else report.why_no_publishes)

@@ -1,7 +1,7 @@
-"""What a gateway and a backend say to each other: batches of publishes, leases and receipts, as MessagePack.
+"""Frames between a gateway and a backend: batches of publishes, leases and receipts, as MessagePack.
 
-A frame has what one turn of the loop brought together, of all queues. Blocks and chunks travel as the bytes that they
-are. Bits of messages are bytes, the lowest first. A place names a queue as its consumers see it.
+A frame has what one turn of the loop collected, over all queues. Blocks and chunks are sent as their stored bytes. Bit
+sets of messages are bytes, the lowest first. A place names a queue as its consumers see it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from backend_store.model import (
 )
 
 STORE_VERSION = 1
-"""Another one when frames change so that the version before would not understand them: see `wire.versions`."""
+"""Changes when frames change so that the version before would not understand them: see `wire.versions`."""
 STORE_PROTOCOL = "the protocol of gateways and backends"
 STORE_SUBPROTOCOL = "pushq.store.v1"
 """The same in all versions."""
 STORE_FRAME_BYTES_MAX = 64 * 1024 * 1024
 DOOR = 0xFFFF
-"""In the place of a shard: a host's door, which takes publishes into any lane. See `hosts.door`."""
+"""In place of a shard's number: a host's door, which takes publishes into any lane. See `hosts.door`."""
 NOT_LEADER = "not-leader"
 """The code of a refusal by a backend that does not lead the shard: nothing was done, ask its leader."""
 
@@ -83,7 +83,7 @@ class Wrong(NamedTuple):
 
 
 class SentBlock(NamedTuple):
-    """A `Block`."""
+    """A `Block` on the wire."""
 
     data: bytes
     messages: int
@@ -94,7 +94,7 @@ class SentBlock(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """One call. `budget_ms`: what has not begun by then never will."""
+    """One publish call. `budget_ms`: a call that has not begun by then is never begun."""
 
     number: int
     budget_ms: int
@@ -104,8 +104,8 @@ class Publish(NamedTuple):
     blocks: list[SentBlock]
     claim: tuple[bytes, bytes] | None = None
     version: int = 0
-    """Of the definition by which it comes here; 0 where that does not matter. It is sent only where it does: backends
-    of earlier versions do not know it."""
+    """Version of the definition that the sender routed by; 0 where that does not matter. Sent only where it matters,
+    because backends of earlier versions do not know the field."""
 
 
 class Settle(NamedTuple):
@@ -116,28 +116,28 @@ class Settle(NamedTuple):
     verb: str
     grouped: Grouped
     milliseconds: int | None = None
-    """Of a nack the delay, of an extension the new time. Of an ack how long it may wait for somebody else's commit: no
+    """For a nack the delay, for an extension the new time. For an ack the time that it may wait for another commit: no
     consumer waits for the answer."""
     reason: str | None = None
     tried: bool = True
 
 
 class Want(NamedTuple):
-    """So many messages of a place may have been sent on this connection, all told; less than before takes back. With
-    `most` 0 nothing more is wanted, and the count begins anew: to a backend that `ends_wants`.
+    """Credit: the total number of messages of a place that may be sent on this connection; a lower number takes credit
+    back. `most` 0 ends the want and resets the count, at a backend that `ends_wants`.
 
-    Of a stream itself nothing is sent: any number above 0 says that the gateway reads it, and wants to hear of `Tails`.
+    Messages of a stream itself are never sent: a number above 0 says that the gateway reads it, and wants its `Tails`.
     """
 
     place: Place
     visibility_ms: int
     granted: int
     most: int
-    """Messages that one lease may have."""
+    """The most messages that one lease may have."""
 
 
 class Placed(NamedTuple):
-    """A `Published`; `others` has places or errors by the message's number."""
+    """A `Published` on the wire; `others` has positions and `wrong` has errors, by the message's number."""
 
     partition: int
     base: int
@@ -153,7 +153,7 @@ class Placed(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A lease, and the chunk that its messages lie in."""
+    """A lease, and the chunk with its messages."""
 
     place: Place
     visibility_ms: int
@@ -167,8 +167,8 @@ class Handed(NamedTuple):
 
 
 class PartNow(NamedTuple):
-    """How far a partition of a stream is. `barriers`: see `slot_book.Barrier`. `epochs`: the last ones, each with the
-    offset from which on the log was written in it.
+    """The present state of a stream's partition. `barriers`: see `slot_book.Barrier`. `epochs`: the last ones, each
+    with the offset from which on the log was written in it.
     """
 
     number: int
@@ -181,7 +181,7 @@ class PartNow(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """There is nothing more to hand out now to who granted so much."""
+    """No more messages are ready now for this grant. `granted`: the credit that this answers."""
 
     place: Place
     visibility_ms: int
@@ -192,43 +192,43 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
     """The first element is the frame's name."""
 
 
-# ------------------------------------------------------------------------------------------------- of a gateway
+# ------------------------------------------------------------------------------------------------- by a gateway
 
 
 class Known(NamedTuple):
-    """What a gateway was told of the definitions: by which life of a shard's metadata, and as of which version of each
-    kind of rows. Another leader is another life."""
+    """The definitions that a gateway knows: the era of the shard's metadata, and the version of each kind of rows.
+    Another leader has another era."""
 
     era: str
     versions: dict[str, int]
 
 
 class Greeting(_Frame, frozen=True, tag="greeting"):
-    """Who comes, for which shard, and what it still holds from before: place, token, bits."""
+    """The first frame of a gateway: its name, the shard, and the leases that it still holds: place, token, bits."""
 
     version: int
     gateway: str
     shard: int
     held: list[tuple[Place, str, Bits]]
     waits_ms: int = 0
-    """For so long it may be kept waiting for this backend to lead the shard: who led it before sent it here."""
+    """How long the backend may keep it waiting until it leads the shard: the shard's last leader referred it here."""
     known: Known | None = None
-    """By an earlier connection. None: a gateway of an earlier version, which takes the first that it is told for
+    """What an earlier connection told it. None: a gateway of an earlier version, which takes the first definitions for
     all."""
     hears_backends: bool = False
-    """Whether it wants to hear of `Backends`; gateways of earlier versions do not know the word."""
+    """Whether it wants `Backends` frames; gateways of earlier versions do not know them."""
 
 
 class Operating(_Frame, frozen=True, tag="operating"):
-    """In the place of a greeting: a gateway that asks for an operator, about the backend itself and no shard. Only
-    `Asks` follow, of the operations in `service.recovering`."""
+    """In place of a greeting: a gateway that acts for an operator, about the backend itself and no shard. Only `Asks`
+    follow, with the operations in `service.recovering`."""
 
     version: int
     gateway: str
 
 
 Traces = dict[int, str]
-"""The number of a call → the trace that it belongs to. A backend that is older does not look at them."""
+"""The number of a call → the trace that it belongs to. An older backend ignores them."""
 
 
 class Publishes(_Frame, frozen=True, tag="publishes"):
@@ -248,22 +248,22 @@ class Wants(_Frame, frozen=True, tag="wants"):
 
 
 class Asks(_Frame, frozen=True, tag="ask"):
-    """A request of the operations in `service.operations`."""
+    """A request with one of the operations in `service.operations`."""
 
     number: int
     budget_ms: int
     what: msgspec.Raw
     trace: str | None = None
     whose: str | None = None
-    """The tenant of whose share it is; "": of those who have not said who they are. None: the gateway's own."""
+    """The tenant whose room it takes; "": a caller that is not authenticated yet. None: the gateway's own."""
 
 
-# ------------------------------------------------------------------------------------------------- of a backend
+# ------------------------------------------------------------------------------------------------- by a backend
 
 
 class Copies(NamedTuple):
-    """How a shard is copied: "sync" or "async", on how many machines, of which how many must have what is confirmed.
-    "" and zeros while it is not placed."""
+    """How a shard is replicated: "sync" or "async", the number of copies, and how many must have what is confirmed. ""
+    and zeros while it is not placed."""
 
     mode: str = ""
     factor: int = 0
@@ -271,52 +271,54 @@ class Copies(NamedTuple):
 
 
 class Greeted(_Frame, frozen=True, tag="greeted"):
-    """`unknown`: held leases that this backend does not know; their receipts may still ack."""
+    """The answer to a greeting. `unknown`: held leases that this backend does not know; their receipts may still
+    ack."""
 
     version: int
     backend: str
     time_ms: int
     unknown: list[tuple[Place, str]]
     key_ids: tuple[int, int]
-    """Ids of data keys that are this gateway's to give: from, below."""
+    """Ids of data keys that this gateway may give out: from, below."""
     shards: int = 1
-    """How many shards there are."""
+    """The number of shards."""
     lanes: int = 0
-    """In a cluster of independent hosts how many lanes every queue has, one in each shard; 0 in any other one."""
+    """In a cluster of independent hosts the number of lanes of every queue, one in each shard; 0 in any other
+    cluster."""
     metadata: str = ""
-    """The identity of the shard's metadata; "" of a backend that does not know queues of other clusters."""
+    """The identity of the shard's metadata; "" from a backend that does not know queues of other clusters."""
     zone: str = ""
-    """Of an independent host's door: where it stands; "" where nobody said so."""
+    """The zone of an independent host's door; "" where it has none."""
     ends_wants: bool = False
-    """Whether it forgets what it has counted where a `Want` says so; backends of earlier versions count on."""
+    """Whether the backend resets its count where a `Want` ends; backends of earlier versions count on."""
     copies: list[Copies] = []
-    """Of each shard by its number, lanes among them; [] of a backend of an earlier version."""
+    """Of each shard by its number, also where shards are lanes; [] from a backend of an earlier version."""
     mode: str = "sync"
-    """Of a queue that asks for none."""
+    """The mode of a queue that does not ask for one."""
 
 
 class BackendAt(msgspec.Struct, frozen=True, array_like=True):
-    """A backend that is there, and where it serves gateways, `HOST:PORT`."""
+    """A live backend, and the address where it serves gateways, `HOST:PORT`."""
 
     name: str
     address: str
     has_lane: bool = False
-    """Of an independent host: whether it has a lane of its own, and owns that."""
+    """Of an independent host: whether it has a lane of its own, and owns it."""
 
 
 class Backends(_Frame, frozen=True, tag="backends"):
-    """Those of the cluster that are there, as far as this one knows: said before a greeting is answered, and when it
-    has changed. `copies`: see `Greeted`."""
+    """The live backends of the cluster, as far as this one knows: sent before the answer to a greeting, and when they
+    have changed. `copies`: see `Greeted`."""
 
     there: list[BackendAt]
     copies: list[Copies] = []
 
 
 class Turned(_Frame, frozen=True, tag="turned"):
-    """Nobody is let in here: `leader` is where to ask, if that is known.
+    """Refuses a gateway: `leader` is the backend to ask, if known.
 
-    To one that is here already: the shard is about to be led there. What was begun is answered before the connection
-    ends, and nothing more is taken."""
+    To a gateway that is connected already: the shard is about to be led there. What was begun is answered before the
+    connection ends, and nothing more is begun."""
 
     wrong: Wrong
     leader: str | None = None
@@ -335,15 +337,15 @@ class Leases(_Frame, frozen=True, tag="leases"):
 
 
 class Ended(_Frame, frozen=True, tag="ended"):
-    """Leases that ended without their holder: `lost` ran out, the others were settled elsewhere."""
+    """Leases that the gateway did not end: `lost` expired, `gone` were settled elsewhere."""
 
     lost: list[tuple[str, Bits]]
     gone: list[tuple[str, Bits]]
 
 
 class GroupNews(_Frame, frozen=True, tag="groups"):
-    """Of consumer groups that this gateway has consumers of: what the stream dropped before they came so far, as
-    (first, last, partition), and which are deleted.
+    """News of consumer groups of which this gateway has consumers: the messages that the stream dropped before the
+    group read them, as (first, last, partition), and the groups that are deleted.
     """
 
     missed: Sequence[tuple[Place, Sequence[tuple[int, int, int | None]]]]
@@ -351,23 +353,23 @@ class GroupNews(_Frame, frozen=True, tag="groups"):
 
 
 class Tails(_Frame, frozen=True, tag="tails"):
-    """Of streams that this gateway reads: all their partitions as they are now."""
+    """The present state of all partitions of streams that this gateway reads."""
 
     tails: list[tuple[Place, list[PartNow]]]
 
 
 class Defined(_Frame, frozen=True, tag="defined"):
-    """What changed of the definitions: see `service.definitions`. By a new connection it is all that there is, unless
-    it `goes_on`. `is_whole` says nothing; backends of earlier versions sent it, too."""
+    """The definitions that changed: see `service.definitions`. On a new connection they are all definitions, unless
+    `goes_on`. `is_whole` has no meaning; backends of earlier versions sent it, too."""
 
     is_whole: bool
     data: msgspec.Raw
     is_last: bool = True
-    """Whether it is complete. Otherwise more of all that there is follows: what is not in it may have gone, or not."""
+    """Whether this part is the last one. Otherwise more definitions follow: those not in it may be gone, or not."""
     goes_on: bool = False
-    """By a new connection: it is what has changed since that which the gateway said that it knows."""
+    """On a new connection: only the changes since what the gateway's greeting said that it knows."""
     known: Known | None = None
-    """What it knows with this, to be said when it connects anew."""
+    """What the gateway knows with this, for its next greeting."""
 
 
 class Answered(_Frame, frozen=True, tag="answered"):
@@ -440,7 +442,7 @@ def error_of(found: Wrong) -> PushqError:
 
 
 def sent_publish(call: Publish, budget_ms: int) -> Publish:
-    """As it goes out. Without its version, where it has none: earlier backends take no array of that length."""
+    """The frame to send. Leaves out version 0: earlier backends take no array of that length."""
     sent = call._replace(budget_ms=budget_ms)
     return sent if call.version else cast(Publish, sent[:-1])
 

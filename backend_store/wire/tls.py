@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 
 class RenewedTls(ssl.SSLContext):
-    """Hands each handshake on to the context that was given last; connections that are there keep theirs."""
+    """Passes each handshake to the context that was given last; existing connections keep theirs."""
 
     def __new__(cls, given: ssl.SSLContext) -> Self:
         return super().__new__(cls, given.protocol)
@@ -35,14 +35,15 @@ class RenewedTls(ssl.SSLContext):
 
 
 class BothSides(NamedTuple):
-    """TLS of a node with others like it: where they dial it, and where it dials them."""
+    """A node's TLS contexts for its peers: `server` for connections that it accepts, `client` for those that it
+    dials."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def mutual_tls(certificate: Path, key: Path, authority: Path, *, is_server: bool) -> ssl.SSLContext:
-    """TLS where both sides show a certificate of one authority. Raises `OSError` (`ssl.SSLError` among them)."""
+    """TLS where both sides show a certificate of one authority. Raises `OSError` (including `ssl.SSLError`)."""
     purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
     context = ssl.create_default_context(purpose, cafile=str(authority))
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -1,7 +1,7 @@
-"""Versions of what two roles say to each other: who is of another one is told so, in words that any version reads.
+"""Versions of the protocols between roles: a peer of another version is refused with a frame that any version can read.
 
-The first frame of a connection is an array of its name, the version and who speaks; that never changes, nor do the
-names of the WebSocket subprotocols, nor the frames with which somebody is refused. All else may, with another version.
+The first frame of a connection is an array of its name, the version and the sender; that never changes, nor do the
+names of the WebSocket subprotocols, nor the frames of a refusal. All else may change with the version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OTHER_VERSION: Final = "other-version"
 
 
 class OtherVersion(Unavailable):
-    """The other side speaks another version. It may be upgraded and come again."""
+    """The other side speaks another version. It may be upgraded and try again."""
 
     code = OTHER_VERSION
 
@@ -29,7 +29,7 @@ class OtherVersion(Unavailable):
 
 
 class _First(msgspec.Struct, frozen=True, array_like=True):
-    """What any version says first, whatever follows."""
+    """The first frame of any version, whatever follows."""
 
     name: str
     version: int
@@ -40,8 +40,8 @@ _first = msgspec.msgpack.Decoder(_First).decode
 
 
 def check_version(data: str | bytes, ours: int, *, me: str, protocol: str, them: str = "") -> None:
-    """Of a first frame; of what is none it says nothing. `them`: where that is known better than they say it. Raises
-    `OtherVersion`."""
+    """Checks the version in a first frame; ignores anything that is no first frame. `them`: the peer's name, where the
+    caller knows it better. Raises `OtherVersion`."""
     try:
         first = _first(data if isinstance(data, bytes) else data.encode())
     except msgspec.MsgspecError:
@@ -56,11 +56,11 @@ def check_version(data: str | bytes, ours: int, *, me: str, protocol: str, them:
 
 
 class Strangers:
-    """Who was refused for its version. Each is told to the log once, until it was let in."""
+    """Peers that were refused for their version. Each is logged once, until it was let in."""
 
     def __init__(self, warn: Callable[[OtherVersion], None]) -> None:
         self.refused = 0
-        """How often somebody was."""
+        """How many connections were refused."""
         self._warn = warn
         self._known: dict[str, str] = {}
 
