@@ -1,4 +1,4 @@
-"""Bounds of a coordinator and of those who use it, each with its unit last."""
+"""Limits of a coordinator and of its clients, each with its unit last."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ OPERATIONS_PER_TRANSACTION_MAX: Final = 128
 TRANSACTION_BYTES_MAX: Final = 1024 * 1024
 """Keys and values of one coordinator transaction together; etcd takes 1.5 MiB by default, with its own framing."""
 RECORDS_PER_PAGE_MAX: Final = 1_000
-"""Records of a coordinator that one read answers with."""
+"""Records of a coordinator in the answer to one read."""
 SESSION_SECONDS_MIN: Final = 2
 """The shortest session: etcd grants no shorter one."""
 SESSION_SECONDS_MAX: Final = 3_600
-"""The longest session: for so long a dead holder is in the way of others."""
+"""The longest session: so long a dead holder can block others."""
 SESSION_HELD_FRACTION: Final = 0.8
 """After this part of a session's time without a confirmed keep-alive its holder must not act on it any more."""
 KEEP_ALIVE_SECONDS: Final = 0.5
@@ -25,11 +25,11 @@ KEEP_ALIVE_SECONDS: Final = 0.5
 KEEP_ALIVES_IN_FLIGHT_MAX: Final = 4
 """Keep-alives of one session that wait for an answer."""
 UNANSWERED_SECONDS_MAX: Final = 1.0
-"""So long after the last confirmed keep-alive, and with one that failed since, a coordinator is taken to be away."""
+"""So long after the last confirmed keep-alive, and with a failed one since, a coordinator counts as away."""
 FAREWELL_SECONDS_MAX: Final = 0.25
-"""How long a session's end may take to be told to a coordinator that is taken to be away."""
+"""How long ending a session may take at a coordinator that counts as away."""
 WATCHES_MAX: Final = 64
-"""Watches that one process has open at a coordinator."""
+"""Open watches of one process at a coordinator."""
 
 EMBEDDED_RECORDS_MAX: Final = 100_000
 """Records of an embedded coordinator."""
@@ -40,11 +40,11 @@ EMBEDDED_SESSIONS_MAX: Final = 10_000
 EMBEDDED_COMMANDS_MAX: Final = 1_000
 """Writes that wait for the disk of an embedded coordinator; one more is refused."""
 EMBEDDED_EXPIRY_SECONDS: Final = 0.25
-"""How often an embedded coordinator looks for sessions that are over."""
+"""How often an embedded coordinator checks for expired sessions."""
 HISTORY_REVISIONS_MAX: Final = 10_000
 """Past revisions that an embedded coordinator can still be watched or read from."""
 HISTORY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What those revisions may weigh; beyond it the oldest go."""
+"""Bytes of these revisions; beyond it the oldest are dropped."""
 
 ETCD_ENDPOINTS_MAX: Final = 16
 """Addresses of one etcd cluster."""
@@ -53,26 +53,27 @@ ETCD_CONNECT_SECONDS_MAX: Final = 1.0
 ETCD_READ_SECONDS_MAX: Final = 1.0
 """How long one member may take for a read or a keep-alive, before another is asked."""
 ETCD_WRITE_SECONDS_MAX: Final = 2.0
-"""How long one member may take for a write. Afterwards the outcome is unknown: it is not sent again unasked."""
+"""How long one member may take for a write. After that the outcome is unknown, and the write is not repeated by
+itself."""
 ETCD_REQUEST_SECONDS_MAX: Final = 10.0
 """How long a request is tried at all members together."""
 ETCD_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""One answer of etcd, or one line of a watch. A page of records that is bigger is asked for in smaller parts."""
+"""One answer of etcd, or one line of a watch. A bigger page of records is requested in smaller parts."""
 ETCD_CONNECTIONS_MAX: Final = 128
-"""Connections to etcd of one process, those of its watches among them."""
+"""Connections to etcd of one process, including its watches."""
 ETCD_PULSE_SECONDS: Final = 1.0
 """How often the member behind a watch is asked whether it still answers."""
 ETCD_PULSES_MISSED_MAX: Final = 2
-"""After so many questions without an answer the watch goes on at another member."""
+"""After so many questions without an answer the watch continues at another member."""
 ETCD_RECONNECT_SECONDS_MIN: Final = 0.05
-"""The shortest pause before a member of etcd is tried anew; it doubles with each failure."""
+"""The shortest pause before a member of etcd is tried again; it doubles with each failure."""
 ETCD_RECONNECT_SECONDS_MAX: Final = 1.0
 """The longest such pause."""
 WATCH_CHANGES_WAITING_MAX: Final = 64
 """Changes that were read from a watch and are not taken yet; beyond it nothing more is read from the socket."""
 
 FENCED_TRIES_MAX: Final = 10
-"""How often a fenced write whose outcome is unknown is repeated until it is known."""
+"""How often a fenced write with an unknown outcome is repeated until the outcome is known."""
 FENCED_PAUSE_SECONDS: Final = 0.2
 """The pause between two of these tries."""
 CAMPAIGN_PAUSE_SECONDS: Final = 0.2
@@ -83,4 +84,4 @@ MIRROR_RECORDS_MAX: Final = 100_000
 MIRROR_CHECK_SECONDS: Final = 1.0
 """How often a mirror asks the coordinator whether it is still up to date."""
 MIRROR_BEHIND_SECONDS_MAX: Final = 5.0
-"""A mirror that is behind for so long, while the coordinator answers, is read anew."""
+"""A mirror that is behind for so long, while the coordinator answers, is read again."""

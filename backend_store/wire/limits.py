@@ -1,7 +1,7 @@
-"""Bounds of what roles say to each other."""
+"""Limits of the protocols between roles."""
 
 from typing import Final
 
 STRANGERS_MAX: Final = 256
-"""Of those that were refused for their version: how many are remembered, so that the log tells each once; of more the
-oldest are forgotten."""
+"""Peers refused for their version that are remembered, so that each is logged once; beyond it the oldest are
+forgotten."""
