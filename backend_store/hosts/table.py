@@ -39,7 +39,7 @@ def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
 
 
 def there(view: ClusterView, lanes: int) -> Sequence[BackendAt]:
-    """The registered backends, by name, as gateways are told of them. `lanes`: 0 except for independent hosts."""
+    """The registered backends, by name, as sent to gateways. `lanes`: 0 except for independent hosts."""
     table = table_of(view, lanes) if lanes else None
     at_home = {row.preferred for row in table.lanes.values() if row.is_home} if table is not None else set()
     return [BackendAt(name, row.service, name in at_home) for name, row in sorted(view.nodes.items()) if row.service]

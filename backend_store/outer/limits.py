@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 DUTY_LOOKS: Final = 3
-"""A manager that is silent for so many of its looks, or for 9 s beside one, loses the duty to the next that asks."""
+"""A manager that is silent for so many of its looks, or for one look and 9 s where that is longer, loses the duty to
+the next that asks."""
 HEAR_SECONDS_MAX: Final = 3.0
 """How long a shard may take to report, and the home cluster to answer for the duty and for writes."""
 STALL_LOOKS: Final = 4

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """The definitions as one connection is told them."""
+    """The definitions as one connection sends them."""
 
     def __init__(self, node: Node, link: Link, known: Known | None, on_complete: Callable[[], None]):
         """`known`: what the gateway says that it knows; see `Greeting`. `on_complete` is called when the gateway has

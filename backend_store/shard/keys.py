@@ -1,21 +1,21 @@
-"""Where shards and backends are written down at the coordinator, and as what. All values are JSON.
+"""The keys of shards and backends at the coordinator, and their values. All values are JSON.
 
 | Key | Value | Written by |
 | --- | --- | --- |
 | `backend/incarnation/NODE` | number of the node's last life | the node, before it begins one |
-| `backend/node/NODE` | `NodeRow` | the node; it goes with its session |
-| `backend/life/NODE/INC` | empty | the node; it goes with its session, and is what writes are fenced with |
-| `backend/manager` | name of the node | who is elected in-cluster manager; its creation is the term |
+| `backend/node/NODE` | `NodeRow` | the node; bound to its session |
+| `backend/life/NODE/INC` | empty | the node; bound to its session; writes are fenced with it |
+| `backend/manager` | name of the node | the elected in-cluster manager; its creation is the term |
 | `backend/shard/NUMBER/plan` | `Plan` | the manager |
-| `backend/shard/NUMBER/record` | `PartitionRecord`: leader, epoch, in-sync set | manager and leader, compared and set |
-| `backend/shard/NUMBER/leader` | `ShardLeader` | the leader while it serves; it goes with its session |
+| `backend/shard/NUMBER/record` | `PartitionRecord`: leader, epoch, in-sync set | manager and leader, compare-and-set |
+| `backend/shard/NUMBER/leader` | `ShardLeader` | the leader while it serves; bound to its session |
 | `backend/drain/NODE` | empty | an operator: the node gives its leaderships away and gets none |
 | `backend/removal/NODE` | empty | an operator: its copies go elsewhere, too |
 | `backend/rebalance` | `asked` | an operator: copies and leaderships are evened out now; the manager deletes it |
-| `backend/member/NODE` | `Member` | the manager: who belongs to the cluster, here or away |
-| `backend/event/SLOT` | `ClusterEvent` | the manager: the last of what it did, in a ring |
-| `backend/format` | number of the records' format; 1 where it is missing | nobody yet: a version that changes it |
-| `backend/report/NODE` | `Report` | the node; it goes with its session |
+| `backend/member/NODE` | `Member` | the manager: who belongs to the cluster, present or away |
+| `backend/event/SLOT` | `ClusterEvent` | the manager: the last events, in a ring |
+| `backend/format` | number of the records' format; 1 if missing | no program yet: a version that changes it will |
+| `backend/report/NODE` | `Report` | the node; bound to its session |
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REBALANCE: Final = ROOT + b"rebalance"
 MANAGER: Final = ROOT + b"manager"
 FORMAT: Final = ROOT + b"format"
 RECORDS_FORMAT: Final = 1
-"""Another one when records change so that the version before would misread them."""
+"""Changes when records change so that the version before would misread them."""
 
 
 def incarnation_key(node: NodeId) -> bytes:

@@ -51,8 +51,8 @@ class Rules:
     mode: Mode = "sync"
     patience: Patience = field(default_factory=Patience)
     lanes: int = 0
-    """With independent hosts: the number of hosts that have a lane, which is a shard that stays led by its host for as
-    long as the host belongs to the cluster. 0: shards are led by elected nodes, and are placed where there is room."""
+    """With independent hosts: the number of hosts that have a lane, which is a shard whose home is its host for as long
+    as the host belongs to the cluster. 0: shards are led by elected nodes, and are placed where there is room."""
     async_shards: int = 0
     """Further shards, for queues that ask for mode async."""
 

@@ -1,7 +1,7 @@
 """Chooses the host that replaces an independent host which is gone for good, or is to be removed, in all its lanes.
 
 Lanes are not rebalanced: a host has one lane of its own, and copies of its neighbours' lanes. All that a host had goes
-to one host that has nothing, which then owns the lane. No I/O.
+to one host that has nothing, which becomes the home of that lane. No I/O.
 """
 
 from __future__ import annotations
