@@ -380,7 +380,7 @@ class Visitor:
         raise InvalidRequest(f"{call.verb!r} is nothing that is done with receipts")
 
     def _let_go(self, call: Settle, grouped: dict[str, int]) -> None:
-        """Returns leases of the gateway's own; no answer is awaited."""
+        """Ends leases at the gateway's own request (return, unsent, undeliverable); no answer is awaited."""
         for token, bits in grouped.items():
             known = self._leases.get(token)
             view = known[0].queue.view_of(known[1]) if known is not None else None
@@ -458,7 +458,7 @@ class Visitor:
             known.leave(self)
 
     def tail_moved(self, place: Place) -> None:
-        """The end of a stream that this gateway reads has moved."""
+        """A stream that this gateway reads has changed."""
         self._moved.add(place)
         self._flush_soon()
 

@@ -50,7 +50,7 @@ class ShardHealth(msgspec.Struct, frozen=True):
     """Entries that the replica which is furthest behind lacks; None where this replica does not lead, and until a
     follower has fetched."""
     damaged: int
-    """Rows that differ from what was written, since the copy was last renewed."""
+    """Rows that the last pass of the scrub found to differ from what was written; 0 once the copy is renewed."""
     repairs: int
     """How often the copy was renewed because of damaged rows."""
 

@@ -235,7 +235,7 @@ def rows_from(changes: Changes, limit: int) -> list[Row]:
 
 
 def still_lacked(rows: list[Row], base: Base, tally: Tally) -> list[Row]:
-    """Returns the rows whose entries the log of `base` lacks. The other rows are subtracted from the tally."""
+    """Returns the rows except those whose entries the log of `base` has; these are subtracted from the tally."""
     left = []
     for key, value in rows:
         place = place_of(key)

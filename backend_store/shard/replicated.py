@@ -86,7 +86,7 @@ class Replicated:
         self.quarantined = self.store.engine.look(quarantine.tally_of)
         """Number and bytes of the messages that are kept from what was truncated from this copy's log."""
         self.damaged = 0
-        """Rows that were found to differ from what was written, since this copy was last renewed from a snapshot."""
+        """Rows that the last pass of the scrub found to differ from what was written; 0 once the copy is renewed."""
         self.repairs = 0
         """How often this copy was renewed because of damaged rows."""
         self._is_switching = False
@@ -278,8 +278,8 @@ class Replicated:
     @property
     def epoch_of_logs(self) -> Epoch:
         """The epoch that queues' logs continue in. In mode `async`, positions of a leader's last messages that were
-        given out may outlive these messages, and other messages take the same positions: so there, too, each leadership
-        has its own epoch."""
+        given out may outlive these messages, and other messages take the same positions: so in mode `async` each
+        leadership gives the logs an epoch of its own."""
         leader = self.replica.leader
         return Epoch(1) if leader is None or leader.record.mode == "sync" else leader.epoch
 
