@@ -1,3 +1,4 @@
+// Made from push/js/src by `python -m tests.support.joined_js`: change it there.
 /**
  * Pushq for browsers and Node: the far end of a message's path, where a page publishes, is pushed to, and acknowledges.
  *
@@ -6,16 +7,16 @@
  *     pushq.subscribe("orders", {credit: 16}, async ({body}) => handle(body)); // resolved = ack, thrown = nack
  *     const {body} = await pushq.request("prices", {item: 7}, {timeoutMs: 2_000});
  *
- * It is one file because a page imports it as it is, without a build. Its parts, from the outside in:
+ * A page imports one file, as it is, without a build: it is joined from those in `src`. They are, from the outside in:
  *
- *     1. Bounds and options     LIMITS, what the functions take
- *     2. Errors                 PushqError and its kinds; back-off, the advice of close codes, the end of a token
- *     3. The client             Client: one server, one loop that connects, carries, waits, and connects again
- *     4. Receiving              Message, Subscription: in the user's hands; Delivery, Consumer, Settler: behind them
- *     5. Publishing             Publisher: from a call to its confirmation; Numbering and HybridClock: its order
- *     6. Requests and replies   Requests: who waits for which reply
- *     7. Transports             SocketLink, FetchLink: the same verbs, the same frames; Http, EventParser
- *     8. Small helpers
+ *     client                          one server, one loop that connects, carries, waits, and connects again
+ *     message, subscription           in the user's hands; behind them consumer, delivery, settling
+ *     publisher, numbering, clock     from a call to its confirmation, and its place in the order
+ *     replies                         who waits for which reply
+ *     transports/websocket, …/http    the same verbs, the same frames; beside them api, …/events, …/connections
+ *     options, arguments, bodies      what the functions take, and refuse; outgoing: how it travels
+ *     errors, backoff, credential     whose turn it is, and when again
+ *     config, timers, ids             every limit by name; what all of these use
  *
  * Both links (one WebSocket; SSE, EventSource or long-poll over fetch) hand on the same frames, so nothing above them
  * knows which one is in use.
@@ -27,7 +28,7 @@
  * options may be given either way (`delayMs`, `delay_ms`). `pushq.d.ts` declares all that is public.
  */
 
-// ------------------------------------------------------------------------------------------- 1. Bounds and options
+// --- config.js
 
 /** Every bound of this module by name; `connect({limits: {…}})` replaces single ones. */
 export const LIMITS = Object.freeze({
@@ -76,102 +77,17 @@ export const LIMITS = Object.freeze({
   tickMs: 1_000,
 });
 
-const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
-const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
-const OTHER_WORDS = Object.freeze({key: "token", apiKey: "token"}); // for options
-const CONNECT_OPTIONS = [
-  "url", "token", "transports", "producer", "firstNumber", "numberAlways", "publishIds", "replyQueue", "limits", "trace",
-  "WebSocket", "EventSource", "fetch",
-];
-const SUBSCRIBE_OPTIONS = [
-  "credit", "group", "from", "ack", "visibilityTimeoutMs", "visibility_timeout_ms", "maxHandlerMs", "inOrder",
-];
+const REASON_CHARS_MAX = 256; // of a nack
+const CREDIT_MAX = 10_000; // of a subscription; over HTTP the server may not hear of it
+const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
+
+// --- errors.js
+
 const RETRIABLE = new Set([
   "disconnected", "rate-limited", "too-many-connections", "not-leader", "unavailable", "overloaded", "draining",
   "not-durable", "outcome-unknown", "request-timeout", "request-in-progress",
 ]);
 const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
-const REASON_CHARS_MAX = 256; // of a nack
-const CREDIT_MAX = 10_000; // of a subscription; over HTTP the server may not hear of it
-const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
-const CODES = Object.freeze({ // of a status that comes without a problem document
-  401: "unauthenticated", 403: "forbidden", 404: "not-found", 409: "conflict", 413: "message-too-large", 429: "rate-limited",
-});
-const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
-
-/** Options with another name on the wire. All others travel as given; the server refuses a message with unknown ones. */
-const WIRE_NAMES = Object.freeze({
-  contentType: "content_type",
-  correlationId: "correlation_id",
-  delayMs: "delay_ms",
-  deliverAt: "deliver_at",
-  idempotencyKey: "idempotency_key",
-  producerSeq: "producer_seq",
-  replyTo: "reply_to",
-  timeoutMs: "timeout_ms",
-  ttlMs: "ttl_ms",
-  visibilityTimeoutMs: "visibility_timeout_ms",
-});
-
-/**
- * @typedef {string | {token: string, expires_at?: string}} Token
- * @typedef {"ws" | "sse" | "eventsource" | "poll"} TransportName
- * @typedef {"earliest" | "latest" | {seq: number} | {time: string | Date} | {cursor: string}} From
- * @typedef {{id: string, seq: number, partition: number, duplicate: boolean}} Confirmation
- *
- * @typedef {object} ConnectOptions
- * @property {string} [url] base URL of the server; the page's own origin when left out
- * @property {string | (() => Token | Promise<Token>)} [token] API key or JWT; asked for on connect, and before its end
- * @property {TransportName[]} [transports] which to try, in this order
- * @property {string} [producer] who publishes, in messages that are numbered; random when left out
- * @property {number | Record<string, number>} [firstNumber] where a known producer's numbers go on, for each queue:
- *   what `nextNumbers` was when it ended; from 1 when left out
- * @property {boolean} [numberAlways] number and stamp messages also for queues that do not sort by it
- * @property {boolean | "auto"} [publishIds] whether a message without an id gets one; "auto", as when left out: unless
- *   its queue does not drop duplicates
- * @property {string} [replyQueue] where replies to `request` arrive: a work queue of this client alone, or a stream
- *   that several share
- * @property {Partial<typeof LIMITS>} [limits]
- * @property {(direction: "in" | "out", text: string) => void} [trace] sees every frame as text, tokens left out
- * @property {typeof WebSocket} [WebSocket] for a runtime without one (Node 20), and likewise `EventSource` and `fetch`
- * @property {typeof EventSource} [EventSource]
- * @property {typeof fetch} [fetch]
- *
- * @typedef {object} PublishOptions
- * @property {string} [id] told apart by it where the queue drops duplicates; random when left out
- * @property {string} [key] messages of one key stay in order on a `strict` queue
- * @property {number} [priority] 0 to the queue's `priorities` − 1, higher first
- * @property {number} [delayMs] delivered that much later
- * @property {Date | string} [deliverAt] delivered then
- * @property {number} [ttlMs] not delivered any more after that
- * @property {Record<string, string>} [headers]
- * @property {string} [contentType] of a body that is bytes
- * @property {string} [replyTo] the queue that waits for a reply
- * @property {string} [correlationId] what the reply has to carry
- * @property {string} [producer] these three number and stamp a message; left out, the client does where the queue asks
- * @property {number} [producerSeq]
- * @property {Date | string} [timestamp]
- * @property {string} [idempotencyKey] sent again with the same key, also by another page, nothing is stored
- * @property {string} [traceparent] W3C Trace Context, which comes back with each delivery
- * @property {string} [tracestate]
- * @property {number} [timeoutMs] how long this publish waits, 1 to 60,000 ms: what the server has not begun by then it
- *   never will, and nothing is sent again later; when left out, the server's time, and again for `publishTimeoutMs`
- *
- * @typedef {object} SubscribeOptions
- * @property {number} [credit] messages held here at once; a stream without it is sent as fast as it is read
- * @property {string} [group] consumer group of a stream: its members share the messages and acknowledge them
- * @property {From} [from] where a stream begins
- * @property {"manual" | "auto"} [ack] auto: a message is gone once it was sent (at most once)
- * @property {number} [visibilityTimeoutMs] lease of one message; extended while its handler runs
- * @property {number} [maxHandlerMs] how long a handler's lease is extended
- * @property {boolean | "key"} [inOrder] one after the other; "key": those of one key. Left out, the queue decides
- *
- * @typedef {PublishOptions & {timeoutMs?: number, replyQueue?: string}} RequestOptions
- * @typedef {{delayMs?: number, reason?: string}} NackOptions
- * @typedef {{publish?: {queue: string, messages: (PublishOptions & {body: unknown})[]}[]}} AckOptions
- */
-
-// -------------------------------------------------------------------------------------------------------- 2. Errors
 
 /**
  * An error with a stable `code`: the server's problem, or one of ours: `disconnected`, `timeout`, `buffer-full`,
@@ -225,6 +141,14 @@ export class LeaseLost extends PushqError {
 const disconnected = (detail, retryAfterMs = 0) => new PushqError("disconnected", detail, {retryAfterMs});
 const closed = () => new PushqError("closed", "this client or subscription is closed");
 
+/** What a receipt's result says went wrong, or null. */
+function errorOf({ok = false, error = "stale-receipt"} = {}) {
+  if (ok) return null;
+  return PushqError.from(typeof error === "string" ? {code: error, detail: error} : error);
+}
+
+// --- backoff.js
+
 /** What to keep of a wait that was asked for: all of it, or of one above the limit between half of that and all. */
 export function askedMs(ms, random, {askedWaitMs} = LIMITS) {
   return ms <= askedWaitMs ? ms : askedWaitMs * (0.5 + random / 2);
@@ -248,6 +172,8 @@ export function retryMs(attempt, random, limits = LIMITS) {
   return Math.ceil(windowMs * (0.5 + random / 2));
 }
 
+// --- credential.js
+
 /** When a token ends, in ms since 1970: as its callback says, else a JWT's own `exp`; Infinity when neither tells. */
 export function tokenExpiry(token) {
   if (typeof token === "object" && token?.expires_at) return Date.parse(token.expires_at);
@@ -260,390 +186,91 @@ export function tokenExpiry(token) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- 3. The client
-
-/** @param {ConnectOptions} [options] @returns {Client} */
-export function connect(options = {}) {
-  return new Client(options);
-}
+// --- clock.js
 
 /**
- * A client of one server. Events, each with `detail`: `state` {state, transport, error?, retryMs?}, `lost` {queue,
- * messages}, `gap` {queue, from, to, partition?}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason,
- * retry_ms}, and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard
- * problems go to the console. States: connecting → connected → waiting (to try again) → … → closed; `failed` if told to
- * end.
+ * A hybrid logical clock (Kulkarni et al., 2014): stamps that only rise, and that come after every stamp seen. A stamp
+ * is in microseconds since 1970: the computer's milliseconds × 1000, plus 0 to 999 for those taken in the same one.
  */
-export class Client extends EventTarget {
-  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
-  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
-  #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
-  #unconnected = null; // why there is no connection, as it was told
-  #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
-  /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
+export class HybridClock {
+  #lastUs = 0; #aheadMs;
 
-  /** @param {ConnectOptions} options */
-  constructor(options) {
-    super();
-    checkNames("connect", options, CONNECT_OPTIONS);
-    checkNames("connect({limits})", options.limits ?? {}, Object.keys(LIMITS));
-    this.#options = options;
-    const heldConnections = isBrowser ? LIMITS.heldConnections : Infinity;
-    this.limits = Object.freeze({...LIMITS, heldConnections, ...options.limits});
-    this.#base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
-    const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
-    this.#transports = wanted.filter((name) => Client.#supports(name, options));
-    if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
-    this.#assemble(options);
-    globalThis.addEventListener?.("online", this.#hurry);
-    this.#run();
-    this.#tick();
+  constructor(aheadMs = LIMITS.clockAheadMs) {
+    this.#aheadMs = aheadMs;
   }
 
-  #assemble({fetch, trace = () => {}, replyQueue, ...options}) {
-    const {limits} = this;
-    this.#http = new Http({
-      base: this.#base,
-      fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
-      token: (fresh) => this.#currentToken(fresh),
-      trace,
-    });
-    this.#clock = new HybridClock(limits.clockAheadMs);
-    this.#numbering = new Numbering(this.#clock, limits.queuesRemembered, options);
-    this.#publisher = new Publisher(limits, {
-      link: () => this.#link,
-      numbering: this.#numbering,
-      problem: (error) => this.#emit("problem", {error}),
-      why: () => this.#unconnected,
-    });
-    this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
-      publish: (...message) => this.#publisher.add(...message),
-      consume: (...subscription) => this.#consume(...subscription),
-      put: (queue, config) => this.#put(queue, config),
-    });
-    this.#flush = oncePerTurn(() => this.#consumers.forEach((consumer) => consumer.flush()));
-    this.#ended = new Promise((resolve) => (this.#end = resolve));
+  /** The next stamp. The computer's clock may jump as it likes. @param {number} nowMs @returns {number} */
+  tick(nowMs) {
+    this.#lastUs = Math.max(nowMs * 1000, this.#lastUs + 1);
+    return this.#lastUs;
   }
 
-  static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
-    if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
-    if (name === "ws") return Boolean(WebSocket);
-    const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
-    if (name === "sse") return streams;
-    return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
+  /** Takes note of another's stamp; false for one so far ahead that a broken clock would carry all others along. */
+  merge(stampUs, nowMs) {
+    if (!(stampUs <= (nowMs + this.#aheadMs) * 1000)) return false; // NaN too
+    this.#lastUs = Math.max(this.#lastUs, stampUs);
+    return true;
   }
 
-  /** Which transport carries messages now, null while there is none. @returns {TransportName | null} */
-  get transport() {
-    return this.#link ? this.#transports[this.#index] : null;
+  /** As RFC 3339: three digits for a whole millisecond, else six. @param {number} stampUs @returns {string} */
+  static format(stampUs) {
+    const text = new Date(Math.floor(stampUs / 1000)).toISOString();
+    const logical = stampUs % 1000;
+    return logical ? `${text.slice(0, -1)}${String(logical).padStart(3, "0")}Z` : text;
   }
 
-  /** Who publishes, in messages that are numbered. @returns {string} */
-  get producer() {
-    return this.#numbering.producer;
-  }
-
-  /** For each queue that was sent a number, the next one: `firstNumber` of a later client with the same `producer`. */
-  get nextNumbers() {
-    return this.#numbering.next;
-  }
-
-  /** How many replies came after their request had ended. They are dropped. */
-  get lateReplies() {
-    return this.#requests.late;
-  }
-
-  /**
-   * Resolves once the message is stored. One that is sent again, after a cut, is the same to the server: it keeps its
-   * `id`, its number and its stamp, which it gets by itself where the queue can use them.
-   * @param {string} queue
-   * @param {unknown} body JSON value, or Uint8Array
-   * @param {PublishOptions} [options]
-   * @returns {Promise<Confirmation>}
-   */
-  publish(queue, body, options = {}) {
-    return this.#publisher.add(queue, body, options);
-  }
-
-  /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
-  async publishMany(queue, messages) {
-    const wrong = messages.findIndex((message) => typeof message !== "object" || message === null || !("body" in message));
-    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany is no {body, …options}`);
-    return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
-  }
-
-  /**
-   * Publishes a request and resolves with the reply to it, a message with nothing to settle. Replies come to
-   * `replyQueue`, of these options or of `connect`; without either to a queue that the client makes itself, for which
-   * the key needs `manage:reply.*` and `consume:reply.*`. Rejects with `RequestTimeout` when none came in time; one
-   * that comes later is dropped and counted. `ttlMs` is the time-out unless given: then nobody works on it any more.
-   * @param {string} queue @param {unknown} body @param {RequestOptions} [options] @returns {Promise<Message>}
-   */
-  request(queue, body, options = {}) {
-    if (this.#isOver()) return Promise.reject(closed());
-    return this.#requests.ask(queue, body, options);
-  }
-
-  /**
-   * @param {string} queue @param {SubscribeOptions} options @param {(message: Message) => unknown} handler
-   * @returns {Subscription}
-   */
-  subscribe(queue, options, handler) {
-    if (this.#closing) throw closed();
-    return new Subscription(this.#consume(queue, options, handler));
-  }
-
-  #consume(queue, options, handler) {
-    const consumer = new Consumer(queue, options, handler, {
-      limits: this.limits,
-      link: () => this.#link,
-      soon: this.#flush,
-      emit: (name, detail) => this.#emit(name, {queue, ...detail}),
-      leases: () => this.#tickLater(),
-      forget: () => this.#consumers.delete(consumer),
-      saw: (stamp) => this.#clock.merge(HybridClock.parse(stamp), Date.now()),
-      publish: (...message) => this.publish(...message),
-      attached: (publish) => this.#publisher.attached(publish),
-    });
-    this.#consumers.add(consumer);
-    consumer.start();
-    return consumer;
-  }
-
-  #put(queue, config) {
-    return this.#http.call("PUT", path(queue), JSON.stringify(config), AbortSignal.timeout(this.limits.requestMs));
-  }
-
-  /** Drops the connection and connects again, say after a change of network. Messages in work may come twice. */
-  reconnect() {
-    this.#link?.fail(disconnected("the client was told to reconnect"));
-    this.#hurry();
-  }
-
-  /** Waits, `closeMs` at most, for handlers and for what was published; then leaves, and open leases return at once. */
-  async close() {
-    if (this.#closing) return this.#ended;
-    this.#closing = true;
-    await within(this.limits.closeMs, this.#leave());
-    return this.#finish("closed", closed());
-  }
-
-  /** Running handlers may still publish and ask, so the queues of replies are left last. */
-  async #leave() {
-    const own = [...this.#consumers].filter((consumer) => !this.#requests.hears(consumer));
-    await Promise.all(own.map((consumer) => consumer.close()));
-    await this.#publisher.idle();
-    await Promise.all([...this.#consumers].map((consumer) => consumer.close()));
-  }
-
-  addEventListener(name, ...rest) {
-    this.#isHeard ||= name === "problem";
-    super.addEventListener(name, ...rest);
-  }
-
-  #emit(name, detail) {
-    if (name === "problem" && !this.#isHeard) console.warn("pushq:", detail.error);
-    this.dispatchEvent(new CustomEvent(name, {detail}));
-  }
-
-  #enter(state, detail = {}) {
-    this.state = state;
-    this.#emit("state", {state, transport: this.#transports[this.#index], ...detail});
-  }
-
-  #finish(state, error) {
-    if (this.state === "closed" || this.state === "failed") return;
-    this.#closing = true;
-    this.#link = null;
-    this.#begun?.close();
-    clearTimeout(this.#timer);
-    globalThis.removeEventListener?.("online", this.#hurry);
-    this.#publisher.abandon(error);
-    this.#requests.abandon(error);
-    [...this.#consumers].forEach((consumer) => consumer.end(state === "failed" ? error : null));
-    this.#enter(state, state === "failed" ? {error} : {});
-    this.#hurry();
-    this.#end();
-  }
-
-  #hurry = () => this.#wake?.();
-
-  async #run() {
-    while (!this.#isOver()) {
-      const began = steadyMs();
-      const error = await this.#connection();
-      if (this.#isOver()) return;
-      if (error.advice === "stop") return this.#finish("failed", error);
-      if (this.#link) {
-        this.#unconnected = null;
-        this.#failures = steadyMs() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
-        this.#link = null;
-        this.#consumers.forEach((consumer) => consumer.detach());
-      } else {
-        this.#failures += 1;
-        if (!error.isOfToken && this.#fallBack()) continue;
-        this.#tellWhy(error);
-      }
-      if (error.advice === "refresh" && this.#failures <= 1) continue;
-      await this.#pause(error);
-    }
-  }
-
-  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
-  #tellWhy(error) {
-    if (error.detail !== this.#unconnected?.detail) this.#emit("problem", {error});
-    this.#unconnected = error;
-  }
-
-  #isOver() {
-    return this.state === "closed" || this.state === "failed";
-  }
-
-  /** One connection from first byte to last; answers with the error that ended it. Never throws. */
-  async #connection() {
-    this.#enter("connecting");
-    const name = this.#transports[this.#index];
-    try {
-      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
-      if (this.#isOver()) {
-        link.close();
-        return disconnected("closed while connecting");
-      }
-      return await this.#carry(name, link);
-    } catch (error) {
-      return error instanceof PushqError ? error : disconnected(String(error?.message ?? error));
-    }
-  }
-
-  /** Acks of before the cut go first: what they settle is then not delivered again. */
-  #carry(name, link) {
-    this.#link = link;
-    const isResumed = Boolean(link.session) && link.session === this.#session;
-    this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
-    this.#session = link.session ?? this.#session;
-    this.#worked.add(name);
-    this.#unconnected = null;
-    this.#enter("connected");
-    this.#consumers.forEach((consumer) => consumer.flush());
-    this.#consumers.forEach((consumer) => consumer.start());
-    this.#publisher.pump();
-    return link.ended;
-  }
-
-  /** What a link may use of us. */
-  #world(name) {
-    const {trace = () => {}, WebSocket, EventSource} = this.#options;
-    return {
-      name,
-      base: this.#base,
-      session: this.#session,
-      limits: this.limits,
-      trace,
-      http: this.#http,
-      WebSocket: WebSocket ?? globalThis.WebSocket,
-      EventSource: EventSource ?? globalThis.EventSource,
-      token: (fresh) => this.#currentToken(fresh),
-      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
-      receive: (frame) => this.#receive(frame),
-    };
-  }
-
-  async #currentToken(fresh) {
-    if (fresh || this.#token === null || Date.now() >= this.#expiry) {
-      const given = await this.#askToken(this.#options.token);
-      this.#token = (typeof given === "object" ? given?.token : given) ?? null;
-      this.#expiry = given ? tokenExpiry(given) : Infinity;
-      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
-      const usedMs = leftMs <= 0 ? this.limits.refreshRetryMs : leftMs - Math.min(this.limits.refreshAheadMs, leftMs / 2);
-      this.#refreshAt = steadyMs() + usedMs;
-    }
-    return this.#token;
-  }
-
-  async #askToken(token) {
-    if (typeof token !== "function") return token;
-    const timer = setTimeout(() => this.#tellSlowToken(), this.limits.openMs);
-    timer.unref?.();
-    try {
-      return await token();
-    } catch (error) {
-      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
-      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  /** It is waited for all the same: somebody may have to sign in. */
-  #tellSlowToken() {
-    if (this.#isOver()) return;
-    const error = disconnected(`the function that gives the token has not answered for ${this.limits.openMs} ms`);
-    if (this.#link) this.#emit("problem", {error});
-    else this.#tellWhy(error);
-  }
-
-  #receive(frame) {
-    if (frame.type === "bye") {
-      this.#retryMs = frame.retry_ms ?? 0;
-      return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
-    }
-    if (frame.type === "error") return this.#emit("problem", {error: PushqError.from(frame.problem)});
-    for (const consumer of this.#consumers) {
-      if (consumer.sub === frame.sub) return consumer.receive(frame);
-    }
-  }
-
-  /** A transport that never worked gives way at once; to one that has, the server may just be restarting. */
-  #fallBack() {
-    const tries = this.#worked.has(this.#transports[this.#index]) ? this.limits.transportFailures : 1;
-    if (this.#transports.length === 1 || this.#failures % tries) return false;
-    this.#index = (this.#index + 1) % this.#transports.length;
-    return this.#index !== 0;
-  }
-
-  async #pause(error) {
-    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
-    const retryMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.limits);
-    this.#retryMs = 0;
-    this.#enter("waiting", {error, retryMs});
-    await new Promise((resolve) => {
-      const timer = setTimeout(resolve, retryMs);
-      this.#wake = () => resolve(clearTimeout(timer));
-    });
-    this.#wake = null;
-  }
-
-  /** The one timer. A hidden tab is throttled to one a minute: all of this is then late, and nothing is wrong. */
-  #tick = () => {
-    if (this.#isOver()) return;
-    const now = steadyMs();
-    this.#link?.check(now);
-    this.#consumers.forEach((consumer) => consumer.extend(now));
-    this.#publisher.check(now);
-    if (this.#link && now >= this.#refreshAt) this.#refresh();
-    this.#tickLater();
-  };
-
-  /** Again when a lease that was told just now is shorter than the last look allowed for. */
-  #tickLater() {
-    clearTimeout(this.#timer);
-    const leasesMs = [...this.#consumers].map((consumer) => consumer.visibilityMs || Infinity);
-    this.#timer = setTimeout(this.#tick, Math.max(50, Math.min(this.limits.tickMs, ...leasesMs.map((ms) => ms / 8))));
-    this.#timer.unref?.();
-  }
-
-  async #refresh() {
-    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
-    try {
-      await this.#link?.refresh(await this.#currentToken(true));
-    } catch (error) {
-      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.limits.refreshRetryMs);
-      this.#emit("problem", {error});
-    }
+  /** In microseconds; NaN for what is no time with a zone. @param {string} text @returns {number} */
+  static parse(text) {
+    const [, seconds, fraction = "", zone] = /^(.+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$/i.exec(text) ?? [];
+    return Date.parse(`${seconds}${zone}`) * 1000 + Number(fraction.slice(0, 6).padEnd(6, "0"));
   }
 }
 
-// ----------------------------------------------------------------------------------------------------- 4. Receiving
+// --- bodies.js
+
+function decodeBase64(text) {
+  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+}
+
+function encodeBody(body, {content_type = "application/octet-stream"}) {
+  if (!isBytes(body)) return {body: body === undefined ? null : body};
+  body = ArrayBuffer.isView(body) ? new Uint8Array(body.buffer, body.byteOffset, body.byteLength) : new Uint8Array(body);
+  let binary = "";
+  for (let at = 0; at < body.length; at += 0x8000) binary += String.fromCharCode(...body.subarray(at, at + 0x8000));
+  return {body_base64: btoa(binary), content_type};
+}
+
+function isBytes(value) {
+  return value instanceof ArrayBuffer || ArrayBuffer.isView(value);
+}
+
+/** Throws for what JSON would store as something else: `JSON.stringify` makes NaN `null` and bytes an object. What it
+ * wrote tells quickly whether either can be in there. @param {string} text @param {any} body */
+function refuseUnfit(text, body) {
+  refuseHalves(text);
+  if (isBytes(body) || !/null|\{\}|\{"0":|"type":"Buffer"/.test(text)) return;
+  JSON.stringify(body, function (key, value) {
+    if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
+    if (typeof value === "number" && !Number.isFinite(value)) {
+      throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
+    }
+    if (isBytes(value)) {
+      throw new PushqError(
+        "invalid-request",
+        "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
+      );
+    }
+    return value;
+  });
+}
+
+/** Throws for half a surrogate pair, which JSON writes as an escape: the server would close the connection for it. */
+function refuseHalves(text) {
+  if (!/\\ud[89a-f]/.test(text) || !/\\ud[89a-f]/.test(text.replaceAll("\\\\", ""))) return;
+  throw new PushqError("invalid-request", "a text with half a surrogate pair, say of an emoji that was cut in two, is none");
+}
+
+// --- message.js
 
 /**
  * One delivery of one message, in the hands of a handler. It has the fields of the API's Message as the server sent
@@ -742,6 +369,8 @@ export class Message {
   }
 }
 
+// --- subscription.js
+
 /** What `subscribe` gives its caller. */
 export class Subscription {
   #consumer;
@@ -783,6 +412,213 @@ export class Subscription {
     return this.#consumer.close();
   }
 }
+
+// --- transports/events.js
+
+/** Parses `text/event-stream` (WHATWG HTML, 9.2.6) from pieces cut anywhere. */
+export class EventParser {
+  #charsMax; #rest = ""; #isFirst = true; #afterCr = false;
+  #event = ""; #data = []; #size = 0; #id = "";
+
+  constructor(charsMax = LIMITS.eventChars) {
+    this.#charsMax = charsMax;
+  }
+
+  /** @param {string} text @returns {{event: string, data: string, id: string}[]} the events it completes */
+  push(text) {
+    if (this.#isFirst && text) {
+      this.#isFirst = false;
+      text = text.replace(/^\uFEFF/, "");
+    }
+    if (this.#afterCr && text) {
+      this.#afterCr = false;
+      text = text.replace(/^\n/, ""); // the second half of a CRLF that was cut in two
+    }
+    const lines = (this.#rest + text).split(/\r\n|\n|\r/);
+    this.#afterCr = text.endsWith("\r");
+    this.#rest = lines.pop();
+    const events = lines.map((line) => this.#line(line)).filter(Boolean);
+    const size = this.#size + this.#rest.length;
+    if (size > this.#charsMax) throw disconnected(`an event exceeds ${this.#charsMax} characters`);
+    return events;
+  }
+
+  #line(line) {
+    if (line === "") return this.#dispatch();
+    const [, name, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line);
+    if (name === "event") this.#event = value;
+    else if (name === "data") this.#add(value);
+    else if (name === "id" && !value.includes("\0")) this.#id = value;
+    return null;
+  }
+
+  #add(value) {
+    this.#data.push(value);
+    this.#size += value.length + 1;
+  }
+
+  #dispatch() {
+    const event = {event: this.#event || "message", data: this.#data.join("\n"), id: this.#id};
+    const isEmpty = !this.#data.length;
+    this.#event = "";
+    this.#data = [];
+    this.#size = 0;
+    return isEmpty ? null : event;
+  }
+}
+
+/** `from` as the query parameter of an SSE stream. */
+function fromText(from) {
+  if (typeof from === "string") return from;
+  const [[name, value]] = Object.entries(from);
+  return `${name}:${value}`;
+}
+
+/** A message of an event; of one whose text is broken, what tells which it is. */
+function messageOf(data, id) {
+  try {
+    return JSON.parse(data);
+  } catch (unread) {
+    const [, receipt = null] = /"receipt":"([^"]+)"/.exec(data) ?? [];
+    return {id, receipt, unread};
+  }
+}
+
+// --- api.js
+
+const CODES = Object.freeze({ // of a status that comes without a problem document
+  401: "unauthenticated", 403: "forbidden", 404: "not-found", 409: "conflict", 413: "message-too-large", 429: "rate-limited",
+});
+
+/** The HTTP API as one client may use it: its token in a header, problems as errors. */
+class Http {
+  #base; #fetch; #token; #trace;
+
+  constructor({base, fetch, token, trace}) {
+    this.#base = base;
+    this.#fetch = fetch;
+    this.#token = token;
+    this.#trace = trace;
+  }
+
+  /** One request and its JSON answer. */
+  async call(method, target, body, signal, more = {}) {
+    this.#trace("out", `${method} ${target} ${body ?? ""}`);
+    const headers = body === undefined ? more : {"content-type": "application/json", ...more};
+    const response = await this.open(target, {method, body, signal, headers});
+    const text = await response.text().catch((error) => Promise.reject(disconnected(error.message)));
+    if (target !== "/v1/tickets") this.#trace("in", `${response.status} ${text}`);
+    return parsed(text, this.#base);
+  }
+
+  /** An answer whose body is still to be read. A token that the server no longer takes is replaced once. */
+  async open(target, request, isSecond = false) {
+    const token = await this.#token(isSecond);
+    const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
+    const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
+      .catch((error) => Promise.reject(disconnected(`no answer from ${this.#base}: ${error.cause?.message || error.message}`)));
+    if (response.status === 401 && !isSecond) return this.open(target, request, true);
+    if (!response.ok) throw await problemOf(response);
+    return response;
+  }
+}
+
+const path = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
+
+async function problemOf(response) {
+  const {status} = response;
+  const problem = await response.json().catch(() => null);
+  const [seconds] = /^\d{1,9}$/.exec(response.headers.get("retry-after") ?? "") ?? [0];
+  const retryAfterMs = problem?.retry_after_ms ?? seconds * 1000;
+  if (problem?.code) return PushqError.from({...problem, status, retry_after_ms: retryAfterMs});
+  // No problem document: a proxy spoke, and of 502 to 504 the server behind it is away.
+  const detail = `HTTP ${status} without a problem document`;
+  if (status >= 502) return disconnected(detail, retryAfterMs);
+  const code = CODES[status] ?? (status >= 500 ? "internal" : "invalid-request");
+  return new PushqError(code, detail, {status, retryAfterMs});
+}
+
+/** An answer's JSON. Another page in its place (of a proxy, or to sign in) is as good as none. */
+function parsed(text, base) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw disconnected(`an answer of ${base} could not be read: ${error.message}`);
+  }
+}
+
+/** A string of a structured field (RFC 9651). */
+function quoted(text) {
+  return `"${text.replace(/[\\"]/g, "\\$&")}"`;
+}
+
+// --- arguments.js
+
+function checkQueue(queue) {
+  if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
+  refuseHalves(JSON.stringify(queue));
+  if (/^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/.test(queue)) return; // in a URL "a/b" or ".." may be something else
+  const rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit";
+  throw new PushqError("invalid-request", `"${queue.slice(0, 200)}" is no name of a queue: ${rule}`);
+}
+
+function checkTimeout(timeoutMs) {
+  if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
+  throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
+}
+
+/** The context of a message, or undefined. Another than the first of its frame starts a new one. */
+function checkedTrace(traceparent, tracestate) {
+  if (traceparent === undefined && tracestate === undefined) return undefined;
+  const isTrace = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
+  if (!isTrace) throw new PushqError("invalid-request", "traceparent is 00-TRACE-SPAN-FLAGS in hexadecimal digits");
+  if (tracestate !== undefined && !/^[ -~]{1,512}$/.test(tracestate)) {
+    throw new PushqError("invalid-request", "tracestate has 1 to 512 characters of printable ASCII");
+  }
+  return {traceparent, tracestate};
+}
+
+function isSameTrace(one, other) {
+  return one?.traceparent === other?.traceparent && one?.tracestate === other?.tracestate;
+}
+
+// --- outgoing.js
+
+/** Options with another name on the wire. All others travel as given; the server refuses a message with unknown ones. */
+const WIRE_NAMES = Object.freeze({
+  contentType: "content_type",
+  correlationId: "correlation_id",
+  delayMs: "delay_ms",
+  deliverAt: "deliver_at",
+  idempotencyKey: "idempotency_key",
+  producerSeq: "producer_seq",
+  replyTo: "reply_to",
+  timeoutMs: "timeout_ms",
+  ttlMs: "ttl_ms",
+  visibilityTimeoutMs: "visibility_timeout_ms",
+});
+
+/** Options as they travel: under the wire's names, times as RFC 3339. */
+function toWire(options) {
+  const wire = {};
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined) continue;
+    if (typeof value === "number" && !Number.isFinite(value)) {
+      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON form`);
+    }
+    wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
+  }
+  return wire;
+}
+
+function timeText(name, date) {
+  if (Number.isNaN(date.getTime())) throw new PushqError("invalid-request", `${name} is not a valid date`);
+  return date.toISOString();
+}
+
+// --- delivery.js
+
+const PLAIN = Object.freeze({}); // a verdict that says no more
 
 /** One message that is held here: its receipt, how long yet, what was decided about it. The first verdict counts. */
 class Delivery {
@@ -876,7 +712,249 @@ class Delivery {
   }
 }
 
-const PLAIN = Object.freeze({}); // a verdict that says no more
+/** What a handler threw, as a nack may carry it: no longer, and without halves of characters. */
+function reasonOf(error) {
+  let text;
+  try {
+    text = String(error); // of an Error: its name and its message
+  } catch {
+    text = "its text cannot be told";
+  }
+  return [...text].slice(0, REASON_CHARS_MAX).join("").replace(/\p{Surrogate}/gu, "\ufffd");
+}
+
+function ignore() {}
+
+// --- options.js
+
+/**
+ * @typedef {string | {token: string, expires_at?: string}} Token
+ * @typedef {"ws" | "sse" | "eventsource" | "poll"} TransportName
+ * @typedef {"earliest" | "latest" | {seq: number} | {time: string | Date} | {cursor: string}} From
+ * @typedef {{id: string, seq: number, partition: number, duplicate: boolean}} Confirmation
+ *
+ * @typedef {object} ConnectOptions
+ * @property {string} [url] base URL of the server; the page's own origin when left out
+ * @property {string | (() => Token | Promise<Token>)} [token] API key or JWT; asked for on connect, and before its end
+ * @property {TransportName[]} [transports] which to try, in this order
+ * @property {string} [producer] who publishes, in messages that are numbered; random when left out
+ * @property {number | Record<string, number>} [firstNumber] where a known producer's numbers go on, for each queue:
+ *   what `nextNumbers` was when it ended; from 1 when left out
+ * @property {boolean} [numberAlways] number and stamp messages also for queues that do not sort by it
+ * @property {boolean | "auto"} [publishIds] whether a message without an id gets one; "auto", as when left out: unless
+ *   its queue does not drop duplicates
+ * @property {string} [replyQueue] where replies to `request` arrive: a work queue of this client alone, or a stream
+ *   that several share
+ * @property {Partial<typeof LIMITS>} [limits]
+ * @property {(direction: "in" | "out", text: string) => void} [trace] sees every frame as text, tokens left out
+ * @property {typeof WebSocket} [WebSocket] for a runtime without one (Node 20), and likewise `EventSource` and `fetch`
+ * @property {typeof EventSource} [EventSource]
+ * @property {typeof fetch} [fetch]
+ *
+ * @typedef {object} PublishOptions
+ * @property {string} [id] told apart by it where the queue drops duplicates; random when left out
+ * @property {string} [key] messages of one key stay in order on a `strict` queue
+ * @property {number} [priority] 0 to the queue's `priorities` − 1, higher first
+ * @property {number} [delayMs] delivered that much later
+ * @property {Date | string} [deliverAt] delivered then
+ * @property {number} [ttlMs] not delivered any more after that
+ * @property {Record<string, string>} [headers]
+ * @property {string} [contentType] of a body that is bytes
+ * @property {string} [replyTo] the queue that waits for a reply
+ * @property {string} [correlationId] what the reply has to carry
+ * @property {string} [producer] these three number and stamp a message; left out, the client does where the queue asks
+ * @property {number} [producerSeq]
+ * @property {Date | string} [timestamp]
+ * @property {string} [idempotencyKey] sent again with the same key, also by another page, nothing is stored
+ * @property {string} [traceparent] W3C Trace Context, which comes back with each delivery
+ * @property {string} [tracestate]
+ * @property {number} [timeoutMs] how long this publish waits, 1 to 60,000 ms: what the server has not begun by then it
+ *   never will, and nothing is sent again later; when left out, the server's time, and again for `publishTimeoutMs`
+ *
+ * @typedef {object} SubscribeOptions
+ * @property {number} [credit] messages held here at once; a stream without it is sent as fast as it is read
+ * @property {string} [group] consumer group of a stream: its members share the messages and acknowledge them
+ * @property {From} [from] where a stream begins
+ * @property {"manual" | "auto"} [ack] auto: a message is gone once it was sent (at most once)
+ * @property {number} [visibilityTimeoutMs] lease of one message; extended while its handler runs
+ * @property {number} [maxHandlerMs] how long a handler's lease is extended
+ * @property {boolean | "key"} [inOrder] one after the other; "key": those of one key. Left out, the queue decides
+ *
+ * @typedef {PublishOptions & {timeoutMs?: number, replyQueue?: string}} RequestOptions
+ * @typedef {{delayMs?: number, reason?: string}} NackOptions
+ * @typedef {{publish?: {queue: string, messages: (PublishOptions & {body: unknown})[]}[]}} AckOptions
+ */
+
+const OTHER_WORDS = Object.freeze({key: "token", apiKey: "token"}); // for options
+const CONNECT_OPTIONS = [
+  "url", "token", "transports", "producer", "firstNumber", "numberAlways", "publishIds", "replyQueue", "limits", "trace",
+  "WebSocket", "EventSource", "fetch",
+];
+const SUBSCRIBE_OPTIONS = [
+  "credit", "group", "from", "ack", "visibilityTimeoutMs", "visibility_timeout_ms", "maxHandlerMs", "inOrder",
+];
+
+/** Throws for a name that is not known, with the nearest one. */
+function checkNames(what, given, known) {
+  for (const name of Object.keys(given)) {
+    if (known.includes(name)) continue;
+    const [near] = known.map((other) => [edits(name, other), other]).sort(([one], [other]) => one - other);
+    const meant = OTHER_WORDS[name] ?? (near[0] <= Math.max(2, name.length / 3) ? near[1] : null);
+    const hint = known.includes(meant) ? `; did you mean "${meant}"?` : "";
+    throw new TypeError(`${what} has no option "${name}"${hint}`);
+  }
+}
+
+/** How many letters to add, drop or change from one word to the other, upper or lower case alike. */
+function edits(one, other) {
+  let row = Array.from({length: other.length + 1}, (_, index) => index);
+  for (const [index, letter] of [...one.toLowerCase()].entries()) {
+    const next = [index + 1];
+    [...other.toLowerCase()].forEach((wanted, at) => {
+      next.push(Math.min(row[at] + (letter === wanted ? 0 : 1), row[at + 1] + 1, next[at] + 1));
+    });
+    row = next;
+  }
+  return row.at(-1);
+}
+
+// --- timers.js
+
+let setBackMs = 0;
+let latestMs = 0;
+
+/** The time that waits and leases go by: a computer's clock that is set back must not make them last until it has caught up. */
+const steadyMs = () => {
+  const ms = Date.now() + setBackMs;
+  setBackMs += Math.max(0, latestMs - ms);
+  return (latestMs = Math.max(latestMs, ms));
+};
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Waits for `promise`, at most `ms`. */
+async function within(ms, promise) {
+  let timer;
+  await Promise.race([promise, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
+  clearTimeout(timer);
+}
+
+/** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */
+function oncePerTurn(action) {
+  let isAsked = false;
+  return () => {
+    if (isAsked) return;
+    isAsked = true;
+    nextTurn(() => {
+      isAsked = false;
+      action();
+    });
+  };
+}
+
+const nextTurn = globalThis.setImmediate ?? (() => {
+  const {port1, port2} = new MessageChannel();
+  const actions = [];
+  port1.onmessage = () => actions.shift()();
+  return (action) => {
+    actions.push(action);
+    port2.postMessage(null);
+  };
+})();
+
+// --- settling.js
+
+/** From a verdict to its confirmation: those of one turn share a frame, and are told again after a cut. */
+class Settler {
+  #consumer; #client; #decided = []; #sending = new Set(); #end = null;
+
+  constructor(consumer, client) {
+    this.#consumer = consumer;
+    this.#client = client;
+  }
+
+  /** A verdict, the `fields` that its frame has beside (those with equal ones share it), and whom to tell. */
+  add(decision) {
+    if (this.#end) return decision.reject(this.#end);
+    this.#decided.push(decision);
+    this.#client.soon();
+  }
+
+  flush(link) {
+    const frames = new Map();
+    for (const decision of this.#decided.splice(0)) {
+      const {verdict, fields} = decision;
+      const said = fields === PLAIN ? "" : JSON.stringify(fields);
+      const frame = fields.publish ? decision : verdict + said; // a publish is one message's own
+      const decisions = frames.get(frame);
+      if (decisions) decisions.push(decision);
+      else frames.set(frame, [decision]);
+    }
+    const most = this.#client.limits.settleFrameReceipts;
+    for (const decisions of frames.values()) {
+      while (decisions.length) this.#send(link, decisions.splice(0, most));
+    }
+  }
+
+  /** Resolves when the server has answered what was sent. */
+  told() {
+    return Promise.all(this.#sending);
+  }
+
+  abandon(error) {
+    this.#end = error;
+    this.#decided.splice(0).forEach(({reject}) => reject(error));
+  }
+
+  #send(link, decisions) {
+    const sending = this.#tell(link, decisions).finally(() => this.#sending.delete(sending));
+    this.#sending.add(sending);
+  }
+
+  async #tell(link, decisions) {
+    const [{verdict, fields}] = decisions;
+    const receipts = decisions.map(({delivery}) => delivery.receipt);
+    try {
+      const {results} = await link.settle(verdict, this.#consumer, receipts, fields);
+      this.#answered(decisions, results);
+    } catch (error) {
+      if (this.#end) return decisions.forEach(({reject}) => reject(this.#end));
+      if (!error.retriable) return this.#refused(decisions, error);
+      // The receipts stay good: they are told again after the reconnect. Credit bounds how many can wait here.
+      decisions.forEach((decision) => (decision.isRepeat = true));
+      this.#decided.unshift(...decisions);
+      if (error.code === "disconnected") return;
+      const waitMs = askedMs(error.retryAfterMs, Math.random(), this.#client.limits);
+      sleep(Math.max(waitMs, 100)).then(() => this.#client.soon());
+    }
+  }
+
+  #answered(decisions, results) {
+    const stale = [];
+    decisions.forEach((decision, index) => {
+      const error = errorOf(results[index]);
+      if (!error || (decision.isRepeat && decision.verdict === "nack")) return decision.resolve(); // it had its effect
+      if (error.code === "stale-receipt") stale.push(decision);
+      else this.#refused([decision], error);
+    });
+    for (const {delivery, verdict, reject} of stale) {
+      reject(new LeaseLost(this.#consumer.queue, verdict, delivery.message));
+    }
+    this.#consumer.lose(stale.filter(({verdict}) => verdict === "ack").map(({delivery}) => delivery));
+  }
+
+  /** Nothing came of it. While its handler runs, the message may have another verdict. */
+  #refused(decisions, error) {
+    for (const {delivery, reject} of decisions) {
+      delivery.verdict = null;
+      reject(error);
+    }
+    if (decisions.some(({delivery}) => delivery.hasEnded)) this.#client.emit("problem", {error});
+  }
+}
+
+// --- consumer.js
+
 const EVERYTHING = Symbol("one line for all messages");
 const SIDE_BY_SIDE = Symbol("no line");
 
@@ -1290,113 +1368,131 @@ class Consumer {
   }
 }
 
-/** From a verdict to its confirmation: those of one turn share a frame, and are told again after a cut. */
-class Settler {
-  #consumer; #client; #decided = []; #sending = new Set(); #end = null;
+/** Of a stream with several partitions a gap names the one that its ends belong to. */
+function gapOf({from, to, partition}) {
+  return partition === undefined ? {from, to} : {from, to, partition};
+}
 
-  constructor(consumer, client) {
-    this.#consumer = consumer;
-    this.#client = client;
+// --- ids.js
+
+/** Random bytes as hex: 128 bits for an id. `crypto.randomUUID` is missing on pages served without TLS. */
+function randomHex(bytes = 16) {
+  const values = crypto.getRandomValues(new Uint8Array(bytes));
+  return Array.from(values, (value) => value.toString(16).padStart(2, "0")).join("");
+}
+
+// --- numbering.js
+
+const OWN_FIELD = /^\/messages\/\d+\/(producer|producer_seq|timestamp)$/;
+
+/**
+ * Who publishes, the how-manieth message it is, and when: what a queue sequenced by `producer` or `clock` sorts by.
+ * Each queue counts from 1. Answers say what a queue needs; until the first one, messages carry everything.
+ */
+class Numbering {
+  #clock; #queuesMax; #first; #isAlways; #ids; #floor = 1; #queues = new Map(); // the longest unused first
+
+  constructor(clock, queuesMax, options) {
+    const {producer = randomHex(12), firstNumber = 1, numberAlways = false, publishIds = "auto"} = options;
+    const numbers = typeof firstNumber === "number" ? [firstNumber] : Object.values(firstNumber);
+    const wrong = numbers.find((number) => !Number.isSafeInteger(number) || number < 1);
+    if (wrong !== undefined) throw new TypeError(`firstNumber counts from 1, so it cannot be ${wrong}`);
+    this.producer = producer;
+    this.#clock = clock;
+    this.#queuesMax = queuesMax;
+    this.#first = firstNumber;
+    this.#isAlways = numberAlways;
+    this.#ids = publishIds;
   }
 
-  /** A verdict, the `fields` that its frame has beside (those with equal ones share it), and whom to tell. */
-  add(decision) {
-    if (this.#end) return decision.reject(this.#end);
-    this.#decided.push(decision);
-    this.#client.soon();
+  /** The next number of each queue that counts them. */
+  get next() {
+    const counted = [...this.#queues].filter(([, {sequencing}]) => sequencing !== "arrival" || this.#isAlways);
+    return Object.fromEntries(counted.map(([queue, {next}]) => [queue, next]));
   }
 
-  flush(link) {
-    const frames = new Map();
-    for (const decision of this.#decided.splice(0)) {
-      const {verdict, fields} = decision;
-      const said = fields === PLAIN ? "" : JSON.stringify(fields);
-      const frame = fields.publish ? decision : verdict + said; // a publish is one message's own
-      const decisions = frames.get(frame);
-      if (decisions) decisions.push(decision);
-      else frames.set(frame, [decision]);
+  /** What is added to a message that leaves for the first time; `item` remembers its number and id. */
+  fields(queue, item) {
+    const {given} = item;
+    const row = this.#row(queue);
+    const fields = {};
+    const isNamed = this.#ids === "auto" ? row.dedupe !== "none" : this.#ids;
+    const hasKey = item.idempotencyKey !== undefined; // another id would be another message
+    if (given.id === undefined && isNamed && !hasKey) fields.id = item.id ??= randomHex();
+    if (row.sequencing === "arrival" && !this.#isAlways) return fields;
+    if (given.producer === undefined && given.producer_seq === undefined) {
+      item.number = row.next++;
+      fields.producer = this.producer;
+      fields.producer_seq = item.number;
     }
-    const most = this.#client.limits.settleFrameReceipts;
-    for (const decisions of frames.values()) {
-      while (decisions.length) this.#send(link, decisions.splice(0, most));
-    }
+    if (given.timestamp === undefined) fields.timestamp = HybridClock.format(this.#clock.tick(Date.now()));
+    return fields;
   }
 
-  /** Resolves when the server has answered what was sent. */
-  told() {
-    return Promise.all(this.#sending);
+  /** What an answer says of its queue; the queue may have been changed since the last one. */
+  learn(queue, items, {sequencing, dedupe}) {
+    const row = this.#row(queue);
+    row.sequencing = sequencing;
+    row.dedupe = dedupe;
+    row.hasStored ||= sequencing !== "arrival" && items.some(({number}) => number !== null);
   }
 
-  abandon(error) {
-    this.#end = error;
-    this.#decided.splice(0).forEach(({reject}) => reject(error));
+  /**
+   * None of these was stored. When no later number is out, theirs are the next ones again; else they stay unused, and
+   * the server waits for them for its sort window.
+   */
+  takeBack(queue, items, error) {
+    if (!error.status || LEAVES_OPEN.has(error.code)) return;
+    const numbered = items.filter(({number}) => number !== null);
+    const numbers = numbered.map(({number}) => number);
+    const row = this.#row(queue);
+    const first = Math.min(...numbers);
+    const isTail = row.next - first === numbers.length && Math.max(...numbers) === row.next - 1;
+    if (!isTail || numbered.some(({isUncertain}) => isUncertain)) return;
+    row.next = first;
+    numbered.forEach((item) => Object.assign(item, {number: null, text: null}));
   }
 
-  #send(link, decisions) {
-    const sending = this.#tell(link, decisions).finally(() => this.#sending.delete(sending));
-    this.#sending.add(sending);
+  /**
+   * A refusal of nothing but the fields that we added, or left out: the server does not know them yet, or the queue's
+   * `sequencing` was changed. True when the messages may go again in the other form, which each does once.
+   */
+  adapt(queue, items, error) {
+    const {errors = []} = error;
+    const isOurs = errors.length > 0 && errors.every(({pointer}) => OWN_FIELD.test(pointer));
+    const brings = ({given}) => given.producer !== undefined || given.producer_seq !== undefined || given.timestamp;
+    if (!isOurs || items.some((item) => item.isAdapted || brings(item))) return false;
+    const row = this.#row(queue);
+    const areNumbered = items.some(({number}) => number !== null);
+    if (areNumbered && row.hasStored) return false; // it does know them: one is wrong
+    row.sequencing = areNumbered ? "arrival" : undefined;
+    this.takeBack(queue, items, error);
+    items.forEach((item) => Object.assign(item, {isAdapted: true, number: null, text: null}));
+    return true;
   }
 
-  async #tell(link, decisions) {
-    const [{verdict, fields}] = decisions;
-    const receipts = decisions.map(({delivery}) => delivery.receipt);
-    try {
-      const {results} = await link.settle(verdict, this.#consumer, receipts, fields);
-      this.#answered(decisions, results);
-    } catch (error) {
-      if (this.#end) return decisions.forEach(({reject}) => reject(this.#end));
-      if (!error.retriable) return this.#refused(decisions, error);
-      // The receipts stay good: they are told again after the reconnect. Credit bounds how many can wait here.
-      decisions.forEach((decision) => (decision.isRepeat = true));
-      this.#decided.unshift(...decisions);
-      if (error.code === "disconnected") return;
-      const waitMs = askedMs(error.retryAfterMs, Math.random(), this.#client.limits);
-      sleep(Math.max(waitMs, 100)).then(() => this.#client.soon());
-    }
+  #row(queue) {
+    const row = this.#queues.get(queue) ?? {next: this.#firstOf(queue), hasStored: false};
+    this.#queues.delete(queue);
+    this.#queues.set(queue, row);
+    if (this.#queues.size > this.#queuesMax) this.#forgetOne();
+    return row;
   }
 
-  #answered(decisions, results) {
-    const stale = [];
-    decisions.forEach((decision, index) => {
-      const error = errorOf(results[index]);
-      if (!error || (decision.isRepeat && decision.verdict === "nack")) return decision.resolve(); // it had its effect
-      if (error.code === "stale-receipt") stale.push(decision);
-      else this.#refused([decision], error);
-    });
-    for (const {delivery, verdict, reject} of stale) {
-      reject(new LeaseLost(this.#consumer.queue, verdict, delivery.message));
-    }
-    this.#consumer.lose(stale.filter(({verdict}) => verdict === "ack").map(({delivery}) => delivery));
+  /** Its numbers go on where they cannot repeat: a gap is waited out, a number given twice would cost a message. */
+  #forgetOne() {
+    const [[queue, {next}]] = this.#queues;
+    this.#queues.delete(queue);
+    this.#floor = Math.max(this.#floor, next);
   }
 
-  /** Nothing came of it. While its handler runs, the message may have another verdict. */
-  #refused(decisions, error) {
-    for (const {delivery, reject} of decisions) {
-      delivery.verdict = null;
-      reject(error);
-    }
-    if (decisions.some(({delivery}) => delivery.hasEnded)) this.#client.emit("problem", {error});
+  #firstOf(queue) {
+    const first = typeof this.#first === "number" ? this.#first : this.#first[queue] ?? 1;
+    return Math.max(first, this.#floor);
   }
 }
 
-/** What a receipt's result says went wrong, or null. */
-function errorOf({ok = false, error = "stale-receipt"} = {}) {
-  if (ok) return null;
-  return PushqError.from(typeof error === "string" ? {code: error, detail: error} : error);
-}
-
-/** What a handler threw, as a nack may carry it: no longer, and without halves of characters. */
-function reasonOf(error) {
-  let text;
-  try {
-    text = String(error); // of an Error: its name and its message
-  } catch {
-    text = "its text cannot be told";
-  }
-  return [...text].slice(0, REASON_CHARS_MAX).join("").replace(/\p{Surrogate}/gu, "\ufffd");
-}
-
-// ---------------------------------------------------------------------------------------------------- 5. Publishing
+// --- publisher.js
 
 /** Gathers publishes of one turn into frames and holds each until the server has confirmed it, across reconnects. */
 class Publisher {
@@ -1668,154 +1764,7 @@ function tooLate({isSent}, why) {
   return new PushqError("timeout", `the server did not confirm in time; ${outcome}${reason}`);
 }
 
-const OWN_FIELD = /^\/messages\/\d+\/(producer|producer_seq|timestamp)$/;
-
-/**
- * Who publishes, the how-manieth message it is, and when: what a queue sequenced by `producer` or `clock` sorts by.
- * Each queue counts from 1. Answers say what a queue needs; until the first one, messages carry everything.
- */
-class Numbering {
-  #clock; #queuesMax; #first; #isAlways; #ids; #floor = 1; #queues = new Map(); // the longest unused first
-
-  constructor(clock, queuesMax, options) {
-    const {producer = randomHex(12), firstNumber = 1, numberAlways = false, publishIds = "auto"} = options;
-    const numbers = typeof firstNumber === "number" ? [firstNumber] : Object.values(firstNumber);
-    const wrong = numbers.find((number) => !Number.isSafeInteger(number) || number < 1);
-    if (wrong !== undefined) throw new TypeError(`firstNumber counts from 1, so it cannot be ${wrong}`);
-    this.producer = producer;
-    this.#clock = clock;
-    this.#queuesMax = queuesMax;
-    this.#first = firstNumber;
-    this.#isAlways = numberAlways;
-    this.#ids = publishIds;
-  }
-
-  /** The next number of each queue that counts them. */
-  get next() {
-    const counted = [...this.#queues].filter(([, {sequencing}]) => sequencing !== "arrival" || this.#isAlways);
-    return Object.fromEntries(counted.map(([queue, {next}]) => [queue, next]));
-  }
-
-  /** What is added to a message that leaves for the first time; `item` remembers its number and id. */
-  fields(queue, item) {
-    const {given} = item;
-    const row = this.#row(queue);
-    const fields = {};
-    const isNamed = this.#ids === "auto" ? row.dedupe !== "none" : this.#ids;
-    const hasKey = item.idempotencyKey !== undefined; // another id would be another message
-    if (given.id === undefined && isNamed && !hasKey) fields.id = item.id ??= randomHex();
-    if (row.sequencing === "arrival" && !this.#isAlways) return fields;
-    if (given.producer === undefined && given.producer_seq === undefined) {
-      item.number = row.next++;
-      fields.producer = this.producer;
-      fields.producer_seq = item.number;
-    }
-    if (given.timestamp === undefined) fields.timestamp = HybridClock.format(this.#clock.tick(Date.now()));
-    return fields;
-  }
-
-  /** What an answer says of its queue; the queue may have been changed since the last one. */
-  learn(queue, items, {sequencing, dedupe}) {
-    const row = this.#row(queue);
-    row.sequencing = sequencing;
-    row.dedupe = dedupe;
-    row.hasStored ||= sequencing !== "arrival" && items.some(({number}) => number !== null);
-  }
-
-  /**
-   * None of these was stored. When no later number is out, theirs are the next ones again; else they stay unused, and
-   * the server waits for them for its sort window.
-   */
-  takeBack(queue, items, error) {
-    if (!error.status || LEAVES_OPEN.has(error.code)) return;
-    const numbered = items.filter(({number}) => number !== null);
-    const numbers = numbered.map(({number}) => number);
-    const row = this.#row(queue);
-    const first = Math.min(...numbers);
-    const isTail = row.next - first === numbers.length && Math.max(...numbers) === row.next - 1;
-    if (!isTail || numbered.some(({isUncertain}) => isUncertain)) return;
-    row.next = first;
-    numbered.forEach((item) => Object.assign(item, {number: null, text: null}));
-  }
-
-  /**
-   * A refusal of nothing but the fields that we added, or left out: the server does not know them yet, or the queue's
-   * `sequencing` was changed. True when the messages may go again in the other form, which each does once.
-   */
-  adapt(queue, items, error) {
-    const {errors = []} = error;
-    const isOurs = errors.length > 0 && errors.every(({pointer}) => OWN_FIELD.test(pointer));
-    const brings = ({given}) => given.producer !== undefined || given.producer_seq !== undefined || given.timestamp;
-    if (!isOurs || items.some((item) => item.isAdapted || brings(item))) return false;
-    const row = this.#row(queue);
-    const areNumbered = items.some(({number}) => number !== null);
-    if (areNumbered && row.hasStored) return false; // it does know them: one is wrong
-    row.sequencing = areNumbered ? "arrival" : undefined;
-    this.takeBack(queue, items, error);
-    items.forEach((item) => Object.assign(item, {isAdapted: true, number: null, text: null}));
-    return true;
-  }
-
-  #row(queue) {
-    const row = this.#queues.get(queue) ?? {next: this.#firstOf(queue), hasStored: false};
-    this.#queues.delete(queue);
-    this.#queues.set(queue, row);
-    if (this.#queues.size > this.#queuesMax) this.#forgetOne();
-    return row;
-  }
-
-  /** Its numbers go on where they cannot repeat: a gap is waited out, a number given twice would cost a message. */
-  #forgetOne() {
-    const [[queue, {next}]] = this.#queues;
-    this.#queues.delete(queue);
-    this.#floor = Math.max(this.#floor, next);
-  }
-
-  #firstOf(queue) {
-    const first = typeof this.#first === "number" ? this.#first : this.#first[queue] ?? 1;
-    return Math.max(first, this.#floor);
-  }
-}
-
-/**
- * A hybrid logical clock (Kulkarni et al., 2014): stamps that only rise, and that come after every stamp seen. A stamp
- * is in microseconds since 1970: the computer's milliseconds × 1000, plus 0 to 999 for those taken in the same one.
- */
-export class HybridClock {
-  #lastUs = 0; #aheadMs;
-
-  constructor(aheadMs = LIMITS.clockAheadMs) {
-    this.#aheadMs = aheadMs;
-  }
-
-  /** The next stamp. The computer's clock may jump as it likes. @param {number} nowMs @returns {number} */
-  tick(nowMs) {
-    this.#lastUs = Math.max(nowMs * 1000, this.#lastUs + 1);
-    return this.#lastUs;
-  }
-
-  /** Takes note of another's stamp; false for one so far ahead that a broken clock would carry all others along. */
-  merge(stampUs, nowMs) {
-    if (!(stampUs <= (nowMs + this.#aheadMs) * 1000)) return false; // NaN too
-    this.#lastUs = Math.max(this.#lastUs, stampUs);
-    return true;
-  }
-
-  /** As RFC 3339: three digits for a whole millisecond, else six. @param {number} stampUs @returns {string} */
-  static format(stampUs) {
-    const text = new Date(Math.floor(stampUs / 1000)).toISOString();
-    const logical = stampUs % 1000;
-    return logical ? `${text.slice(0, -1)}${String(logical).padStart(3, "0")}Z` : text;
-  }
-
-  /** In microseconds; NaN for what is no time with a zone. @param {string} text @returns {number} */
-  static parse(text) {
-    const [, seconds, fraction = "", zone] = /^(.+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$/i.exec(text) ?? [];
-    return Date.parse(`${seconds}${zone}`) * 1000 + Number(fraction.slice(0, 6).padEnd(6, "0"));
-  }
-}
-
-// ------------------------------------------------------------------------------------------ 6. Requests and replies
+// --- replies.js
 
 const QUEUE_PART = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$/; // what may stand in the name of a queue
 
@@ -1957,165 +1906,74 @@ function unreadable(name, error) {
   return new NoReplyQueue(`request() cannot read its reply queue "${name}" (${error.detail}). ${needs}`, error);
 }
 
-// ---------------------------------------------------------------------------------------------------- 7. Transports
+// --- transports/connections.js
 
-/** One WebSocket carrying every verb as a frame of `pushq.v1.json`. */
-class SocketLink {
-  #world; #socket; #open; #end; #isOver = false;
-  #requests = new Map(); #nextId = 1; #heardAt = steadyMs(); #pingMs; #problem = null;
-  publishFrames = 16;
-  isPaced = false;
-  /** @type {string | null} */ session = null;
+/**
+ * Connections to one host that a page holds open. A browser has six per host over HTTP/1.1, for everything: six open
+ * streams would leave none for a publish or an ack. Streams take all but one of ours; subscriptions beyond that poll,
+ * and take turns at it.
+ */
+class HeldConnections {
+  static #hosts = new Map();
+  #most; #streams = 0; #polls = 0; #pollers = 0; #waiting = [];
 
-  static async open(world) {
-    const token = await world.token(true);
-    const link = new SocketLink(world);
-    world.begun(link);
-    return link.#handshake(token);
+  static to(base, most) {
+    if (!HeldConnections.#hosts.has(base)) HeldConnections.#hosts.set(base, new HeldConnections(most));
+    return HeldConnections.#hosts.get(base);
   }
 
-  constructor(world) {
-    this.#world = world;
-    this.#pingMs = world.limits.pingMs;
-    this.ended = new Promise((resolve) => (this.#end = resolve));
-    this.#socket = new world.WebSocket(`${world.base.replace(/^http/, "ws")}/v1/ws`, "pushq.v1.json");
-    this.#socket.onmessage = ({data}) => this.#receive(data);
-    this.#socket.onclose = ({code, reason}) => this.#closed(code, reason);
-    this.#socket.onerror = () => {}; // says nothing; `close` follows
+  constructor(most) {
+    this.#most = most;
   }
 
-  #handshake(token) {
-    const resume = this.#world.session ? {resume: {session: this.#world.session}} : {};
-    this.#socket.onopen = () => {
-      this.#socket.send(JSON.stringify({type: "connect", id: 0, ...(token ? {token} : {}), ...resume}));
-      this.#world.trace("out", JSON.stringify({type: "connect", id: 0, token: "…", ...resume}));
-    };
-    const timer = setTimeout(() => this.fail(disconnected("no connection in time")), this.#world.limits.openMs);
-    const opened = new Promise((resolve, reject) => {
-      this.#open = (connected) => {
-        this.#pingMs = connected.ping_ms ?? this.#pingMs;
-        this.session = connected.session;
-        resolve(this);
-      };
-      this.ended.then(reject);
-    });
-    return opened.finally(() => clearTimeout(timer));
+  /** A stream's connection, or false: then poll. */
+  takeStream() {
+    if (this.#streams + this.#polls >= this.#most - 1) return false;
+    this.#streams += 1;
+    return true;
   }
 
-  /** The answer is taken in before the next frame is read: it may be the first `deliver`, in the same array. */
-  subscribe(consumer) {
-    const {queue, from, wire} = consumer;
-    const attempts = wire.ack === "auto" ? undefined : "begun";
-    const frame = {type: "subscribe", queue, ack: "manual", attempts, ...wire, from};
-    return this.#request(frame, (answer) => consumer.accept(answer));
+  giveStream() {
+    this.#streams -= 1;
+    this.#handOn();
   }
 
-  begin({sub}, receipts) {
-    this.#send(JSON.stringify({type: "begin", sub, receipts}));
+  join() {
+    this.#pollers += 1;
   }
 
-  unsubscribe({sub}) {
-    return sub === null ? null : this.#request({type: "unsubscribe", sub}).catch(() => {});
+  leave() {
+    this.#pollers -= 1;
   }
 
-  credit({sub}, n) {
-    this.#send(JSON.stringify({type: "credit", sub, n}));
+  /** How long a poll may keep its connection. */
+  pollMs({pollTurnMs, pollLastMs, pollWaitMs}) {
+    const left = this.#most - this.#streams - this.#pollers;
+    if (left < 0) return pollTurnMs;
+    return left === 0 ? pollLastMs : pollWaitMs;
   }
 
-  /** @param {"ack" | "nack" | "extend"} type */
-  settle(type, {queue, sub}, receipts, fields = {}) {
-    return this.#request({type, queue, sub: sub ?? undefined, receipts, ...fields});
-  }
-
-  publish(queue, texts, {idempotencyKey, trace, leftMs}) {
-    const fields = {queue, idempotency_key: idempotencyKey, timeout_ms: leftMs, ...trace};
-    const head = JSON.stringify(fields).slice(1, -1);
-    return this.#requestText((id) => `{"type":"publish","id":${id},${head},"messages":[${texts}]}`);
-  }
-
-  refresh(token) {
-    return this.#request({type: "refresh", token});
-  }
-
-  /** Only the server pings; twice its period without a word means the connection is gone. */
-  check(now) {
-    const silentAt = this.#heardAt + 2 * this.#pingMs + this.#world.limits.silenceGraceMs;
-    if (now > silentAt) this.fail(disconnected("the server fell silent"));
-  }
-
-  close() {
-    this.#socket.close(1000);
-    this.#over(disconnected("closed by the client"));
-  }
-
-  /** Ends it as far as a page can: a peer that is still there gets a close frame all the same. */
-  fail(error) {
-    if (!this.#isOver) this.#socket.close(3000, "reconnect");
-    this.#over(error);
-  }
-
-  #request(frame, early) {
-    return this.#requestText((id) => JSON.stringify({...frame, id}), early);
-  }
-
-  #requestText(write, early) {
-    if (this.#isOver) return Promise.reject(disconnected("the connection is gone"));
-    const id = this.#nextId++;
-    return new Promise((resolve, reject) => {
-      this.#requests.set(id, {resolve, reject, early});
-      this.#send(write(id));
+  /** One poll's connection, first come first served. */
+  async takePoll() {
+    await new Promise((resolve) => {
+      this.#waiting.push(resolve);
+      this.#handOn();
     });
   }
 
-  #send(text) {
-    if (this.#isOver) return;
-    this.#world.trace("out", text.startsWith('{"type":"refresh"') ? '{"type":"refresh","token":"…"}' : text);
-    this.#socket.send(text);
+  givePoll() {
+    this.#polls -= 1;
+    this.#handOn();
   }
 
-  #receive(text) {
-    if (this.#isOver) return;
-    this.#heardAt = steadyMs();
-    this.#world.trace("in", text);
-    try {
-      const frames = JSON.parse(text);
-      (Array.isArray(frames) ? frames : [frames]).forEach((frame) => this.#dispatch(frame));
-    } catch (error) {
-      this.fail(disconnected(`a frame could not be read: ${error.message}`));
-    }
-  }
-
-  #dispatch(frame) {
-    if (frame.type === "ping") return this.#send('{"type":"pong"}');
-    if (frame.type === "pong") return;
-    if (frame.type === "connected") return this.#open(frame);
-    const request = this.#requests.get(frame.id);
-    if (frame.type === "ok" || (frame.type === "error" && request)) {
-      this.#requests.delete(frame.id);
-      if (frame.type === "error") return request.reject(PushqError.from(frame.problem));
-      request?.early?.(frame);
-      return request?.resolve(frame);
-    }
-    if (frame.type === "error") this.#problem = PushqError.from(frame.problem); // the reason, if a close follows
-    this.#world.receive(frame);
-  }
-
-  #closed(code, reason) {
-    const error = this.#problem ?? disconnected(`the connection closed with ${code}${reason && `: ${reason}`}`);
-    const advice = closeAdvice(code);
-    if (advice === "reconnect") this.#over(disconnected(error.detail, error.retryAfterMs));
-    else this.#over(Object.assign(error, {advice}));
-  }
-
-  #over(error) {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    const cut = disconnected(error.detail);
-    this.#requests.forEach(({reject}) => reject(cut));
-    this.#requests.clear();
-    this.#end(error);
+  #handOn() {
+    if (!this.#waiting.length || this.#streams + this.#polls >= this.#most) return;
+    this.#polls += 1;
+    this.#waiting.shift()();
   }
 }
+
+// --- transports/http.js
 
 /**
  * The verbs as HTTP requests, with one stream or poll per subscription turned into `deliver` frames. Any stream that
@@ -2387,365 +2245,550 @@ class FetchLink {
   }
 }
 
-/** The HTTP API as one client may use it: its token in a header, problems as errors. */
-class Http {
-  #base; #fetch; #token; #trace;
+// --- transports/websocket.js
 
-  constructor({base, fetch, token, trace}) {
-    this.#base = base;
-    this.#fetch = fetch;
-    this.#token = token;
-    this.#trace = trace;
+/** One WebSocket carrying every verb as a frame of `pushq.v1.json`. */
+class SocketLink {
+  #world; #socket; #open; #end; #isOver = false;
+  #requests = new Map(); #nextId = 1; #heardAt = steadyMs(); #pingMs; #problem = null;
+  publishFrames = 16;
+  isPaced = false;
+  /** @type {string | null} */ session = null;
+
+  static async open(world) {
+    const token = await world.token(true);
+    const link = new SocketLink(world);
+    world.begun(link);
+    return link.#handshake(token);
   }
 
-  /** One request and its JSON answer. */
-  async call(method, target, body, signal, more = {}) {
-    this.#trace("out", `${method} ${target} ${body ?? ""}`);
-    const headers = body === undefined ? more : {"content-type": "application/json", ...more};
-    const response = await this.open(target, {method, body, signal, headers});
-    const text = await response.text().catch((error) => Promise.reject(disconnected(error.message)));
-    if (target !== "/v1/tickets") this.#trace("in", `${response.status} ${text}`);
-    return parsed(text, this.#base);
+  constructor(world) {
+    this.#world = world;
+    this.#pingMs = world.limits.pingMs;
+    this.ended = new Promise((resolve) => (this.#end = resolve));
+    this.#socket = new world.WebSocket(`${world.base.replace(/^http/, "ws")}/v1/ws`, "pushq.v1.json");
+    this.#socket.onmessage = ({data}) => this.#receive(data);
+    this.#socket.onclose = ({code, reason}) => this.#closed(code, reason);
+    this.#socket.onerror = () => {}; // says nothing; `close` follows
   }
 
-  /** An answer whose body is still to be read. A token that the server no longer takes is replaced once. */
-  async open(target, request, isSecond = false) {
-    const token = await this.#token(isSecond);
-    const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
-    const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
-      .catch((error) => Promise.reject(disconnected(`no answer from ${this.#base}: ${error.cause?.message || error.message}`)));
-    if (response.status === 401 && !isSecond) return this.open(target, request, true);
-    if (!response.ok) throw await problemOf(response);
-    return response;
+  #handshake(token) {
+    const resume = this.#world.session ? {resume: {session: this.#world.session}} : {};
+    this.#socket.onopen = () => {
+      this.#socket.send(JSON.stringify({type: "connect", id: 0, ...(token ? {token} : {}), ...resume}));
+      this.#world.trace("out", JSON.stringify({type: "connect", id: 0, token: "…", ...resume}));
+    };
+    const timer = setTimeout(() => this.fail(disconnected("no connection in time")), this.#world.limits.openMs);
+    const opened = new Promise((resolve, reject) => {
+      this.#open = (connected) => {
+        this.#pingMs = connected.ping_ms ?? this.#pingMs;
+        this.session = connected.session;
+        resolve(this);
+      };
+      this.ended.then(reject);
+    });
+    return opened.finally(() => clearTimeout(timer));
   }
+
+  /** The answer is taken in before the next frame is read: it may be the first `deliver`, in the same array. */
+  subscribe(consumer) {
+    const {queue, from, wire} = consumer;
+    const attempts = wire.ack === "auto" ? undefined : "begun";
+    const frame = {type: "subscribe", queue, ack: "manual", attempts, ...wire, from};
+    return this.#request(frame, (answer) => consumer.accept(answer));
+  }
+
+  begin({sub}, receipts) {
+    this.#send(JSON.stringify({type: "begin", sub, receipts}));
+  }
+
+  unsubscribe({sub}) {
+    return sub === null ? null : this.#request({type: "unsubscribe", sub}).catch(() => {});
+  }
+
+  credit({sub}, n) {
+    this.#send(JSON.stringify({type: "credit", sub, n}));
+  }
+
+  /** @param {"ack" | "nack" | "extend"} type */
+  settle(type, {queue, sub}, receipts, fields = {}) {
+    return this.#request({type, queue, sub: sub ?? undefined, receipts, ...fields});
+  }
+
+  publish(queue, texts, {idempotencyKey, trace, leftMs}) {
+    const fields = {queue, idempotency_key: idempotencyKey, timeout_ms: leftMs, ...trace};
+    const head = JSON.stringify(fields).slice(1, -1);
+    return this.#requestText((id) => `{"type":"publish","id":${id},${head},"messages":[${texts}]}`);
+  }
+
+  refresh(token) {
+    return this.#request({type: "refresh", token});
+  }
+
+  /** Only the server pings; twice its period without a word means the connection is gone. */
+  check(now) {
+    const silentAt = this.#heardAt + 2 * this.#pingMs + this.#world.limits.silenceGraceMs;
+    if (now > silentAt) this.fail(disconnected("the server fell silent"));
+  }
+
+  close() {
+    this.#socket.close(1000);
+    this.#over(disconnected("closed by the client"));
+  }
+
+  /** Ends it as far as a page can: a peer that is still there gets a close frame all the same. */
+  fail(error) {
+    if (!this.#isOver) this.#socket.close(3000, "reconnect");
+    this.#over(error);
+  }
+
+  #request(frame, early) {
+    return this.#requestText((id) => JSON.stringify({...frame, id}), early);
+  }
+
+  #requestText(write, early) {
+    if (this.#isOver) return Promise.reject(disconnected("the connection is gone"));
+    const id = this.#nextId++;
+    return new Promise((resolve, reject) => {
+      this.#requests.set(id, {resolve, reject, early});
+      this.#send(write(id));
+    });
+  }
+
+  #send(text) {
+    if (this.#isOver) return;
+    this.#world.trace("out", text.startsWith('{"type":"refresh"') ? '{"type":"refresh","token":"…"}' : text);
+    this.#socket.send(text);
+  }
+
+  #receive(text) {
+    if (this.#isOver) return;
+    this.#heardAt = steadyMs();
+    this.#world.trace("in", text);
+    try {
+      const frames = JSON.parse(text);
+      (Array.isArray(frames) ? frames : [frames]).forEach((frame) => this.#dispatch(frame));
+    } catch (error) {
+      this.fail(disconnected(`a frame could not be read: ${error.message}`));
+    }
+  }
+
+  #dispatch(frame) {
+    if (frame.type === "ping") return this.#send('{"type":"pong"}');
+    if (frame.type === "pong") return;
+    if (frame.type === "connected") return this.#open(frame);
+    const request = this.#requests.get(frame.id);
+    if (frame.type === "ok" || (frame.type === "error" && request)) {
+      this.#requests.delete(frame.id);
+      if (frame.type === "error") return request.reject(PushqError.from(frame.problem));
+      request?.early?.(frame);
+      return request?.resolve(frame);
+    }
+    if (frame.type === "error") this.#problem = PushqError.from(frame.problem); // the reason, if a close follows
+    this.#world.receive(frame);
+  }
+
+  #closed(code, reason) {
+    const error = this.#problem ?? disconnected(`the connection closed with ${code}${reason && `: ${reason}`}`);
+    const advice = closeAdvice(code);
+    if (advice === "reconnect") this.#over(disconnected(error.detail, error.retryAfterMs));
+    else this.#over(Object.assign(error, {advice}));
+  }
+
+  #over(error) {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const cut = disconnected(error.detail);
+    this.#requests.forEach(({reject}) => reject(cut));
+    this.#requests.clear();
+    this.#end(error);
+  }
+}
+
+// --- client.js
+
+const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
+const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
+
+const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
+
+/** @param {ConnectOptions} [options] @returns {Client} */
+export function connect(options = {}) {
+  return new Client(options);
 }
 
 /**
- * Connections to one host that a page holds open. A browser has six per host over HTTP/1.1, for everything: six open
- * streams would leave none for a publish or an ack. Streams take all but one of ours; subscriptions beyond that poll,
- * and take turns at it.
+ * A client of one server. Events, each with `detail`: `state` {state, transport, error?, retryMs?}, `lost` {queue,
+ * messages}, `gap` {queue, from, to, partition?}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason,
+ * retry_ms}, and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard
+ * problems go to the console. States: connecting → connected → waiting (to try again) → … → closed; `failed` if told to
+ * end.
  */
-class HeldConnections {
-  static #hosts = new Map();
-  #most; #streams = 0; #polls = 0; #pollers = 0; #waiting = [];
+export class Client extends EventTarget {
+  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
+  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
+  #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
+  #unconnected = null; // why there is no connection, as it was told
+  #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
+  /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
 
-  static to(base, most) {
-    if (!HeldConnections.#hosts.has(base)) HeldConnections.#hosts.set(base, new HeldConnections(most));
-    return HeldConnections.#hosts.get(base);
+  /** @param {ConnectOptions} options */
+  constructor(options) {
+    super();
+    checkNames("connect", options, CONNECT_OPTIONS);
+    checkNames("connect({limits})", options.limits ?? {}, Object.keys(LIMITS));
+    this.#options = options;
+    const heldConnections = isBrowser ? LIMITS.heldConnections : Infinity;
+    this.limits = Object.freeze({...LIMITS, heldConnections, ...options.limits});
+    this.#base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
+    const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
+    this.#transports = wanted.filter((name) => Client.#supports(name, options));
+    if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
+    this.#assemble(options);
+    globalThis.addEventListener?.("online", this.#hurry);
+    this.#run();
+    this.#tick();
   }
 
-  constructor(most) {
-    this.#most = most;
+  #assemble({fetch, trace = () => {}, replyQueue, ...options}) {
+    const {limits} = this;
+    this.#http = new Http({
+      base: this.#base,
+      fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
+      token: (fresh) => this.#currentToken(fresh),
+      trace,
+    });
+    this.#clock = new HybridClock(limits.clockAheadMs);
+    this.#numbering = new Numbering(this.#clock, limits.queuesRemembered, options);
+    this.#publisher = new Publisher(limits, {
+      link: () => this.#link,
+      numbering: this.#numbering,
+      problem: (error) => this.#emit("problem", {error}),
+      why: () => this.#unconnected,
+    });
+    this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
+      publish: (...message) => this.#publisher.add(...message),
+      consume: (...subscription) => this.#consume(...subscription),
+      put: (queue, config) => this.#put(queue, config),
+    });
+    this.#flush = oncePerTurn(() => this.#consumers.forEach((consumer) => consumer.flush()));
+    this.#ended = new Promise((resolve) => (this.#end = resolve));
   }
 
-  /** A stream's connection, or false: then poll. */
-  takeStream() {
-    if (this.#streams + this.#polls >= this.#most - 1) return false;
-    this.#streams += 1;
-    return true;
+  static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
+    if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
+    if (name === "ws") return Boolean(WebSocket);
+    const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
+    if (name === "sse") return streams;
+    return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
   }
 
-  giveStream() {
-    this.#streams -= 1;
-    this.#handOn();
+  /** Which transport carries messages now, null while there is none. @returns {TransportName | null} */
+  get transport() {
+    return this.#link ? this.#transports[this.#index] : null;
   }
 
-  join() {
-    this.#pollers += 1;
+  /** Who publishes, in messages that are numbered. @returns {string} */
+  get producer() {
+    return this.#numbering.producer;
   }
 
-  leave() {
-    this.#pollers -= 1;
+  /** For each queue that was sent a number, the next one: `firstNumber` of a later client with the same `producer`. */
+  get nextNumbers() {
+    return this.#numbering.next;
   }
 
-  /** How long a poll may keep its connection. */
-  pollMs({pollTurnMs, pollLastMs, pollWaitMs}) {
-    const left = this.#most - this.#streams - this.#pollers;
-    if (left < 0) return pollTurnMs;
-    return left === 0 ? pollLastMs : pollWaitMs;
+  /** How many replies came after their request had ended. They are dropped. */
+  get lateReplies() {
+    return this.#requests.late;
   }
 
-  /** One poll's connection, first come first served. */
-  async takePoll() {
+  /**
+   * Resolves once the message is stored. One that is sent again, after a cut, is the same to the server: it keeps its
+   * `id`, its number and its stamp, which it gets by itself where the queue can use them.
+   * @param {string} queue
+   * @param {unknown} body JSON value, or Uint8Array
+   * @param {PublishOptions} [options]
+   * @returns {Promise<Confirmation>}
+   */
+  publish(queue, body, options = {}) {
+    return this.#publisher.add(queue, body, options);
+  }
+
+  /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
+  async publishMany(queue, messages) {
+    const wrong = messages.findIndex((message) => typeof message !== "object" || message === null || !("body" in message));
+    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany is no {body, …options}`);
+    return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
+  }
+
+  /**
+   * Publishes a request and resolves with the reply to it, a message with nothing to settle. Replies come to
+   * `replyQueue`, of these options or of `connect`; without either to a queue that the client makes itself, for which
+   * the key needs `manage:reply.*` and `consume:reply.*`. Rejects with `RequestTimeout` when none came in time; one
+   * that comes later is dropped and counted. `ttlMs` is the time-out unless given: then nobody works on it any more.
+   * @param {string} queue @param {unknown} body @param {RequestOptions} [options] @returns {Promise<Message>}
+   */
+  request(queue, body, options = {}) {
+    if (this.#isOver()) return Promise.reject(closed());
+    return this.#requests.ask(queue, body, options);
+  }
+
+  /**
+   * @param {string} queue @param {SubscribeOptions} options @param {(message: Message) => unknown} handler
+   * @returns {Subscription}
+   */
+  subscribe(queue, options, handler) {
+    if (this.#closing) throw closed();
+    return new Subscription(this.#consume(queue, options, handler));
+  }
+
+  #consume(queue, options, handler) {
+    const consumer = new Consumer(queue, options, handler, {
+      limits: this.limits,
+      link: () => this.#link,
+      soon: this.#flush,
+      emit: (name, detail) => this.#emit(name, {queue, ...detail}),
+      leases: () => this.#tickLater(),
+      forget: () => this.#consumers.delete(consumer),
+      saw: (stamp) => this.#clock.merge(HybridClock.parse(stamp), Date.now()),
+      publish: (...message) => this.publish(...message),
+      attached: (publish) => this.#publisher.attached(publish),
+    });
+    this.#consumers.add(consumer);
+    consumer.start();
+    return consumer;
+  }
+
+  #put(queue, config) {
+    return this.#http.call("PUT", path(queue), JSON.stringify(config), AbortSignal.timeout(this.limits.requestMs));
+  }
+
+  /** Drops the connection and connects again, say after a change of network. Messages in work may come twice. */
+  reconnect() {
+    this.#link?.fail(disconnected("the client was told to reconnect"));
+    this.#hurry();
+  }
+
+  /** Waits, `closeMs` at most, for handlers and for what was published; then leaves, and open leases return at once. */
+  async close() {
+    if (this.#closing) return this.#ended;
+    this.#closing = true;
+    await within(this.limits.closeMs, this.#leave());
+    return this.#finish("closed", closed());
+  }
+
+  /** Running handlers may still publish and ask, so the queues of replies are left last. */
+  async #leave() {
+    const own = [...this.#consumers].filter((consumer) => !this.#requests.hears(consumer));
+    await Promise.all(own.map((consumer) => consumer.close()));
+    await this.#publisher.idle();
+    await Promise.all([...this.#consumers].map((consumer) => consumer.close()));
+  }
+
+  addEventListener(name, ...rest) {
+    this.#isHeard ||= name === "problem";
+    super.addEventListener(name, ...rest);
+  }
+
+  #emit(name, detail) {
+    if (name === "problem" && !this.#isHeard) console.warn("pushq:", detail.error);
+    this.dispatchEvent(new CustomEvent(name, {detail}));
+  }
+
+  #enter(state, detail = {}) {
+    this.state = state;
+    this.#emit("state", {state, transport: this.#transports[this.#index], ...detail});
+  }
+
+  #finish(state, error) {
+    if (this.state === "closed" || this.state === "failed") return;
+    this.#closing = true;
+    this.#link = null;
+    this.#begun?.close();
+    clearTimeout(this.#timer);
+    globalThis.removeEventListener?.("online", this.#hurry);
+    this.#publisher.abandon(error);
+    this.#requests.abandon(error);
+    [...this.#consumers].forEach((consumer) => consumer.end(state === "failed" ? error : null));
+    this.#enter(state, state === "failed" ? {error} : {});
+    this.#hurry();
+    this.#end();
+  }
+
+  #hurry = () => this.#wake?.();
+
+  async #run() {
+    while (!this.#isOver()) {
+      const began = steadyMs();
+      const error = await this.#connection();
+      if (this.#isOver()) return;
+      if (error.advice === "stop") return this.#finish("failed", error);
+      if (this.#link) {
+        this.#unconnected = null;
+        this.#failures = steadyMs() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
+        this.#link = null;
+        this.#consumers.forEach((consumer) => consumer.detach());
+      } else {
+        this.#failures += 1;
+        if (!error.isOfToken && this.#fallBack()) continue;
+        this.#tellWhy(error);
+      }
+      if (error.advice === "refresh" && this.#failures <= 1) continue;
+      await this.#pause(error);
+    }
+  }
+
+  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
+  #tellWhy(error) {
+    if (error.detail !== this.#unconnected?.detail) this.#emit("problem", {error});
+    this.#unconnected = error;
+  }
+
+  #isOver() {
+    return this.state === "closed" || this.state === "failed";
+  }
+
+  /** One connection from first byte to last; answers with the error that ended it. Never throws. */
+  async #connection() {
+    this.#enter("connecting");
+    const name = this.#transports[this.#index];
+    try {
+      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
+      if (this.#isOver()) {
+        link.close();
+        return disconnected("closed while connecting");
+      }
+      return await this.#carry(name, link);
+    } catch (error) {
+      return error instanceof PushqError ? error : disconnected(String(error?.message ?? error));
+    }
+  }
+
+  /** Acks of before the cut go first: what they settle is then not delivered again. */
+  #carry(name, link) {
+    this.#link = link;
+    const isResumed = Boolean(link.session) && link.session === this.#session;
+    this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
+    this.#session = link.session ?? this.#session;
+    this.#worked.add(name);
+    this.#unconnected = null;
+    this.#enter("connected");
+    this.#consumers.forEach((consumer) => consumer.flush());
+    this.#consumers.forEach((consumer) => consumer.start());
+    this.#publisher.pump();
+    return link.ended;
+  }
+
+  /** What a link may use of us. */
+  #world(name) {
+    const {trace = () => {}, WebSocket, EventSource} = this.#options;
+    return {
+      name,
+      base: this.#base,
+      session: this.#session,
+      limits: this.limits,
+      trace,
+      http: this.#http,
+      WebSocket: WebSocket ?? globalThis.WebSocket,
+      EventSource: EventSource ?? globalThis.EventSource,
+      token: (fresh) => this.#currentToken(fresh),
+      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
+      receive: (frame) => this.#receive(frame),
+    };
+  }
+
+  async #currentToken(fresh) {
+    if (fresh || this.#token === null || Date.now() >= this.#expiry) {
+      const given = await this.#askToken(this.#options.token);
+      this.#token = (typeof given === "object" ? given?.token : given) ?? null;
+      this.#expiry = given ? tokenExpiry(given) : Infinity;
+      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
+      const usedMs = leftMs <= 0 ? this.limits.refreshRetryMs : leftMs - Math.min(this.limits.refreshAheadMs, leftMs / 2);
+      this.#refreshAt = steadyMs() + usedMs;
+    }
+    return this.#token;
+  }
+
+  async #askToken(token) {
+    if (typeof token !== "function") return token;
+    const timer = setTimeout(() => this.#tellSlowToken(), this.limits.openMs);
+    timer.unref?.();
+    try {
+      return await token();
+    } catch (error) {
+      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
+      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** It is waited for all the same: somebody may have to sign in. */
+  #tellSlowToken() {
+    if (this.#isOver()) return;
+    const error = disconnected(`the function that gives the token has not answered for ${this.limits.openMs} ms`);
+    if (this.#link) this.#emit("problem", {error});
+    else this.#tellWhy(error);
+  }
+
+  #receive(frame) {
+    if (frame.type === "bye") {
+      this.#retryMs = frame.retry_ms ?? 0;
+      return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
+    }
+    if (frame.type === "error") return this.#emit("problem", {error: PushqError.from(frame.problem)});
+    for (const consumer of this.#consumers) {
+      if (consumer.sub === frame.sub) return consumer.receive(frame);
+    }
+  }
+
+  /** A transport that never worked gives way at once; to one that has, the server may just be restarting. */
+  #fallBack() {
+    const tries = this.#worked.has(this.#transports[this.#index]) ? this.limits.transportFailures : 1;
+    if (this.#transports.length === 1 || this.#failures % tries) return false;
+    this.#index = (this.#index + 1) % this.#transports.length;
+    return this.#index !== 0;
+  }
+
+  async #pause(error) {
+    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
+    const waitMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.limits);
+    this.#retryMs = 0;
+    this.#enter("waiting", {error, retryMs: waitMs});
     await new Promise((resolve) => {
-      this.#waiting.push(resolve);
-      this.#handOn();
+      const timer = setTimeout(resolve, waitMs);
+      this.#wake = () => resolve(clearTimeout(timer));
     });
+    this.#wake = null;
   }
 
-  givePoll() {
-    this.#polls -= 1;
-    this.#handOn();
-  }
-
-  #handOn() {
-    if (!this.#waiting.length || this.#streams + this.#polls >= this.#most) return;
-    this.#polls += 1;
-    this.#waiting.shift()();
-  }
-}
-
-/** Parses `text/event-stream` (WHATWG HTML, 9.2.6) from pieces cut anywhere. */
-export class EventParser {
-  #charsMax; #rest = ""; #isFirst = true; #afterCr = false;
-  #event = ""; #data = []; #size = 0; #id = "";
-
-  constructor(charsMax = LIMITS.eventChars) {
-    this.#charsMax = charsMax;
-  }
-
-  /** @param {string} text @returns {{event: string, data: string, id: string}[]} the events it completes */
-  push(text) {
-    if (this.#isFirst && text) {
-      this.#isFirst = false;
-      text = text.replace(/^\uFEFF/, "");
-    }
-    if (this.#afterCr && text) {
-      this.#afterCr = false;
-      text = text.replace(/^\n/, ""); // the second half of a CRLF that was cut in two
-    }
-    const lines = (this.#rest + text).split(/\r\n|\n|\r/);
-    this.#afterCr = text.endsWith("\r");
-    this.#rest = lines.pop();
-    const events = lines.map((line) => this.#line(line)).filter(Boolean);
-    const size = this.#size + this.#rest.length;
-    if (size > this.#charsMax) throw disconnected(`an event exceeds ${this.#charsMax} characters`);
-    return events;
-  }
-
-  #line(line) {
-    if (line === "") return this.#dispatch();
-    const [, name, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line);
-    if (name === "event") this.#event = value;
-    else if (name === "data") this.#add(value);
-    else if (name === "id" && !value.includes("\0")) this.#id = value;
-    return null;
-  }
-
-  #add(value) {
-    this.#data.push(value);
-    this.#size += value.length + 1;
-  }
-
-  #dispatch() {
-    const event = {event: this.#event || "message", data: this.#data.join("\n"), id: this.#id};
-    const isEmpty = !this.#data.length;
-    this.#event = "";
-    this.#data = [];
-    this.#size = 0;
-    return isEmpty ? null : event;
-  }
-}
-
-// ------------------------------------------------------------------------------------------------ 8. Small helpers
-
-/** Throws for a name that is not known, with the nearest one. */
-function checkNames(what, given, known) {
-  for (const name of Object.keys(given)) {
-    if (known.includes(name)) continue;
-    const [near] = known.map((other) => [edits(name, other), other]).sort(([one], [other]) => one - other);
-    const meant = OTHER_WORDS[name] ?? (near[0] <= Math.max(2, name.length / 3) ? near[1] : null);
-    const hint = known.includes(meant) ? `; did you mean "${meant}"?` : "";
-    throw new TypeError(`${what} has no option "${name}"${hint}`);
-  }
-}
-
-/** How many letters to add, drop or change from one word to the other, upper or lower case alike. */
-function edits(one, other) {
-  let row = Array.from({length: other.length + 1}, (_, index) => index);
-  for (const [index, letter] of [...one.toLowerCase()].entries()) {
-    const next = [index + 1];
-    [...other.toLowerCase()].forEach((wanted, at) => {
-      next.push(Math.min(row[at] + (letter === wanted ? 0 : 1), row[at + 1] + 1, next[at] + 1));
-    });
-    row = next;
-  }
-  return row.at(-1);
-}
-
-const path = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
-let setBackMs = 0, latestMs = 0;
-
-/** The time that waits and leases go by: a computer's clock that is set back must not make them last until it has caught up. */
-const steadyMs = () => {
-  const ms = Date.now() + setBackMs;
-  setBackMs += Math.max(0, latestMs - ms);
-  return (latestMs = Math.max(latestMs, ms));
-};
-
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-/** Waits for `promise`, at most `ms`. */
-async function within(ms, promise) {
-  let timer;
-  await Promise.race([promise, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
-  clearTimeout(timer);
-}
-
-/** `from` as the query parameter of an SSE stream. */
-function fromText(from) {
-  if (typeof from === "string") return from;
-  const [[name, value]] = Object.entries(from);
-  return `${name}:${value}`;
-}
-
-async function problemOf(response) {
-  const {status} = response;
-  const problem = await response.json().catch(() => null);
-  const [seconds] = /^\d{1,9}$/.exec(response.headers.get("retry-after") ?? "") ?? [0];
-  const retryAfterMs = problem?.retry_after_ms ?? seconds * 1000;
-  if (problem?.code) return PushqError.from({...problem, status, retry_after_ms: retryAfterMs});
-  // No problem document: a proxy spoke, and of 502 to 504 the server behind it is away.
-  const detail = `HTTP ${status} without a problem document`;
-  if (status >= 502) return disconnected(detail, retryAfterMs);
-  const code = CODES[status] ?? (status >= 500 ? "internal" : "invalid-request");
-  return new PushqError(code, detail, {status, retryAfterMs});
-}
-
-/** An answer's JSON. Another page in its place (of a proxy, or to sign in) is as good as none. */
-function parsed(text, base) {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw disconnected(`an answer of ${base} could not be read: ${error.message}`);
-  }
-}
-
-/** Random bytes as hex: 128 bits for an id. `crypto.randomUUID` is missing on pages served without TLS. */
-function randomHex(bytes = 16) {
-  const values = crypto.getRandomValues(new Uint8Array(bytes));
-  return Array.from(values, (value) => value.toString(16).padStart(2, "0")).join("");
-}
-
-/** Options as they travel: under the wire's names, times as RFC 3339. */
-function toWire(options) {
-  const wire = {};
-  for (const [name, value] of Object.entries(options)) {
-    if (value === undefined) continue;
-    if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON form`);
-    }
-    wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
-  }
-  return wire;
-}
-
-function checkTimeout(timeoutMs) {
-  if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
-  throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
-}
-
-/** The context of a message, or undefined. Another than the first of its frame starts a new one. */
-function checkedTrace(traceparent, tracestate) {
-  if (traceparent === undefined && tracestate === undefined) return undefined;
-  const isTrace = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
-  if (!isTrace) throw new PushqError("invalid-request", "traceparent is 00-TRACE-SPAN-FLAGS in hexadecimal digits");
-  if (tracestate !== undefined && !/^[ -~]{1,512}$/.test(tracestate)) {
-    throw new PushqError("invalid-request", "tracestate has 1 to 512 characters of printable ASCII");
-  }
-  return {traceparent, tracestate};
-}
-
-function isSameTrace(one, other) {
-  return one?.traceparent === other?.traceparent && one?.tracestate === other?.tracestate;
-}
-
-/** A string of a structured field (RFC 9651). */
-function quoted(text) {
-  return `"${text.replace(/[\\"]/g, "\\$&")}"`;
-}
-
-function timeText(name, date) {
-  if (Number.isNaN(date.getTime())) throw new PushqError("invalid-request", `${name} is not a valid date`);
-  return date.toISOString();
-}
-
-function ignore() {}
-
-/** Of a stream with several partitions a gap names the one that its ends belong to. */
-function gapOf({from, to, partition}) {
-  return partition === undefined ? {from, to} : {from, to, partition};
-}
-
-/** A message of an event; of one whose text is broken, what tells which it is. */
-function messageOf(data, id) {
-  try {
-    return JSON.parse(data);
-  } catch (unread) {
-    const [, receipt = null] = /"receipt":"([^"]+)"/.exec(data) ?? [];
-    return {id, receipt, unread};
-  }
-}
-
-function decodeBase64(text) {
-  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-}
-
-function encodeBody(body, {content_type = "application/octet-stream"}) {
-  if (!isBytes(body)) return {body: body === undefined ? null : body};
-  body = ArrayBuffer.isView(body) ? new Uint8Array(body.buffer, body.byteOffset, body.byteLength) : new Uint8Array(body);
-  let binary = "";
-  for (let at = 0; at < body.length; at += 0x8000) binary += String.fromCharCode(...body.subarray(at, at + 0x8000));
-  return {body_base64: btoa(binary), content_type};
-}
-
-function isBytes(value) {
-  return value instanceof ArrayBuffer || ArrayBuffer.isView(value);
-}
-
-/** Throws for what JSON would store as something else: `JSON.stringify` makes NaN `null` and bytes an object. What it
- * wrote tells quickly whether either can be in there. @param {string} text @param {any} body */
-function refuseUnfit(text, body) {
-  refuseHalves(text);
-  if (isBytes(body) || !/null|\{\}|\{"0":|"type":"Buffer"/.test(text)) return;
-  JSON.stringify(body, function (key, value) {
-    if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
-    if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
-    }
-    if (isBytes(value)) {
-      throw new PushqError(
-        "invalid-request",
-        "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
-      );
-    }
-    return value;
-  });
-}
-
-/** Throws for half a surrogate pair, which JSON writes as an escape: the server would close the connection for it. */
-function refuseHalves(text) {
-  if (!/\\ud[89a-f]/.test(text) || !/\\ud[89a-f]/.test(text.replaceAll("\\\\", ""))) return;
-  throw new PushqError("invalid-request", "a text with half a surrogate pair, say of an emoji that was cut in two, is none");
-}
-
-function checkQueue(queue) {
-  if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
-  refuseHalves(JSON.stringify(queue));
-  if (/^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/.test(queue)) return; // in a URL "a/b" or ".." may be something else
-  const rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit";
-  throw new PushqError("invalid-request", `"${queue.slice(0, 200)}" is no name of a queue: ${rule}`);
-}
-
-/** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */
-function oncePerTurn(action) {
-  let isAsked = false;
-  return () => {
-    if (isAsked) return;
-    isAsked = true;
-    nextTurn(() => {
-      isAsked = false;
-      action();
-    });
+  /** The one timer. A hidden tab is throttled to one a minute: all of this is then late, and nothing is wrong. */
+  #tick = () => {
+    if (this.#isOver()) return;
+    const now = steadyMs();
+    this.#link?.check(now);
+    this.#consumers.forEach((consumer) => consumer.extend(now));
+    this.#publisher.check(now);
+    if (this.#link && now >= this.#refreshAt) this.#refresh();
+    this.#tickLater();
   };
-}
 
-const nextTurn = globalThis.setImmediate ?? (() => {
-  const {port1, port2} = new MessageChannel();
-  const actions = [];
-  port1.onmessage = () => actions.shift()();
-  return (action) => {
-    actions.push(action);
-    port2.postMessage(null);
-  };
-})();
+  /** Again when a lease that was told just now is shorter than the last look allowed for. */
+  #tickLater() {
+    clearTimeout(this.#timer);
+    const leasesMs = [...this.#consumers].map((consumer) => consumer.visibilityMs || Infinity);
+    this.#timer = setTimeout(this.#tick, Math.max(50, Math.min(this.limits.tickMs, ...leasesMs.map((ms) => ms / 8))));
+    this.#timer.unref?.();
+  }
+
+  async #refresh() {
+    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
+    try {
+      await this.#link?.refresh(await this.#currentToken(true));
+    } catch (error) {
+      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.limits.refreshRetryMs);
+      this.#emit("problem", {error});
+    }
+  }
+}

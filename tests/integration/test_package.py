@@ -216,6 +216,7 @@ def test_what_a_server_shows_and_runs_is_in_the_wheel(installed: Path, tmp_path:
         *("push/js/pushq.js", "push/js/pushq.d.ts", "throttling/gcra.lua", "web_console/static/docs.css"),
     ):
         assert (site / file).is_file(), file
+    assert not (site / "push" / "js" / "src").exists(), "pages load the one file that is made from it"
     assert run([str(installed.with_name("pushq")), "--version"], tmp_path).startswith("pushq ")
 
 

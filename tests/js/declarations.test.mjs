@@ -5,6 +5,7 @@ import {readFileSync} from "node:fs";
 import {test} from "node:test";
 
 import * as pushq from "../../push/js/pushq.js";
+import * as source from "../../push/js/src/pushq.js";
 import {leased, subscribed} from "./fakes.mjs";
 
 const SOURCE = readFileSync(new URL("../../push/js/pushq.js", import.meta.url), "utf8");
@@ -52,6 +53,10 @@ const values = {
 test("everything that is exported is declared, and the other way round", () => {
   const declared = matches(DECLARED, /^export (?:class|function|const) (\w+)/gm);
   assert.deepEqual(sorted(declared), sorted(Object.keys(pushq)));
+});
+
+test("the files that the module is made from work as they lie, and export the same", () => {
+  assert.deepEqual(Object.keys(source), Object.keys(pushq));
 });
 
 for (const [name, value] of Object.entries(values)) {

@@ -1,0 +1,32 @@
+/** What a caller says beside a body: refused here where no frame could carry it. */
+
+import {refuseHalves} from "./bodies.js";
+import {PushqError} from "./errors.js";
+
+export function checkQueue(queue) {
+  if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
+  refuseHalves(JSON.stringify(queue));
+  if (/^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/.test(queue)) return; // in a URL "a/b" or ".." may be something else
+  const rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit";
+  throw new PushqError("invalid-request", `"${queue.slice(0, 200)}" is no name of a queue: ${rule}`);
+}
+
+export function checkTimeout(timeoutMs) {
+  if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
+  throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
+}
+
+/** The context of a message, or undefined. Another than the first of its frame starts a new one. */
+export function checkedTrace(traceparent, tracestate) {
+  if (traceparent === undefined && tracestate === undefined) return undefined;
+  const isTrace = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
+  if (!isTrace) throw new PushqError("invalid-request", "traceparent is 00-TRACE-SPAN-FLAGS in hexadecimal digits");
+  if (tracestate !== undefined && !/^[ -~]{1,512}$/.test(tracestate)) {
+    throw new PushqError("invalid-request", "tracestate has 1 to 512 characters of printable ASCII");
+  }
+  return {traceparent, tracestate};
+}
+
+export function isSameTrace(one, other) {
+  return one?.traceparent === other?.traceparent && one?.tracestate === other?.tracestate;
+}
