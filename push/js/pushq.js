@@ -9,7 +9,7 @@
  *
  * A page imports one file, as it is, without a build: it is joined from those in `src`. They are, from the outside in:
  *
- *     client                          one server, one loop that connects, carries, waits, and connects again
+ *     client, session                 what a page holds, and the loop that connects, carries, waits, and connects again
  *     message, subscription           in the user's hands; behind them consumer, delivery, settling
  *     publisher, numbering, clock     from a call to its confirmation, and its place in the order
  *     replies                         who waits for which reply
@@ -172,6 +172,50 @@ export function retryMs(attempt, random, limits = LIMITS) {
   return Math.ceil(windowMs * (0.5 + random / 2));
 }
 
+// --- timers.js
+
+let setBackMs = 0;
+let latestMs = 0;
+
+/** The time that waits and leases go by: a computer's clock that is set back must not make them last until it has caught up. */
+const steadyMs = () => {
+  const ms = Date.now() + setBackMs;
+  setBackMs += Math.max(0, latestMs - ms);
+  return (latestMs = Math.max(latestMs, ms));
+};
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Waits for `promise`, at most `ms`. */
+async function within(ms, promise) {
+  let timer;
+  await Promise.race([promise, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
+  clearTimeout(timer);
+}
+
+/** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */
+function oncePerTurn(action) {
+  let isAsked = false;
+  return () => {
+    if (isAsked) return;
+    isAsked = true;
+    nextTurn(() => {
+      isAsked = false;
+      action();
+    });
+  };
+}
+
+const nextTurn = globalThis.setImmediate ?? (() => {
+  const {port1, port2} = new MessageChannel();
+  const actions = [];
+  port1.onmessage = () => actions.shift()();
+  return (action) => {
+    actions.push(action);
+    port2.postMessage(null);
+  };
+})();
+
 // --- credential.js
 
 /** When a token ends, in ms since 1970: as its callback says, else a JWT's own `exp`; Infinity when neither tells. */
@@ -183,6 +227,65 @@ export function tokenExpiry(token) {
     return typeof exp === "number" ? exp * 1000 : Infinity;
   } catch {
     return Infinity;
+  }
+}
+
+/** The token in use, and how the next one is had: `options.token` is one, or a function that gives one. */
+class Credential {
+  #options; #limits; #tellSlow; #token = null; #expiry = Infinity; #refreshAt = Infinity;
+
+  /** `tellSlow` is called with the error where the function takes its time. */
+  constructor(options, limits, tellSlow) {
+    this.#options = options;
+    this.#limits = limits;
+    this.#tellSlow = tellSlow;
+  }
+
+  /** The token to use now; a `fresh` one is asked for in any case. */
+  async current(fresh) {
+    if (fresh || this.#token === null || Date.now() >= this.#expiry) {
+      const given = await this.#ask(this.#options.token);
+      this.#token = (typeof given === "object" ? given?.token : given) ?? null;
+      this.#expiry = given ? tokenExpiry(given) : Infinity;
+      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
+      const {refreshAheadMs, refreshRetryMs} = this.#limits;
+      const usedMs = leftMs <= 0 ? refreshRetryMs : leftMs - Math.min(refreshAheadMs, leftMs / 2);
+      this.#refreshAt = steadyMs() + usedMs;
+    }
+    return this.#token;
+  }
+
+  /** Should the one in use be replaced by now? */
+  isDue(now) {
+    return now >= this.#refreshAt;
+  }
+
+  /** Tells the link of a fresh one; where that fails, it is due again a little later. */
+  async renew(link) {
+    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
+    try {
+      await link.refresh(await this.current(true));
+    } catch (error) {
+      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.#limits.refreshRetryMs);
+      throw error;
+    }
+  }
+
+  /** One that is slow is told, and waited for all the same: somebody may have to sign in. */
+  async #ask(token) {
+    if (typeof token !== "function") return token;
+    const {openMs} = this.#limits;
+    const slow = () => this.#tellSlow(disconnected(`the function that gives the token has not answered for ${openMs} ms`));
+    const timer = setTimeout(slow, openMs);
+    timer.unref?.();
+    try {
+      return await token();
+    } catch (error) {
+      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
+      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
+    } finally {
+      clearTimeout(timer);
+    }
   }
 }
 
@@ -817,50 +920,6 @@ function edits(one, other) {
   }
   return row.at(-1);
 }
-
-// --- timers.js
-
-let setBackMs = 0;
-let latestMs = 0;
-
-/** The time that waits and leases go by: a computer's clock that is set back must not make them last until it has caught up. */
-const steadyMs = () => {
-  const ms = Date.now() + setBackMs;
-  setBackMs += Math.max(0, latestMs - ms);
-  return (latestMs = Math.max(latestMs, ms));
-};
-
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-/** Waits for `promise`, at most `ms`. */
-async function within(ms, promise) {
-  let timer;
-  await Promise.race([promise, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
-  clearTimeout(timer);
-}
-
-/** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */
-function oncePerTurn(action) {
-  let isAsked = false;
-  return () => {
-    if (isAsked) return;
-    isAsked = true;
-    nextTurn(() => {
-      isAsked = false;
-      action();
-    });
-  };
-}
-
-const nextTurn = globalThis.setImmediate ?? (() => {
-  const {port1, port2} = new MessageChannel();
-  const actions = [];
-  port1.onmessage = () => actions.shift()();
-  return (action) => {
-    actions.push(action);
-    port2.postMessage(null);
-  };
-})();
 
 // --- settling.js
 
@@ -2405,10 +2464,153 @@ class SocketLink {
   }
 }
 
-// --- client.js
+// --- session.js
 
 const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
 const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
+
+/** Those of the wanted transports that work in this runtime, in their order. Throws where none does. */
+function usableTransports(options) {
+  const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
+  const usable = wanted.filter((name) => isUsable(name, options));
+  if (!usable.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
+  return usable;
+}
+
+function isUsable(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
+  if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
+  if (name === "ws") return Boolean(WebSocket);
+  const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
+  if (name === "sse") return streams;
+  return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
+}
+
+/** The one loop that connects, carries, waits, and connects again, until the client is over. */
+class Session {
+  #transports; #options; #shared; #limits; #client;
+  #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // over which transport, and when
+  #begun = null; #id = null; #wake = null; // a link from its first byte; what the server calls us; who waits
+  /** The connection, null while there is none. */ link = null;
+  /** Why there is none, as it was told. @type {PushqError | null} */ unconnected = null;
+
+  /** `shared`: what else a link may use of the client, `limits` among it; `client`: who is told what happens. */
+  constructor(transports, options, shared, client) {
+    this.#transports = transports;
+    this.#options = options;
+    this.#shared = shared;
+    this.#limits = shared.limits;
+    this.#client = client;
+  }
+
+  /** The transport that carries messages, or is to be tried. */
+  get transport() {
+    return this.#transports[this.#index];
+  }
+
+  async run() {
+    while (!this.#client.isOver()) {
+      const began = steadyMs();
+      const error = await this.#connection();
+      if (this.#client.isOver()) return;
+      if (error.advice === "stop") return this.#client.fail(error);
+      if (this.link) {
+        this.unconnected = null;
+        this.#failures = steadyMs() - began >= this.#limits.stableMs ? 0 : this.#failures + 1;
+        this.link = null;
+        this.#client.cut();
+      } else {
+        this.#failures += 1;
+        if (!error.isOfToken && this.#fallBack()) continue;
+        this.tellWhy(error);
+      }
+      if (error.advice === "refresh" && this.#failures <= 1) continue;
+      await this.#pause(error);
+    }
+  }
+
+  /** Waits no longer to connect. */
+  hurry = () => this.#wake?.();
+
+  /** Ends the connection, also one that is still being made. */
+  leave() {
+    this.link = null;
+    this.#begun?.close();
+  }
+
+  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
+  tellWhy(error) {
+    if (error.detail !== this.unconnected?.detail) this.#client.problem(error);
+    this.unconnected = error;
+  }
+
+  /** One connection from first byte to last; answers with the error that ended it. Never throws. */
+  async #connection() {
+    this.#client.enter("connecting");
+    const name = this.transport;
+    try {
+      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
+      if (this.#client.isOver()) {
+        link.close();
+        return disconnected("closed while connecting");
+      }
+      return await this.#carry(name, link);
+    } catch (error) {
+      return error instanceof PushqError ? error : disconnected(String(error?.message ?? error));
+    }
+  }
+
+  #carry(name, link) {
+    this.link = link;
+    const isResumed = Boolean(link.session) && link.session === this.#id;
+    this.#id = link.session ?? this.#id;
+    this.#worked.add(name);
+    this.unconnected = null;
+    this.#client.carry(isResumed);
+    return link.ended;
+  }
+
+  /** What a link may use of us. */
+  #world(name) {
+    const {trace = () => {}, WebSocket, EventSource} = this.#options;
+    return {
+      ...this.#shared,
+      name,
+      session: this.#id,
+      trace,
+      WebSocket: WebSocket ?? globalThis.WebSocket,
+      EventSource: EventSource ?? globalThis.EventSource,
+      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
+      receive: (frame) => this.#receive(frame),
+    };
+  }
+
+  #receive(frame) {
+    if (frame.type === "bye") this.#retryMs = frame.retry_ms ?? 0;
+    this.#client.receive(frame);
+  }
+
+  /** A transport that never worked gives way at once; to one that has, the server may just be restarting. */
+  #fallBack() {
+    const tries = this.#worked.has(this.transport) ? this.#limits.transportFailures : 1;
+    if (this.#transports.length === 1 || this.#failures % tries) return false;
+    this.#index = (this.#index + 1) % this.#transports.length;
+    return this.#index !== 0;
+  }
+
+  async #pause(error) {
+    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
+    const waitMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.#limits);
+    this.#retryMs = 0;
+    this.#client.enter("waiting", {error, retryMs: waitMs});
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, waitMs);
+      this.#wake = () => resolve(clearTimeout(timer));
+    });
+    this.#wake = null;
+  }
+}
+
+// --- client.js
 
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
 
@@ -2425,11 +2627,9 @@ export function connect(options = {}) {
  * end.
  */
 export class Client extends EventTarget {
-  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
-  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
+  #credential; #http; #session; // as whom, and how, it talks to its server
   #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
-  #unconnected = null; // why there is no connection, as it was told
-  #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
+  #timer = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
 
   /** @param {ConnectOptions} options */
@@ -2437,34 +2637,47 @@ export class Client extends EventTarget {
     super();
     checkNames("connect", options, CONNECT_OPTIONS);
     checkNames("connect({limits})", options.limits ?? {}, Object.keys(LIMITS));
-    this.#options = options;
     const heldConnections = isBrowser ? LIMITS.heldConnections : Infinity;
     this.limits = Object.freeze({...LIMITS, heldConnections, ...options.limits});
-    this.#base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
-    const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
-    this.#transports = wanted.filter((name) => Client.#supports(name, options));
-    if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
+    const base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
+    this.#connectTo(base, usableTransports(options), options);
     this.#assemble(options);
-    globalThis.addEventListener?.("online", this.#hurry);
-    this.#run();
+    globalThis.addEventListener?.("online", this.#session.hurry);
+    this.#session.run();
     this.#tick();
   }
 
-  #assemble({fetch, trace = () => {}, replyQueue, ...options}) {
+  #connectTo(base, transports, options) {
     const {limits} = this;
+    const {fetch, trace = () => {}} = options;
+    this.#credential = new Credential(options, limits, (error) => this.#tellSlowToken(error));
+    const token = (fresh) => this.#credential.current(fresh);
     this.#http = new Http({
-      base: this.#base,
+      base,
       fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
-      token: (fresh) => this.#currentToken(fresh),
+      token,
       trace,
     });
+    this.#session = new Session(transports, options, {base, limits, http: this.#http, token}, {
+      isOver: () => this.#isOver(),
+      enter: (state, detail) => this.#enter(state, detail),
+      problem: (error) => this.#emit("problem", {error}),
+      carry: (isResumed) => this.#carry(isResumed),
+      cut: () => this.#consumers.forEach((consumer) => consumer.detach()),
+      receive: (frame) => this.#receive(frame),
+      fail: (error) => this.#finish("failed", error),
+    });
+  }
+
+  #assemble({replyQueue, ...options}) {
+    const {limits} = this;
     this.#clock = new HybridClock(limits.clockAheadMs);
     this.#numbering = new Numbering(this.#clock, limits.queuesRemembered, options);
     this.#publisher = new Publisher(limits, {
-      link: () => this.#link,
+      link: () => this.#session.link,
       numbering: this.#numbering,
       problem: (error) => this.#emit("problem", {error}),
-      why: () => this.#unconnected,
+      why: () => this.#session.unconnected,
     });
     this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
       publish: (...message) => this.#publisher.add(...message),
@@ -2475,17 +2688,9 @@ export class Client extends EventTarget {
     this.#ended = new Promise((resolve) => (this.#end = resolve));
   }
 
-  static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
-    if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
-    if (name === "ws") return Boolean(WebSocket);
-    const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
-    if (name === "sse") return streams;
-    return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
-  }
-
   /** Which transport carries messages now, null while there is none. @returns {TransportName | null} */
   get transport() {
-    return this.#link ? this.#transports[this.#index] : null;
+    return this.#session.link ? this.#session.transport : null;
   }
 
   /** Who publishes, in messages that are numbered. @returns {string} */
@@ -2546,7 +2751,7 @@ export class Client extends EventTarget {
   #consume(queue, options, handler) {
     const consumer = new Consumer(queue, options, handler, {
       limits: this.limits,
-      link: () => this.#link,
+      link: () => this.#session.link,
       soon: this.#flush,
       emit: (name, detail) => this.#emit(name, {queue, ...detail}),
       leases: () => this.#tickLater(),
@@ -2566,8 +2771,8 @@ export class Client extends EventTarget {
 
   /** Drops the connection and connects again, say after a change of network. Messages in work may come twice. */
   reconnect() {
-    this.#link?.fail(disconnected("the client was told to reconnect"));
-    this.#hurry();
+    this.#session.link?.fail(disconnected("the client was told to reconnect"));
+    this.#session.hurry();
   }
 
   /** Waits, `closeMs` at most, for handlers and for what was published; then leaves, and open leases return at once. */
@@ -2598,179 +2803,58 @@ export class Client extends EventTarget {
 
   #enter(state, detail = {}) {
     this.state = state;
-    this.#emit("state", {state, transport: this.#transports[this.#index], ...detail});
+    this.#emit("state", {state, transport: this.#session.transport, ...detail});
   }
 
   #finish(state, error) {
     if (this.state === "closed" || this.state === "failed") return;
     this.#closing = true;
-    this.#link = null;
-    this.#begun?.close();
+    this.#session.leave();
     clearTimeout(this.#timer);
-    globalThis.removeEventListener?.("online", this.#hurry);
+    globalThis.removeEventListener?.("online", this.#session.hurry);
     this.#publisher.abandon(error);
     this.#requests.abandon(error);
     [...this.#consumers].forEach((consumer) => consumer.end(state === "failed" ? error : null));
     this.#enter(state, state === "failed" ? {error} : {});
-    this.#hurry();
+    this.#session.hurry();
     this.#end();
-  }
-
-  #hurry = () => this.#wake?.();
-
-  async #run() {
-    while (!this.#isOver()) {
-      const began = steadyMs();
-      const error = await this.#connection();
-      if (this.#isOver()) return;
-      if (error.advice === "stop") return this.#finish("failed", error);
-      if (this.#link) {
-        this.#unconnected = null;
-        this.#failures = steadyMs() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
-        this.#link = null;
-        this.#consumers.forEach((consumer) => consumer.detach());
-      } else {
-        this.#failures += 1;
-        if (!error.isOfToken && this.#fallBack()) continue;
-        this.#tellWhy(error);
-      }
-      if (error.advice === "refresh" && this.#failures <= 1) continue;
-      await this.#pause(error);
-    }
-  }
-
-  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
-  #tellWhy(error) {
-    if (error.detail !== this.#unconnected?.detail) this.#emit("problem", {error});
-    this.#unconnected = error;
   }
 
   #isOver() {
     return this.state === "closed" || this.state === "failed";
   }
 
-  /** One connection from first byte to last; answers with the error that ended it. Never throws. */
-  async #connection() {
-    this.#enter("connecting");
-    const name = this.#transports[this.#index];
-    try {
-      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
-      if (this.#isOver()) {
-        link.close();
-        return disconnected("closed while connecting");
-      }
-      return await this.#carry(name, link);
-    } catch (error) {
-      return error instanceof PushqError ? error : disconnected(String(error?.message ?? error));
-    }
-  }
-
   /** Acks of before the cut go first: what they settle is then not delivered again. */
-  #carry(name, link) {
-    this.#link = link;
-    const isResumed = Boolean(link.session) && link.session === this.#session;
+  #carry(isResumed) {
     this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
-    this.#session = link.session ?? this.#session;
-    this.#worked.add(name);
-    this.#unconnected = null;
     this.#enter("connected");
     this.#consumers.forEach((consumer) => consumer.flush());
     this.#consumers.forEach((consumer) => consumer.start());
     this.#publisher.pump();
-    return link.ended;
   }
 
-  /** What a link may use of us. */
-  #world(name) {
-    const {trace = () => {}, WebSocket, EventSource} = this.#options;
-    return {
-      name,
-      base: this.#base,
-      session: this.#session,
-      limits: this.limits,
-      trace,
-      http: this.#http,
-      WebSocket: WebSocket ?? globalThis.WebSocket,
-      EventSource: EventSource ?? globalThis.EventSource,
-      token: (fresh) => this.#currentToken(fresh),
-      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
-      receive: (frame) => this.#receive(frame),
-    };
-  }
-
-  async #currentToken(fresh) {
-    if (fresh || this.#token === null || Date.now() >= this.#expiry) {
-      const given = await this.#askToken(this.#options.token);
-      this.#token = (typeof given === "object" ? given?.token : given) ?? null;
-      this.#expiry = given ? tokenExpiry(given) : Infinity;
-      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
-      const usedMs = leftMs <= 0 ? this.limits.refreshRetryMs : leftMs - Math.min(this.limits.refreshAheadMs, leftMs / 2);
-      this.#refreshAt = steadyMs() + usedMs;
-    }
-    return this.#token;
-  }
-
-  async #askToken(token) {
-    if (typeof token !== "function") return token;
-    const timer = setTimeout(() => this.#tellSlowToken(), this.limits.openMs);
-    timer.unref?.();
-    try {
-      return await token();
-    } catch (error) {
-      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
-      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  /** It is waited for all the same: somebody may have to sign in. */
-  #tellSlowToken() {
+  #tellSlowToken(error) {
     if (this.#isOver()) return;
-    const error = disconnected(`the function that gives the token has not answered for ${this.limits.openMs} ms`);
-    if (this.#link) this.#emit("problem", {error});
-    else this.#tellWhy(error);
+    if (this.#session.link) this.#emit("problem", {error});
+    else this.#session.tellWhy(error);
   }
 
   #receive(frame) {
-    if (frame.type === "bye") {
-      this.#retryMs = frame.retry_ms ?? 0;
-      return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
-    }
+    if (frame.type === "bye") return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
     if (frame.type === "error") return this.#emit("problem", {error: PushqError.from(frame.problem)});
     for (const consumer of this.#consumers) {
       if (consumer.sub === frame.sub) return consumer.receive(frame);
     }
   }
 
-  /** A transport that never worked gives way at once; to one that has, the server may just be restarting. */
-  #fallBack() {
-    const tries = this.#worked.has(this.#transports[this.#index]) ? this.limits.transportFailures : 1;
-    if (this.#transports.length === 1 || this.#failures % tries) return false;
-    this.#index = (this.#index + 1) % this.#transports.length;
-    return this.#index !== 0;
-  }
-
-  async #pause(error) {
-    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
-    const waitMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.limits);
-    this.#retryMs = 0;
-    this.#enter("waiting", {error, retryMs: waitMs});
-    await new Promise((resolve) => {
-      const timer = setTimeout(resolve, waitMs);
-      this.#wake = () => resolve(clearTimeout(timer));
-    });
-    this.#wake = null;
-  }
-
   /** The one timer. A hidden tab is throttled to one a minute: all of this is then late, and nothing is wrong. */
   #tick = () => {
     if (this.#isOver()) return;
     const now = steadyMs();
-    this.#link?.check(now);
+    this.#session.link?.check(now);
     this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
-    if (this.#link && now >= this.#refreshAt) this.#refresh();
+    if (this.#session.link && this.#credential.isDue(now)) this.#renew();
     this.#tickLater();
   };
 
@@ -2782,12 +2866,10 @@ export class Client extends EventTarget {
     this.#timer.unref?.();
   }
 
-  async #refresh() {
-    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
+  async #renew() {
     try {
-      await this.#link?.refresh(await this.#currentToken(true));
+      await this.#credential.renew(this.#session.link);
     } catch (error) {
-      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.limits.refreshRetryMs);
       this.#emit("problem", {error});
     }
   }

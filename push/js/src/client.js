@@ -1,23 +1,18 @@
-/** What a user holds: a client of one server, which connects, carries, waits, and connects again. */
+/** What a user holds: `connect` gives a client, which publishes, subscribes, and asks for replies. */
 
 import {Http, path} from "./api.js";
-import {backoffMs} from "./backoff.js";
 import {HybridClock} from "./clock.js";
 import {LIMITS} from "./config.js";
 import {Consumer} from "./consumer.js";
-import {tokenExpiry} from "./credential.js";
+import {Credential} from "./credential.js";
 import {PushqError, closed, disconnected} from "./errors.js";
 import {Numbering} from "./numbering.js";
 import {CONNECT_OPTIONS, checkNames} from "./options.js";
 import {Publisher} from "./publisher.js";
 import {Requests} from "./replies.js";
+import {Session, usableTransports} from "./session.js";
 import {Subscription} from "./subscription.js";
 import {oncePerTurn, steadyMs, within} from "./timers.js";
-import {FetchLink} from "./transports/http.js";
-import {SocketLink} from "./transports/websocket.js";
-
-const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
-const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
 
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
 
@@ -34,11 +29,9 @@ export function connect(options = {}) {
  * end.
  */
 export class Client extends EventTarget {
-  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
-  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
+  #credential; #http; #session; // as whom, and how, it talks to its server
   #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
-  #unconnected = null; // why there is no connection, as it was told
-  #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
+  #timer = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
 
   /** @param {ConnectOptions} options */
@@ -46,34 +39,47 @@ export class Client extends EventTarget {
     super();
     checkNames("connect", options, CONNECT_OPTIONS);
     checkNames("connect({limits})", options.limits ?? {}, Object.keys(LIMITS));
-    this.#options = options;
     const heldConnections = isBrowser ? LIMITS.heldConnections : Infinity;
     this.limits = Object.freeze({...LIMITS, heldConnections, ...options.limits});
-    this.#base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
-    const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
-    this.#transports = wanted.filter((name) => Client.#supports(name, options));
-    if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
+    const base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
+    this.#connectTo(base, usableTransports(options), options);
     this.#assemble(options);
-    globalThis.addEventListener?.("online", this.#hurry);
-    this.#run();
+    globalThis.addEventListener?.("online", this.#session.hurry);
+    this.#session.run();
     this.#tick();
   }
 
-  #assemble({fetch, trace = () => {}, replyQueue, ...options}) {
+  #connectTo(base, transports, options) {
     const {limits} = this;
+    const {fetch, trace = () => {}} = options;
+    this.#credential = new Credential(options, limits, (error) => this.#tellSlowToken(error));
+    const token = (fresh) => this.#credential.current(fresh);
     this.#http = new Http({
-      base: this.#base,
+      base,
       fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
-      token: (fresh) => this.#currentToken(fresh),
+      token,
       trace,
     });
+    this.#session = new Session(transports, options, {base, limits, http: this.#http, token}, {
+      isOver: () => this.#isOver(),
+      enter: (state, detail) => this.#enter(state, detail),
+      problem: (error) => this.#emit("problem", {error}),
+      carry: (isResumed) => this.#carry(isResumed),
+      cut: () => this.#consumers.forEach((consumer) => consumer.detach()),
+      receive: (frame) => this.#receive(frame),
+      fail: (error) => this.#finish("failed", error),
+    });
+  }
+
+  #assemble({replyQueue, ...options}) {
+    const {limits} = this;
     this.#clock = new HybridClock(limits.clockAheadMs);
     this.#numbering = new Numbering(this.#clock, limits.queuesRemembered, options);
     this.#publisher = new Publisher(limits, {
-      link: () => this.#link,
+      link: () => this.#session.link,
       numbering: this.#numbering,
       problem: (error) => this.#emit("problem", {error}),
-      why: () => this.#unconnected,
+      why: () => this.#session.unconnected,
     });
     this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
       publish: (...message) => this.#publisher.add(...message),
@@ -84,17 +90,9 @@ export class Client extends EventTarget {
     this.#ended = new Promise((resolve) => (this.#end = resolve));
   }
 
-  static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
-    if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
-    if (name === "ws") return Boolean(WebSocket);
-    const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
-    if (name === "sse") return streams;
-    return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
-  }
-
   /** Which transport carries messages now, null while there is none. @returns {TransportName | null} */
   get transport() {
-    return this.#link ? this.#transports[this.#index] : null;
+    return this.#session.link ? this.#session.transport : null;
   }
 
   /** Who publishes, in messages that are numbered. @returns {string} */
@@ -155,7 +153,7 @@ export class Client extends EventTarget {
   #consume(queue, options, handler) {
     const consumer = new Consumer(queue, options, handler, {
       limits: this.limits,
-      link: () => this.#link,
+      link: () => this.#session.link,
       soon: this.#flush,
       emit: (name, detail) => this.#emit(name, {queue, ...detail}),
       leases: () => this.#tickLater(),
@@ -175,8 +173,8 @@ export class Client extends EventTarget {
 
   /** Drops the connection and connects again, say after a change of network. Messages in work may come twice. */
   reconnect() {
-    this.#link?.fail(disconnected("the client was told to reconnect"));
-    this.#hurry();
+    this.#session.link?.fail(disconnected("the client was told to reconnect"));
+    this.#session.hurry();
   }
 
   /** Waits, `closeMs` at most, for handlers and for what was published; then leaves, and open leases return at once. */
@@ -207,179 +205,58 @@ export class Client extends EventTarget {
 
   #enter(state, detail = {}) {
     this.state = state;
-    this.#emit("state", {state, transport: this.#transports[this.#index], ...detail});
+    this.#emit("state", {state, transport: this.#session.transport, ...detail});
   }
 
   #finish(state, error) {
     if (this.state === "closed" || this.state === "failed") return;
     this.#closing = true;
-    this.#link = null;
-    this.#begun?.close();
+    this.#session.leave();
     clearTimeout(this.#timer);
-    globalThis.removeEventListener?.("online", this.#hurry);
+    globalThis.removeEventListener?.("online", this.#session.hurry);
     this.#publisher.abandon(error);
     this.#requests.abandon(error);
     [...this.#consumers].forEach((consumer) => consumer.end(state === "failed" ? error : null));
     this.#enter(state, state === "failed" ? {error} : {});
-    this.#hurry();
+    this.#session.hurry();
     this.#end();
-  }
-
-  #hurry = () => this.#wake?.();
-
-  async #run() {
-    while (!this.#isOver()) {
-      const began = steadyMs();
-      const error = await this.#connection();
-      if (this.#isOver()) return;
-      if (error.advice === "stop") return this.#finish("failed", error);
-      if (this.#link) {
-        this.#unconnected = null;
-        this.#failures = steadyMs() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
-        this.#link = null;
-        this.#consumers.forEach((consumer) => consumer.detach());
-      } else {
-        this.#failures += 1;
-        if (!error.isOfToken && this.#fallBack()) continue;
-        this.#tellWhy(error);
-      }
-      if (error.advice === "refresh" && this.#failures <= 1) continue;
-      await this.#pause(error);
-    }
-  }
-
-  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
-  #tellWhy(error) {
-    if (error.detail !== this.#unconnected?.detail) this.#emit("problem", {error});
-    this.#unconnected = error;
   }
 
   #isOver() {
     return this.state === "closed" || this.state === "failed";
   }
 
-  /** One connection from first byte to last; answers with the error that ended it. Never throws. */
-  async #connection() {
-    this.#enter("connecting");
-    const name = this.#transports[this.#index];
-    try {
-      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
-      if (this.#isOver()) {
-        link.close();
-        return disconnected("closed while connecting");
-      }
-      return await this.#carry(name, link);
-    } catch (error) {
-      return error instanceof PushqError ? error : disconnected(String(error?.message ?? error));
-    }
-  }
-
   /** Acks of before the cut go first: what they settle is then not delivered again. */
-  #carry(name, link) {
-    this.#link = link;
-    const isResumed = Boolean(link.session) && link.session === this.#session;
+  #carry(isResumed) {
     this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
-    this.#session = link.session ?? this.#session;
-    this.#worked.add(name);
-    this.#unconnected = null;
     this.#enter("connected");
     this.#consumers.forEach((consumer) => consumer.flush());
     this.#consumers.forEach((consumer) => consumer.start());
     this.#publisher.pump();
-    return link.ended;
   }
 
-  /** What a link may use of us. */
-  #world(name) {
-    const {trace = () => {}, WebSocket, EventSource} = this.#options;
-    return {
-      name,
-      base: this.#base,
-      session: this.#session,
-      limits: this.limits,
-      trace,
-      http: this.#http,
-      WebSocket: WebSocket ?? globalThis.WebSocket,
-      EventSource: EventSource ?? globalThis.EventSource,
-      token: (fresh) => this.#currentToken(fresh),
-      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
-      receive: (frame) => this.#receive(frame),
-    };
-  }
-
-  async #currentToken(fresh) {
-    if (fresh || this.#token === null || Date.now() >= this.#expiry) {
-      const given = await this.#askToken(this.#options.token);
-      this.#token = (typeof given === "object" ? given?.token : given) ?? null;
-      this.#expiry = given ? tokenExpiry(given) : Infinity;
-      const leftMs = this.#expiry - Date.now(); // none at all by a computer's clock that is ahead
-      const usedMs = leftMs <= 0 ? this.limits.refreshRetryMs : leftMs - Math.min(this.limits.refreshAheadMs, leftMs / 2);
-      this.#refreshAt = steadyMs() + usedMs;
-    }
-    return this.#token;
-  }
-
-  async #askToken(token) {
-    if (typeof token !== "function") return token;
-    const timer = setTimeout(() => this.#tellSlowToken(), this.limits.openMs);
-    timer.unref?.();
-    try {
-      return await token();
-    } catch (error) {
-      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
-      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  /** It is waited for all the same: somebody may have to sign in. */
-  #tellSlowToken() {
+  #tellSlowToken(error) {
     if (this.#isOver()) return;
-    const error = disconnected(`the function that gives the token has not answered for ${this.limits.openMs} ms`);
-    if (this.#link) this.#emit("problem", {error});
-    else this.#tellWhy(error);
+    if (this.#session.link) this.#emit("problem", {error});
+    else this.#session.tellWhy(error);
   }
 
   #receive(frame) {
-    if (frame.type === "bye") {
-      this.#retryMs = frame.retry_ms ?? 0;
-      return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
-    }
+    if (frame.type === "bye") return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
     if (frame.type === "error") return this.#emit("problem", {error: PushqError.from(frame.problem)});
     for (const consumer of this.#consumers) {
       if (consumer.sub === frame.sub) return consumer.receive(frame);
     }
   }
 
-  /** A transport that never worked gives way at once; to one that has, the server may just be restarting. */
-  #fallBack() {
-    const tries = this.#worked.has(this.#transports[this.#index]) ? this.limits.transportFailures : 1;
-    if (this.#transports.length === 1 || this.#failures % tries) return false;
-    this.#index = (this.#index + 1) % this.#transports.length;
-    return this.#index !== 0;
-  }
-
-  async #pause(error) {
-    const retryAfterMs = Math.max(this.#retryMs, error.retryAfterMs);
-    const waitMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), retryAfterMs, this.limits);
-    this.#retryMs = 0;
-    this.#enter("waiting", {error, retryMs: waitMs});
-    await new Promise((resolve) => {
-      const timer = setTimeout(resolve, waitMs);
-      this.#wake = () => resolve(clearTimeout(timer));
-    });
-    this.#wake = null;
-  }
-
   /** The one timer. A hidden tab is throttled to one a minute: all of this is then late, and nothing is wrong. */
   #tick = () => {
     if (this.#isOver()) return;
     const now = steadyMs();
-    this.#link?.check(now);
+    this.#session.link?.check(now);
     this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
-    if (this.#link && now >= this.#refreshAt) this.#refresh();
+    if (this.#session.link && this.#credential.isDue(now)) this.#renew();
     this.#tickLater();
   };
 
@@ -391,12 +268,10 @@ export class Client extends EventTarget {
     this.#timer.unref?.();
   }
 
-  async #refresh() {
-    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
+  async #renew() {
     try {
-      await this.#link?.refresh(await this.#currentToken(true));
+      await this.#credential.renew(this.#session.link);
     } catch (error) {
-      this.#refreshAt = Math.min(this.#refreshAt, steadyMs() + this.limits.refreshRetryMs);
       this.#emit("problem", {error});
     }
   }

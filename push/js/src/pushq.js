@@ -8,7 +8,7 @@
  *
  * A page imports one file, as it is, without a build: it is joined from those in `src`. They are, from the outside in:
  *
- *     client                          one server, one loop that connects, carries, waits, and connects again
+ *     client, session                 what a page holds, and the loop that connects, carries, waits, and connects again
  *     message, subscription           in the user's hands; behind them consumer, delivery, settling
  *     publisher, numbering, clock     from a call to its confirmation, and its place in the order
  *     replies                         who waits for which reply

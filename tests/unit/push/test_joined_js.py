@@ -11,7 +11,8 @@ from tests.support.joined_js import COMMAND, ENTRY, JOINED, MADE, SOURCES, Unjoi
 LAYERS = (
     {ENTRY},
     {"client.js"},
-    {"consumer.js", "publisher.js", "replies.js", "subscription.js", "transports/http.js", "transports/websocket.js"},
+    {"consumer.js", "publisher.js", "replies.js", "session.js", "subscription.js"},
+    {"transports/http.js", "transports/websocket.js"},
     {"api.js", "numbering.js", "settling.js", "transports/connections.js", "transports/events.js"},
     {"delivery.js"},
     {"arguments.js", "backoff.js", "clock.js", "credential.js", "message.js", "options.js", "outgoing.js"},
