@@ -10,7 +10,7 @@
  * A page imports one file, as it is, without a build: it is joined from those in `src`. They are, from the outside in:
  *
  *     client, session                 what a page holds, and the loop that connects, carries, waits, and connects again
- *     message, subscription           in the user's hands; behind them consumer, delivery, settling
+ *     message, subscription           in the user's hands; behind them consumer, lines, delivery, settling
  *     publisher, numbering, clock     from a call to its confirmation, and its place in the order
  *     replies                         who waits for which reply
  *     transports/websocket, …/http    the same verbs, the same frames; beside them api, …/events, …/connections
@@ -670,6 +670,16 @@ function checkTimeout(timeoutMs) {
   throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
 }
 
+function checkCredit(credit) {
+  if (credit === undefined || (Number.isInteger(credit) && credit > 0 && credit <= CREDIT_MAX)) return;
+  throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${credit}`);
+}
+
+function checkAck(ack) {
+  if ([undefined, "manual", "auto"].includes(ack)) return;
+  throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${ack}`);
+}
+
 /** The context of a message, or undefined. Another than the first of its frame starts a new one. */
 function checkedTrace(traceparent, tracestate) {
   if (traceparent === undefined && tracestate === undefined) return undefined;
@@ -827,6 +837,69 @@ function reasonOf(error) {
 }
 
 function ignore() {}
+
+// --- lines.js
+
+const EVERYTHING = Symbol("one line for all messages");
+const SIDE_BY_SIDE = Symbol("no line");
+
+/**
+ * A line is what must not overtake: the messages of one key, or all of them. Its next message begins when the handler
+ * of the one before is done; what is behind one that comes again goes back with it.
+ */
+class Lines {
+  #consumer; #lines = new Map(); // what waits in each
+  /** Of those of one key, of all, or of none. @type {"key" | boolean} */ inOrder = false;
+
+  /** `consumer`: what it does with a message, or with several: `run`, `drop`, `giveBack`; `done`: a line has ended. */
+  constructor(consumer) {
+    this.#consumer = consumer;
+  }
+
+  /** Runs it, at once or when its line has come to it. */
+  admit(delivery) {
+    const line = this.#lineOf(delivery.message);
+    if (line === SIDE_BY_SIDE) return void this.#consumer.run(delivery);
+    if (this.#lines.has(line)) return void this.#lines.get(line).push(delivery);
+    this.#lines.set(line, [delivery]);
+    this.#follow(line);
+  }
+
+  /** Gives back what waits. */
+  clear() {
+    this.#lines.forEach((waiting) => this.#consumer.giveBack(waiting.splice(0)));
+  }
+
+  /** Of what waits behind a handler that hangs the lease would run out, and that is an attempt that nobody made. */
+  giveBackStuck(now, maxHandlerMs) {
+    for (const waiting of this.#lines.values()) {
+      const stuck = waiting.filter(({begunAt}) => now - begunAt >= maxHandlerMs);
+      if (!stuck.length) continue;
+      waiting.splice(0, waiting.length, ...waiting.filter((delivery) => !stuck.includes(delivery)));
+      this.#consumer.giveBack(stuck);
+    }
+  }
+
+  /** Without a key, a strict queue is in one order as a whole. */
+  #lineOf({key}) {
+    if (this.inOrder === "key") return key ?? EVERYTHING;
+    return this.inOrder ? EVERYTHING : SIDE_BY_SIDE;
+  }
+
+  /** What is behind a message that failed would else overtake it. */
+  async #follow(line) {
+    const waiting = this.#lines.get(line);
+    while (waiting.length) {
+      waiting.forEach((delivery) => (delivery.begunAt = steadyMs())); // as long as the line moves, all of it is in work
+      const delivery = waiting.shift();
+      if (delivery.isLost) this.#consumer.drop(delivery);
+      else await this.#consumer.run(delivery);
+      if (delivery.isLost || delivery.verdict === "nack") this.#consumer.giveBack(waiting.splice(0), delivery);
+    }
+    this.#lines.delete(line);
+    this.#consumer.done();
+  }
+}
 
 // --- options.js
 
@@ -1014,9 +1087,6 @@ class Settler {
 
 // --- consumer.js
 
-const EVERYTHING = Symbol("one line for all messages");
-const SIDE_BY_SIDE = Symbol("no line");
-
 /**
  * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit, or in
  * lines where the order counts: of a key on a `strict` queue, of all messages in a stream's group. Without a receipt
@@ -1024,10 +1094,10 @@ const SIDE_BY_SIDE = Symbol("no line");
  */
 class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
-  #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
+  #maxHandlerMs; #inOrderAsked; #isKeptInOrder = false; // as the caller asked; by the server, too
   #hasBackoff = false; #jitter = Math.random(); // the queue; for all that failed in one turn, so that they share a frame
   #refusals = []; // under way, of what came too late
-  #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
+  #held = new Map(); #lines; #backlog = []; #draining = false; // leased, by receipt; waiting in order
   #settler; #begun = []; #returned = 0; // what is told to the server: verdicts, beginnings, credit without a receipt
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
   /** Of the last message taken in: where the next subscribe begins. @type {string | null} */ cursor = null;
@@ -1042,12 +1112,8 @@ class Consumer {
     if (wire.from?.time instanceof Date) wire.from = toWire(wire.from);
     checkQueue(queue);
     refuseHalves(JSON.stringify(wire));
-    if (wire.credit !== undefined && !(Number.isInteger(wire.credit) && wire.credit > 0 && wire.credit <= CREDIT_MAX)) {
-      throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${wire.credit}`);
-    }
-    if (![undefined, "manual", "auto"].includes(wire.ack)) {
-      throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${wire.ack}`);
-    }
+    checkCredit(wire.credit);
+    checkAck(wire.ack);
     if (wire.group !== undefined) wire.credit ??= client.limits.subscriptionCredit;
     this.queue = queue;
     this.wire = wire;
@@ -1058,6 +1124,12 @@ class Consumer {
     this.#handler = handler;
     this.#client = client;
     this.#settler = new Settler(this, client);
+    this.#lines = new Lines({
+      run: (delivery) => this.#run(delivery),
+      drop: ({receipt}) => this.#held.delete(receipt),
+      giveBack: (deliveries, failed) => this.#giveBack(deliveries, failed),
+      done: () => this.#stir(),
+    });
     this.ready = new Promise((resolve, reject) => ([this.#resolveReady, this.#rejectReady] = [resolve, reject]));
     this.ready.catch(() => {}); // told by the `ended` event too
     this.closed = new Promise((resolve) => (this.#finish = resolve));
@@ -1105,7 +1177,7 @@ class Consumer {
     const isRead = this.wire.group === undefined;
     if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
     const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
-    this.#inOrder = this.#inOrderAsked ?? usual;
+    this.#lines.inOrder = this.#inOrderAsked ?? usual;
     this.#isKeptInOrder = ordering === "strict" || mode === "offsets";
     // What is not extended soon comes again, and nothing newer until then.
     if (this.isTakenUp && mode === "offsets") this.#held.forEach((delivery) => (delivery.extendAt = 0));
@@ -1218,34 +1290,10 @@ class Consumer {
 
   #admit(delivery) {
     this.#held.set(delivery.receipt, delivery);
-    const line = this.#lineOf(delivery.message);
-    if (line === SIDE_BY_SIDE) return void this.#run(delivery);
-    if (this.#lines.has(line)) return void this.#lines.get(line).push(delivery);
-    this.#lines.set(line, [delivery]);
-    this.#follow(line);
-  }
-
-  /** Without a key, a strict queue is in one order as a whole. */
-  #lineOf({key}) {
-    if (this.#inOrder === "key") return key ?? EVERYTHING;
-    return this.#inOrder ? EVERYTHING : SIDE_BY_SIDE;
+    this.#lines.admit(delivery);
   }
 
   // Handling
-
-  /** One after the other. What is behind a message that failed goes back with it: it would else overtake. */
-  async #follow(line) {
-    const waiting = this.#lines.get(line);
-    while (waiting.length) {
-      waiting.forEach((delivery) => (delivery.begunAt = steadyMs())); // as long as the line moves, all of it is in work
-      const delivery = waiting.shift();
-      if (delivery.isLost) this.#held.delete(delivery.receipt);
-      else await this.#run(delivery);
-      if (delivery.isLost || delivery.verdict === "nack") this.#giveBack(waiting.splice(0), delivery);
-    }
-    this.#lines.delete(line);
-    this.#stir();
-  }
 
   /** Nobody has begun with them, so it was no attempt; unless only the queue's back-off keeps them behind `failed`. */
   #giveBack(deliveries, failed) {
@@ -1257,14 +1305,6 @@ class Consumer {
       delivery.hasEnded = true;
       if (!delivery.isLost) delivery.conclude("nack", fields);
     }
-  }
-
-  /** What waits behind a handler that hangs: its lease would run out, and that is an attempt that nobody made. */
-  #giveBackStuck(waiting, now) {
-    const stuck = waiting.filter(({begunAt}) => now - begunAt >= this.#maxHandlerMs);
-    if (!stuck.length) return;
-    waiting.splice(0, waiting.length, ...waiting.filter((delivery) => !stuck.includes(delivery)));
-    this.#giveBack(stuck);
   }
 
   async #run(delivery) {
@@ -1365,7 +1405,7 @@ class Consumer {
   async extend(now) {
     const link = this.#client.link();
     if (!link || !this.visibilityMs) return;
-    this.#lines.forEach((waiting) => this.#giveBackStuck(waiting, now));
+    this.#lines.giveBackStuck(now, this.#maxHandlerMs);
     const due = [...this.#held.values()].filter((delivery) => this.#isDue(delivery, now));
     due.forEach((delivery) => (delivery.extendAt = now + this.visibilityMs / 2));
     while (due.length) {
@@ -1401,7 +1441,7 @@ class Consumer {
   async close() {
     if (this.#stopping) return this.closed;
     this.#stopping = true;
-    this.#lines.forEach((waiting) => this.#giveBack(waiting.splice(0)));
+    this.#lines.clear();
     if (!this.#held.size) this.#backlog.splice(1);
     if (this.#held.size || this.#backlog.length) await new Promise((resolve) => this.#idle.push(resolve));
     this.flush();

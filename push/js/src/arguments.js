@@ -1,6 +1,7 @@
 /** What a caller says beside a body: refused here where no frame could carry it. */
 
 import {refuseHalves} from "./bodies.js";
+import {CREDIT_MAX} from "./config.js";
 import {PushqError} from "./errors.js";
 
 export function checkQueue(queue) {
@@ -14,6 +15,16 @@ export function checkQueue(queue) {
 export function checkTimeout(timeoutMs) {
   if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
   throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
+}
+
+export function checkCredit(credit) {
+  if (credit === undefined || (Number.isInteger(credit) && credit > 0 && credit <= CREDIT_MAX)) return;
+  throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${credit}`);
+}
+
+export function checkAck(ack) {
+  if ([undefined, "manual", "auto"].includes(ack)) return;
+  throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${ack}`);
 }
 
 /** The context of a message, or undefined. Another than the first of its frame starts a new one. */

@@ -1,18 +1,16 @@
 /** One subscription across all its connections: what it holds, what may begin, and how much more it may be sent. */
 
-import {checkQueue} from "./arguments.js";
+import {checkAck, checkCredit, checkQueue} from "./arguments.js";
 import {askedMs, retryMs} from "./backoff.js";
 import {refuseHalves} from "./bodies.js";
-import {CREDIT_MAX, REASON_CHARS_MAX} from "./config.js";
+import {REASON_CHARS_MAX} from "./config.js";
 import {Delivery, PLAIN} from "./delivery.js";
 import {LeaseLost, PushqError, closed, disconnected} from "./errors.js";
+import {Lines} from "./lines.js";
 import {SUBSCRIBE_OPTIONS, checkNames} from "./options.js";
 import {toWire} from "./outgoing.js";
 import {Settler} from "./settling.js";
 import {sleep, steadyMs} from "./timers.js";
-
-const EVERYTHING = Symbol("one line for all messages");
-const SIDE_BY_SIDE = Symbol("no line");
 
 /**
  * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit, or in
@@ -21,10 +19,10 @@ const SIDE_BY_SIDE = Symbol("no line");
  */
 export class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
-  #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
+  #maxHandlerMs; #inOrderAsked; #isKeptInOrder = false; // as the caller asked; by the server, too
   #hasBackoff = false; #jitter = Math.random(); // the queue; for all that failed in one turn, so that they share a frame
   #refusals = []; // under way, of what came too late
-  #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
+  #held = new Map(); #lines; #backlog = []; #draining = false; // leased, by receipt; waiting in order
   #settler; #begun = []; #returned = 0; // what is told to the server: verdicts, beginnings, credit without a receipt
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
   /** Of the last message taken in: where the next subscribe begins. @type {string | null} */ cursor = null;
@@ -39,12 +37,8 @@ export class Consumer {
     if (wire.from?.time instanceof Date) wire.from = toWire(wire.from);
     checkQueue(queue);
     refuseHalves(JSON.stringify(wire));
-    if (wire.credit !== undefined && !(Number.isInteger(wire.credit) && wire.credit > 0 && wire.credit <= CREDIT_MAX)) {
-      throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${wire.credit}`);
-    }
-    if (![undefined, "manual", "auto"].includes(wire.ack)) {
-      throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${wire.ack}`);
-    }
+    checkCredit(wire.credit);
+    checkAck(wire.ack);
     if (wire.group !== undefined) wire.credit ??= client.limits.subscriptionCredit;
     this.queue = queue;
     this.wire = wire;
@@ -55,6 +49,12 @@ export class Consumer {
     this.#handler = handler;
     this.#client = client;
     this.#settler = new Settler(this, client);
+    this.#lines = new Lines({
+      run: (delivery) => this.#run(delivery),
+      drop: ({receipt}) => this.#held.delete(receipt),
+      giveBack: (deliveries, failed) => this.#giveBack(deliveries, failed),
+      done: () => this.#stir(),
+    });
     this.ready = new Promise((resolve, reject) => ([this.#resolveReady, this.#rejectReady] = [resolve, reject]));
     this.ready.catch(() => {}); // told by the `ended` event too
     this.closed = new Promise((resolve) => (this.#finish = resolve));
@@ -102,7 +102,7 @@ export class Consumer {
     const isRead = this.wire.group === undefined;
     if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
     const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
-    this.#inOrder = this.#inOrderAsked ?? usual;
+    this.#lines.inOrder = this.#inOrderAsked ?? usual;
     this.#isKeptInOrder = ordering === "strict" || mode === "offsets";
     // What is not extended soon comes again, and nothing newer until then.
     if (this.isTakenUp && mode === "offsets") this.#held.forEach((delivery) => (delivery.extendAt = 0));
@@ -215,34 +215,10 @@ export class Consumer {
 
   #admit(delivery) {
     this.#held.set(delivery.receipt, delivery);
-    const line = this.#lineOf(delivery.message);
-    if (line === SIDE_BY_SIDE) return void this.#run(delivery);
-    if (this.#lines.has(line)) return void this.#lines.get(line).push(delivery);
-    this.#lines.set(line, [delivery]);
-    this.#follow(line);
-  }
-
-  /** Without a key, a strict queue is in one order as a whole. */
-  #lineOf({key}) {
-    if (this.#inOrder === "key") return key ?? EVERYTHING;
-    return this.#inOrder ? EVERYTHING : SIDE_BY_SIDE;
+    this.#lines.admit(delivery);
   }
 
   // Handling
-
-  /** One after the other. What is behind a message that failed goes back with it: it would else overtake. */
-  async #follow(line) {
-    const waiting = this.#lines.get(line);
-    while (waiting.length) {
-      waiting.forEach((delivery) => (delivery.begunAt = steadyMs())); // as long as the line moves, all of it is in work
-      const delivery = waiting.shift();
-      if (delivery.isLost) this.#held.delete(delivery.receipt);
-      else await this.#run(delivery);
-      if (delivery.isLost || delivery.verdict === "nack") this.#giveBack(waiting.splice(0), delivery);
-    }
-    this.#lines.delete(line);
-    this.#stir();
-  }
 
   /** Nobody has begun with them, so it was no attempt; unless only the queue's back-off keeps them behind `failed`. */
   #giveBack(deliveries, failed) {
@@ -254,14 +230,6 @@ export class Consumer {
       delivery.hasEnded = true;
       if (!delivery.isLost) delivery.conclude("nack", fields);
     }
-  }
-
-  /** What waits behind a handler that hangs: its lease would run out, and that is an attempt that nobody made. */
-  #giveBackStuck(waiting, now) {
-    const stuck = waiting.filter(({begunAt}) => now - begunAt >= this.#maxHandlerMs);
-    if (!stuck.length) return;
-    waiting.splice(0, waiting.length, ...waiting.filter((delivery) => !stuck.includes(delivery)));
-    this.#giveBack(stuck);
   }
 
   async #run(delivery) {
@@ -362,7 +330,7 @@ export class Consumer {
   async extend(now) {
     const link = this.#client.link();
     if (!link || !this.visibilityMs) return;
-    this.#lines.forEach((waiting) => this.#giveBackStuck(waiting, now));
+    this.#lines.giveBackStuck(now, this.#maxHandlerMs);
     const due = [...this.#held.values()].filter((delivery) => this.#isDue(delivery, now));
     due.forEach((delivery) => (delivery.extendAt = now + this.visibilityMs / 2));
     while (due.length) {
@@ -398,7 +366,7 @@ export class Consumer {
   async close() {
     if (this.#stopping) return this.closed;
     this.#stopping = true;
-    this.#lines.forEach((waiting) => this.#giveBack(waiting.splice(0)));
+    this.#lines.clear();
     if (!this.#held.size) this.#backlog.splice(1);
     if (this.#held.size || this.#backlog.length) await new Promise((resolve) => this.#idle.push(resolve));
     this.flush();

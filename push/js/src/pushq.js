@@ -9,7 +9,7 @@
  * A page imports one file, as it is, without a build: it is joined from those in `src`. They are, from the outside in:
  *
  *     client, session                 what a page holds, and the loop that connects, carries, waits, and connects again
- *     message, subscription           in the user's hands; behind them consumer, delivery, settling
+ *     message, subscription           in the user's hands; behind them consumer, lines, delivery, settling
  *     publisher, numbering, clock     from a call to its confirmation, and its place in the order
  *     replies                         who waits for which reply
  *     transports/websocket, …/http    the same verbs, the same frames; beside them api, …/events, …/connections

@@ -13,7 +13,7 @@ LAYERS = (
     {"client.js"},
     {"consumer.js", "publisher.js", "replies.js", "session.js", "subscription.js"},
     {"transports/http.js", "transports/websocket.js"},
-    {"api.js", "numbering.js", "settling.js", "transports/connections.js", "transports/events.js"},
+    {"api.js", "lines.js", "numbering.js", "settling.js", "transports/connections.js", "transports/events.js"},
     {"delivery.js"},
     {"arguments.js", "backoff.js", "clock.js", "credential.js", "message.js", "options.js", "outgoing.js"},
     {"bodies.js"},
