@@ -219,8 +219,10 @@ const nextTurn = globalThis.setImmediate ?? (() => {
 // --- credential.js
 
 /** When a token ends, in ms since 1970: as its callback says, else a JWT's own `exp`; Infinity when neither tells. */
-export function tokenExpiry(token) {
-  if (typeof token === "object" && token?.expires_at) return Date.parse(token.expires_at);
+export function tokenExpiry(given) {
+  const {token, expires_at} = typeof given === "object" && given !== null ? given : {token: given};
+  const toldMs = expires_at ? Date.parse(expires_at) : NaN;
+  if (!Number.isNaN(toldMs)) return toldMs;
   const payload = typeof token === "string" && token.split(".").length === 3 ? token.split(".")[1] : null;
   try {
     const {exp} = payload ? JSON.parse(atob(payload.replaceAll("-", "+").replaceAll("_", "/"))) : {};

@@ -38,7 +38,9 @@ test("a token's end comes from its callback or from the JWT itself, and an API k
   const jwt = `e30.${btoa(JSON.stringify({exp: 1_800_000_000})).replaceAll("=", "")}.c2ln`;
   assert.equal(tokenExpiry(jwt), 1_800_000_000_000);
   assert.equal(tokenExpiry({token: "x", expires_at: "2030-01-01T00:00:00Z"}), Date.UTC(2030, 0, 1));
-  for (const token of ["pushq_1_secret", "a.b.c", null, undefined]) assert.equal(tokenExpiry(token), Infinity);
+  assert.equal(tokenExpiry({token: jwt}), 1_800_000_000_000);
+  assert.equal(tokenExpiry({token: jwt, expires_at: "soon"}), 1_800_000_000_000);
+  for (const token of ["pushq_1_secret", {}, {token: "x", expires_at: "soon"}, "a.b.c", null, undefined]) assert.equal(tokenExpiry(token), Infinity);
 });
 
 test("a problem becomes an error that says whether trying again helps", () => {
