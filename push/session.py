@@ -7,7 +7,6 @@ something is durable, a feeder or a fan-out gives it messages. What it has to sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -15,48 +14,41 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backend_store.client import Gap, Queue, by_token
-from backend_store.model import InvalidRequest, PushqError, Unauthenticated
+from backend_store.model import InvalidRequest, PushqError
 from push import runs
 from push.checks import check_id, gap_fields
 from push.closes import Close
 from push.connections import KICK_REASON, KICK_RETRY_MS
 from push.counting import check_messages
-from push.credentials import close_for
 from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
 from push.gate import Gate
+from push.greeting import first
 from push.hearing import Hearing
 from push.limits import (
-    CREDIT_MAX,
     DELIVER_FRAME_BYTES_MAX,
     PINGS_PER_SECOND_MAX,
     REFUSED_PER_SECOND_MAX,
     REPLY_FRAME_BYTES_MAX,
-    SUBSCRIPTIONS_PER_SESSION_MAX,
 )
-from push.looking_up import LookingUp, not_in_time, outcome
+from push.looking_up import LookingUp, not_in_time
 from push.ports import Encoding, Principal
-from push.problems import invalid, problem
+from push.problems import problem
 from push.protocol import (
-    FRAME_BYTES_MAX,
-    PING_MS,
     REQUESTS_IN_PROGRESS_MAX,
     Ack,
     ClientFrame,
-    Connect,
-    FrameId,
     PlainBytesPublish,
     PlainPublish,
     Publish,
     PublishHead,
-    PublishMessage,
     RequestId,
 )
 from push.rendering import rendered
-from push.requests import HANDLERS, KINDS, publish, refuse_early
+from push.requests import HANDLERS, publish, refuse_early
 from push.runs import Run
 from push.subscriptions import StreamSubscription, WorkSubscription
-from push.whole_numbers import text_with_whole_numbers
+from push.unreadable import uncounted, undecodable
 from push.wire import Wire
 from throttling.census import Kind, Who
 
@@ -71,8 +63,6 @@ _pack_plain = msgspec.msgpack.Decoder(PlainBytesPublish)
 _PLAIN: Final = (PlainPublish, PlainBytesPublish)
 _json_heads = msgspec.json.Decoder(PublishHead)
 _pack_heads = msgspec.msgpack.Decoder(PublishHead)
-_json_ids = msgspec.json.Decoder(FrameId)
-_pack_ids = msgspec.msgpack.Decoder(FrameId)
 
 _KIND_BYTES_MAX: Final = 96
 """Where a hot frame has its kind. It is looked for by `find`: `in` makes an error first, for it looks for a number."""
@@ -80,8 +70,6 @@ _KIND_BYTES_MAX: Final = 96
 REPLACED_REASON = "a newer connection went on with this session"
 OVER_RATE_RETRY_MS = 1_000
 """When a client may come back that was closed for asking too much."""
-_CONNECT_FIRST = "the first frame must be `connect`"
-
 
 Subscription = WorkSubscription | StreamSubscription
 
@@ -165,18 +153,18 @@ class Session:
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.run.end()
-            self._undecodable(data, error, came)
+            undecodable(self, data, error, came)
             return
         except InvalidRequest as error:
             self.run.end()
-            self._refuse_uncounted(data, error)
+            uncounted(self, data, error)
             return
         if type(frames) is Ack and self._may_join and runs.is_quiet(frames):
             self.run.add(runs.ack, frames, len(frames.receipts), len(data))
             return
         self.run.end()
         if isinstance(frames, list):
-            if not self._may_hold(len(frames)):
+            if not self.may_hold(len(frames)):
                 return
             for frame in frames:
                 self.handle(frame, came)
@@ -192,60 +180,13 @@ class Session:
         """Whether frames may be handled with others. A span is of one."""
         return self.opened and self.hub.spans is None
 
-    def _may_hold(self, count: int) -> bool:
+    def may_hold(self, count: int) -> bool:
         """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
         if 0 < count <= REQUESTS_IN_PROGRESS_MAX:
             return True
         detail = f"a list of {count} objects; a frame holds one object, or a list of 1 to {REQUESTS_IN_PROGRESS_MAX}"
-        self._protocol_error(InvalidRequest(detail))
+        self.protocol_error(InvalidRequest(detail))
         return False
-
-    def _undecodable(self, data: bytes, error: Exception, came: float | None) -> None:
-        """A frame we can name is answered and the socket stays open; what is no frame of ours at all closes it."""
-        codec: Any = msgspec.json if self.encoding == "json" else msgspec.msgpack
-        loose: Any = None
-        if isinstance(error, msgspec.ValidationError):
-            with suppress(msgspec.MsgspecError, RecursionError):
-                loose = codec.decode(data)
-        if isinstance(loose, list) and any(isinstance(frame, list) for frame in loose):
-            self._protocol_error(InvalidRequest("a frame holds an object or a list of them, not lists in a list"))
-            return
-        if isinstance(loose, list) and len(loose) > 1:
-            if not self._may_hold(len(loose)):
-                return
-            for frame in codec.decode(data, type=list[msgspec.Raw]):
-                self.receive(bytes(frame), came)
-            return
-        if loose is not None and self.encoding == "json" and "got `float`" in str(error):
-            written = text_with_whole_numbers(data, ClientFrame | list[ClientFrame])
-            if written != data:
-                self.receive(written, came)
-                return
-        if isinstance(loose, list) and loose:
-            loose = loose[0]
-        name = loose.get("type") if isinstance(loose, dict) else None
-        kind = KINDS.get(name) if isinstance(name, str) else None
-        if kind is None or not self.opened:
-            self._protocol_error(invalid(error))
-            return
-        request_id = loose.get("id")
-        known = isinstance(request_id, str | int) and not isinstance(request_id, bool)
-        fields = dict.fromkeys(PublishMessage.__struct_encode_fields__, "messages") if kind is Publish else {}
-        fields |= dict.fromkeys(kind.__struct_encode_fields__, "")
-        self.refuse(request_id if known else None, invalid(error, fields))
-
-    def _refuse_uncounted(self, data: bytes, error: InvalidRequest) -> None:
-        """A frame with too many messages: of it only the id is read."""
-        if not self.opened:
-            self._refuse(None, Unauthenticated(_CONNECT_FIRST), Close.UNAUTHENTICATED)
-            return
-        heads = _json_ids if self.encoding == "json" else _pack_ids
-        request_id = None
-        with suppress(msgspec.MsgspecError, RecursionError, InvalidRequest):  # a list of frames has none
-            head = heads.decode(data)
-            check_id(head.id)
-            request_id = head.id
-        self.error(request_id, error)
 
     def _plain(self, decoder: Any, data: bytes, came: float | None) -> bool:
         """The hot frame, tried first: messages that are only bodies."""
@@ -293,7 +234,7 @@ class Session:
             self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True, came=came)
             return
         if not self.opened:
-            self._first(frame)
+            first(self, frame)
             return
         kind = type(frame)
         if kind is Publish:
@@ -353,73 +294,6 @@ class Session:
         timer = self.hub.loop.call_at(until, landed, not_in_time(looking)) if is_bounded else None
         looking.flight.wanted(until)
         looking.flight.then(landed)
-
-    def _first(self, frame: ClientFrame) -> None:
-        if not isinstance(frame, Connect):
-            self._refuse(None, Unauthenticated(_CONNECT_FIRST), Close.UNAUTHENTICATED)
-            return
-        try:
-            check_id(frame.id)
-            self.principal = self._identify(frame)
-        except LookingUp as looking:
-            refuse = partial(self._refused_to_open, frame)
-            self.gate.enter(outcome(looking.flight), partial(self._first, frame), refuse)
-            return
-        except PushqError as error:
-            self._refused_to_open(frame, error)
-            return
-        verdict = self.hub.throttle.operation(self._account(), "connect", None)
-        self.gate.enter(verdict, partial(self._enter, frame), partial(self._over, frame.id))
-
-    def _account(self) -> Who:
-        assert self.principal is not None
-        return Who(self.principal.tenant, self.principal.id, self.remote)
-
-    def _over(self, request_id: RequestId, error: PushqError) -> None:
-        self._refuse(request_id, error, Close.RATE_LIMITED)
-
-    def _enter(self, frame: Connect) -> None:
-        """The address is counted already, since the socket opened."""
-        who = self._account()
-        try:
-            self.hub.throttle.enter("connections", who._replace(address=""))
-        except PushqError as error:
-            self._over(frame.id, error)
-            return
-        self.who = who
-        self._open(frame)
-
-    def _refused_to_open(self, frame: Connect, error: PushqError) -> None:
-        self._refuse(frame.id, error, close_for(error))
-
-    def _identify(self, frame: Connect) -> Principal:
-        desk = self.hub.desk
-        if frame.token is not None:
-            return desk.identify(frame.token)
-        if frame.ticket is not None:
-            return desk.redeem(frame.ticket)
-        if self.principal is None:
-            raise Unauthenticated("`connect` needs a `token` or a `ticket`, or an Authorization header at the upgrade")
-        return self.principal
-
-    def _open(self, frame: Connect) -> None:
-        self.opened = True
-        resumed = self.hub.opened(self, frame.resume.session if frame.resume is not None else None)
-        connected = {
-            "type": "connected",
-            "session": self.id,
-            "resumed": resumed,
-            "ping_ms": PING_MS,
-            "resume_ms": self.hub.resume_ms,
-            "limits": {
-                "frame_bytes_max": FRAME_BYTES_MAX,
-                "messages_per_publish_max": 1000,
-                "requests_in_progress_max": REQUESTS_IN_PROGRESS_MAX,
-                "in_flight_per_subscription_max": CREDIT_MAX,
-                "subscriptions_max": SUBSCRIPTIONS_PER_SESSION_MAX,
-            },
-        }
-        self._single({**connected, **({"id": frame.id} if frame.id is not None else {})})
 
     # --------------------------------------------------------------------------------------------------- limits
 
@@ -570,7 +444,7 @@ class Session:
     def send(self, frame: dict[str, Any]) -> None:
         self.reply(encode(frame, self.encoding))
 
-    def _single(self, frame: dict[str, Any]) -> None:
+    def send_single(self, frame: dict[str, Any]) -> None:
         """A frame that never shares: `connected`, `error`, `bye`. What was said before it goes first."""
         self.flush()
         if not self.closed:
@@ -581,7 +455,7 @@ class Session:
             self.send({"type": "ok", "id": request_id, **fields})
 
     def error(self, request_id: RequestId, error: PushqError) -> None:
-        self._single(
+        self.send_single(
             {"type": "error", "problem": problem(error), **({"id": request_id} if request_id is not None else {})}
         )
 
@@ -641,10 +515,11 @@ class Session:
             else:
                 self.fanout(sub.queue).start(sub, self)
 
-    def _protocol_error(self, error: PushqError) -> None:
-        self._refuse(None, error, Close.PROTOCOL_ERROR)
+    def protocol_error(self, error: PushqError) -> None:
+        self.turn_away(None, error, Close.PROTOCOL_ERROR)
 
-    def _refuse(self, request_id: RequestId, error: PushqError, close: Close) -> None:
+    def turn_away(self, request_id: RequestId, error: PushqError, close: Close) -> None:
+        """Says why, and closes."""
         self.error(request_id, error)
         self.close(close, error.detail)
 
@@ -660,7 +535,9 @@ class Session:
 
     def over_rate(self, why: str) -> None:
         """Closes a socket that asks for too much, and says so first."""
-        self._refuse(None, PushqError(why, code="rate-limited", retry_after_ms=OVER_RATE_RETRY_MS), Close.RATE_LIMITED)
+        self.turn_away(
+            None, PushqError(why, code="rate-limited", retry_after_ms=OVER_RATE_RETRY_MS), Close.RATE_LIMITED
+        )
 
     def replaced(self) -> None:
         """A newer connection went on with the session: this one ends, and what is in flight goes over to that one."""
@@ -702,7 +579,7 @@ class Session:
 
     def _bye(self, retry_ms: int, code: Close, reason: str) -> None:
         if not self.closed:
-            self._single({"type": "bye", "code": int(code), "reason": reason, "retry_ms": retry_ms})
+            self.send_single({"type": "bye", "code": int(code), "reason": reason, "retry_ms": retry_ms})
             self.close(code, reason)
 
     def gone(self, *, clean: bool, code: int) -> None:

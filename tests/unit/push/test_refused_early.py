@@ -148,7 +148,7 @@ def test_a_publish_of_very_many_messages_is_refused_by_its_number_under_its_id(e
 
 def test_before_a_connect_a_publish_of_very_many_messages_closes_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(Session, "_refuse", lambda session, *why: told.append(why))
+    monkeypatch.setattr(Session, "turn_away", lambda session, *why: told.append(why))
     made, _, _ = session(Intake(), None)
     made.opened = False
     made.receive(b'{"type":"publish","queue":"q","messages":[' + b"{}," * 200_000 + b"{}]}")
