@@ -395,6 +395,7 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
         session.send({"type": "gap", "sub": number, **gap_fields(gap)})
     if start.outcome == "reset":
         session.tell_reset(number, start.cursor)
+    session.flush()  # where others replay, its first messages may be written before this turn's answers
     session.fanout(queue).start(sub, session)
 
 

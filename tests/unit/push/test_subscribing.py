@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from backend_store.model import InvalidRequest, PushqError, Unavailable
-from push import requests
+from push import pacing, requests
 from push.protocol import Subscribe
+from tests.unit.push.test_runs import world
 
 
 def test_subscriptions_whose_group_is_being_opened_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +58,25 @@ def fake() -> Any:
 
 def raised(error: PushqError) -> None:
     raise error
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_delivered_behind_the_answer_while_another_reader_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or its first messages come under a number that the client has not been told of."""
+    monkeypatch.setattr(pacing, "CATCH_UP_WORK_SECONDS", 1000.0)  # however long a turn takes
+    async with world() as one:
+        for body in ("a", "b"):
+            one.hear([{"type": "publish", "id": body, "queue": "stream", "messages": [{"body": body}]}])
+            one.session.turn_ended()
+            await one.answered()
+        told: list[str] = []
+        one.wire.write = lambda data: told.append("deliver")  # type: ignore[method-assign]
+        one.wire.send_frame = lambda payload, encoding: told.append(payload.decode())  # type: ignore[method-assign]
+        one.hub._pacer.add(lambda: False)  # his turn is the next
+        one.hear([{"type": "subscribe", "id": 1, "queue": "stream", "from": "earliest"}])
+        async with asyncio.timeout(10):
+            while "deliver" not in told:  # noqa: ASYNC110 - the loop is turned by hand
+                await asyncio.sleep(0)
+        assert told[0].startswith('{"type":"ok","id":1,"sub":1,')
