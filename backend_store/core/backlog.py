@@ -1,7 +1,7 @@
-"""The backlog of a view in memory: what is ready, what waits for its time, and what lies on disk.
+"""The backlog of a view in memory: which messages are ready, which wait for a due time, and which are only on disk.
 
-Ready messages are *runs*, a chunk and some of its bits, in a lane for each priority. Chunks from a lane's `next_scan`
-on are not in memory, and the shell hands them over one at a time when the runs are used up.
+Ready messages are *runs* (a chunk and some of its bits), in one lane per priority. Chunks from a lane's `next_scan` on
+are not in memory; the shell reads them one at a time when the runs are used up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backend_store.model import Offset
 
 
 class Backlog:
-    """The chunks that somebody may still want something of."""
+    """The chunks of a view that are still needed, their ready runs and their delays."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Backlog:
         self.is_fair = is_fair
         self.nacked_delayed = 0
         self.scheduled = 0
-        """Messages published for later whose time has not come."""
+        """Messages published for later whose due time has not come."""
         self.held = 0
         """Messages of a sorting queue that wait for their turn."""
         self.due_waits = False
-        """Scheduled messages whose time has come wait on the disk."""
+        """True while scheduled messages whose due time has come are still on disk."""
         self.ended_bytes = 0
-        """Of the bytes of the chunks that are there: what their ended messages counted for, as far as it is known. A
-        chunk that nobody looked at since a start counts whole."""
+        """Bytes of ended messages in chunks that are still stored, as far as they are known. A chunk that was not read
+        since the start counts as whole."""
         self._chunks: dict[int, ChunkState] = {}
         self._due: list[tuple[int, int, Run]] = []
         self._due_number = 0
@@ -70,14 +70,14 @@ class Backlog:
         return self._chunks.values()
 
     def supply(self, chunk: Chunk) -> None:
-        """Gives a chunk back that had been dropped."""
+        """Puts back the bytes of a chunk that memory had dropped."""
         state = self._chunks[chunk.base]
         state.chunk = chunk
         self._keep(state)
 
     def _give_up(self, state: ChunkState) -> None:
-        """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out. What is decided of it,
-        and on its way to the disk, stays so.
+        """Gives up a chunk whose stored bytes are damaged: none of its messages can be handed out. Decisions on it that
+        are on their way to the disk stand.
         """
         left = state.present
         self.undelay(state, left)
@@ -86,7 +86,7 @@ class Backlog:
         self._forget(state)
 
     def _count_ended(self, state: ChunkState, gone: int) -> None:
-        """Takes off what the messages count for that are gone."""
+        """Updates `ended_bytes` for a chunk whose `gone` messages have ended."""
         ended = state.size * gone.bit_count() // state.count
         self.ended_bytes += ended - state.ended_bytes
         state.ended_bytes = ended
@@ -106,7 +106,7 @@ class Backlog:
             self._loaded_bytes -= state.size
 
     def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
-        """Takes a chunk's stored marks into memory."""
+        """Creates the state of a chunk in memory from its stored marks and attempts."""
         state = ChunkState(chunk, settled=settled, started=started)
         if attempts:
             state.attempts = {index: retry.tries for index, retry in attempts.items() if retry.tries != 1}
@@ -138,11 +138,11 @@ class Backlog:
 
     @property
     def has_ready(self) -> bool:
-        """Something may be handed out, from memory or after a look at the disk."""
+        """Whether there may be messages to hand out, in memory or on disk."""
         return self.due_waits or any(lane.waits for lane in self.lanes.all)
 
     def scan(self, lane: Lane, chunk: Chunk, now_ms: int) -> None:
-        """Takes the next chunk of a lane: what is free becomes ready, what is due later waits."""
+        """Takes the next chunk of a lane: free messages become ready, those with a later due time wait for it."""
         lane.next_scan = Offset(chunk.base + chunk.count)
         state = self._chunks.get(chunk.base)
         if state is None:
@@ -156,14 +156,16 @@ class Backlog:
             self._line_up(lane, state, free)
 
     def _line_up(self, lane: Lane, state: ChunkState, bits: int) -> None:
-        """Adds messages to a lane. The first that have a key make it a fair one: without keys that would only cost."""
+        """Adds messages to a lane. With `is_fair`, the first messages that have a key make the lane fair; without keys
+        fairness would be only a cost.
+        """
         runs = lane.runs
         if state.keys is not None and self.is_fair and isinstance(runs, ArrivalRuns):
             lane.runs = runs = FairRuns.from_arrival(runs)
         runs.push(state, bits)
 
     def came(self, chunk: Chunk, now_ms: int) -> None:
-        """A chunk was just committed: it is next in its lane, or it waits on the disk for its turn."""
+        """Takes a chunk that was just committed: it is next in its lane, or it waits on disk for its turn."""
         lane = self.lanes.of(chunk.shelf)
         if lane.takes_new:
             self.scan(lane, chunk, now_ms)
@@ -171,29 +173,29 @@ class Backlog:
             lane.more = True
 
     def became_due(self, state: ChunkState, bits: int) -> None:
-        """Scheduled messages whose time has come."""
+        """Makes scheduled messages ready whose due time has come."""
         if bits := bits & state.free:
             self._line_up(state.lane, state, bits)
 
     def delay_again(self, base: int, now_ms: int) -> None:
-        """Lets a chunk's messages wait for the due times that were stored with them."""
+        """Delays a chunk's messages until the due times that were stored for them."""
         state = self._chunks[base]
         for index, due in state.due.items():
             if due > now_ms and state.free >> index & 1:
                 self.delay(state, 1 << index, due)
 
     def put_back(self, state: ChunkState, bits: int) -> None:
-        """Makes messages the first to be handed out. Those of a chunk that is still to be scanned come with it."""
+        """Puts messages at the front of their lane. Those of a chunk that is yet to be scanned come with that scan."""
         if not self._is_ahead(state):
             state.lane.runs.put_back(state, bits)
 
     def _is_ahead(self, state: ChunkState) -> bool:
-        """Whether the chunk's turn in its lane is still to come: after a restart messages come back before it."""
+        """Whether the lane has yet to scan the chunk: after a restart its messages may come back before that."""
         lane: Lane = state.lane
         return lane.more and state.shelf == lane.shelf and state.base >= lane.next_scan
 
     def forget_idle(self, state: ChunkState) -> None:
-        """Drops what is known of a chunk that only the disk knows to be waited for."""
+        """Drops the state of a chunk whose messages are waited for on disk alone."""
         busy = state.leased | state.returning | state.delayed | state.settling | state.committing
         if not busy and self._chunks.get(state.base) is state:
             self._forget(state)
@@ -212,13 +214,13 @@ class Backlog:
         heapq.heappush(self._due, (due_ms, self._due_number, Run(state, bits)))
 
     def undelay(self, state: ChunkState, bits: int) -> None:
-        """Takes messages out of their delay: they are settled otherwise, or may go again."""
+        """Ends the delay of messages that were settled meanwhile or are ready again."""
         bits &= state.delayed
         state.delayed &= ~bits
         self.nacked_delayed -= bits.bit_count()
 
     def wake(self, now_ms: int) -> bool:
-        """Makes ready what has become due. True if there is something new to hand out."""
+        """Makes messages ready that have become due. Returns True if there are any."""
         woken = False
         while self._due and self._due[0][0] <= now_ms:
             run = heapq.heappop(self._due)[2]
@@ -236,7 +238,7 @@ class Backlog:
     # ------------------------------------------------------------------------------------------------ what it knows
 
     def progress(self, base: int) -> tuple[int, int, dict[int, int]] | None:
-        """(settled bits, started bits, attempts of those with more than one) of a chunk in memory."""
+        """Returns (settled bits, started bits, attempts where more than one) of a chunk, or None if not in memory."""
         state = self._chunks.get(base)
         if state is None:
             return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def lowest(bits: int, count: int) -> int:
-    """The `count` lowest set bits, or all where there are fewer."""
+    """Returns the `count` lowest set bits, or all if there are fewer."""
     if not bits:
         return 0
     low = (bits & -bits).bit_length() - 1
@@ -15,7 +15,7 @@ def lowest(bits: int, count: int) -> int:
         return run
     if bits.bit_count() <= count:
         return bits
-    # The `count`-th set bit is bit number `end` - 1; halving finds it sooner than counting.
+    # The `count`-th set bit is bit number `end` - 1; bisection finds it faster than counting.
     start, end = low + count, bits.bit_length()
     while start < end:
         middle = (start + end) // 2
@@ -27,7 +27,7 @@ def lowest(bits: int, count: int) -> int:
 
 
 def indexes(bits: int) -> Iterator[int] | range:
-    """The numbers of the set bits, rising. A run without holes, the usual case, costs no loop."""
+    """Returns the numbers of the set bits, ascending. A run without gaps, the usual case, costs no loop."""
     if not bits:
         return range(0)
     low = (bits & -bits).bit_length() - 1

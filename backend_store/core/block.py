@@ -1,15 +1,15 @@
-"""Blocks: the messages of one publish call, encoded once and stored as they are.
+"""Blocks: the first step of a publish, the messages of one call encoded once and stored as they are.
 
-A gateway encodes what it is given into *blocks*; the leader merges the blocks of one commit cycle into a *chunk* (see
-`chunk`). All integers are big-endian but the column of lengths, which is little-endian so that it can be read as an
-array.
+A gateway encodes the messages of a call into *blocks*; the leader merges the blocks of one commit cycle into a *chunk*
+(see `chunk`). All integers are big-endian except the column of lengths, which is little-endian so that it can be read
+as an array.
 
     block  = flags u8 | key id u32 | count u16 | clear bytes u32 | sealed bytes u32 | clear | sealed
     clear  = MessagePack {"id": column, "key": column, ..., "gone": bytes}, only what is present (backends may read it)
     sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies       (when key id > 0 as `sealing` says)
     attributes = MessagePack {"kind": bytes, "content_type": column, "headers": column, ...}, only what is present
-    column = a list with a value a message, nil for one that has none; or one value that all of the block have;
-             of ids also {"prefix": text, "first": number}, where each is the prefix and the next number
+    column = a list with one value per message, nil for a message without one; or one value for the whole block;
+             for ids also {"prefix": text, "first": number}: each id is the prefix and the next number
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from backend_store.model import (
 BLOCK_HEAD = struct.Struct(">BIHII")
 U32 = struct.Struct(">I")
 _HEAD_OF_ONE = struct.Struct(">BIHIII")
-"""With no clear part, and that there are no attributes."""
+"""A block head without a clear part, followed by an attribute size of 0."""
 _LENGTH_OF_ONE = struct.Struct("<I")
 
 FLAG_CLEAR = 1
@@ -49,24 +49,24 @@ FLAG_ALL_BYTES = 8
 FLAGS_KNOWN = FLAG_CLEAR | FLAG_ATTRIBUTES | FLAG_ALL_JSON | FLAG_ALL_BYTES
 
 BYTES_BESIDE_BODY = 4
-"""What a message adds to its block beside its body, where it has nothing else: the length."""
+"""Bytes that a message with nothing but a body adds to its block beside the body: the length."""
 
 KIND_JSON = 0
 KIND_BYTES = 1
 
 CLEAR_COLUMNS = frozenset({"id", "key", "exp", "ts", "pr", "ps", "dead", "at", "late", "trace"})
-"""What the store itself reads: name, key, expiry (ms; 0: never), the stamp (time in µs, producer, its number), why it
-died, when it was published first (ms), whether it came late, and the trace context. All else is the consumer's."""
+"""Columns that the store itself reads: id, key, expiry (ms; 0: never), stamp (time in µs, producer, its number), cause
+of death, first publish time (ms), whether the message was late, and trace context. Only consumers read the others."""
 SEALED_COLUMNS = frozenset({"content_type", "headers", "reply_to", "correlation_id"})
 ABSENT: Mapping[str, Any] = {"exp": 0}
-"""What a column has for a message without it, where that is not None."""
+"""The value of a column for a message without one, where that is not None."""
 
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 
 
 class Draft(NamedTuple):
-    """One message on its way into a block: a body of one kind, and what else the caller gave."""
+    """One message before it is encoded: a body of one kind, and the other fields that the caller gave."""
 
     kind: int
     body: bytes
@@ -79,10 +79,10 @@ class Draft(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The messages of one call, column by column. None for a column that no message has."""
+    """The messages of one call, column by column. A column that no message has is None."""
 
     kind: int | bytes
-    """One kind for all, or a byte for each."""
+    """One kind for all messages, or one byte per message."""
     bodies: Sequence[bytes]
     table: Mapping[str, Sequence[Any]] = {}
     """`CLEAR_COLUMNS` and `SEALED_COLUMNS` by name."""
@@ -91,15 +91,15 @@ class Columns(NamedTuple):
     hashes: Sequence[bytes | None] | None = None
     stamps: Sequence[Stamp | None] | None = None
     slots: Sequence[int] | None = None
-    """Of a queue with several partitions: the slot of each."""
+    """The slot of each message, in a queue with several partitions."""
     partitions: Sequence[int] | None = None
-    """And the partition that has it."""
+    """The partition that has the slot of each message."""
     claim: Claim | None = None
-    """Of a call under an idempotency key."""
+    """The claim of a call under an idempotency key."""
 
 
 class Blocks(NamedTuple):
-    """A call's messages as blocks. `order`: the number in the call of each message in the blocks; None: as given."""
+    """A call's messages as blocks. `order`: for each message in the blocks its number in the call; None: unchanged."""
 
     blocks: list[Block]
     order: list[int] | None = None
@@ -115,8 +115,8 @@ def plain_blocks(
     names: NumberedNames | None = None,
     lengths: list[int] | None = None,
 ) -> list[Block]:
-    """Blocks of messages that have a body of one kind, and at most a name, and nothing else: the hot path, whole
-    columns at a time. `lengths`: of the bodies, where they are known.
+    """Returns blocks of messages that have a body of one kind, at most an id, and nothing else: the hot path, which
+    handles whole columns. `lengths`: the lengths of the bodies, if known.
     """
     flags = FLAG_ALL_JSON if kind == KIND_JSON else FLAG_ALL_BYTES
     if len(bodies) == 1 and not trace and names is None:
@@ -134,13 +134,13 @@ def plain_blocks(
 
 
 def _block_of_one(flags: int, body: bytes) -> Block:
-    """What `_encode` makes of one body alone."""
+    """Returns the block that `_encode` makes of a single body, by a shorter way."""
     size = len(body)
     return Block(_HEAD_OF_ONE.pack(flags, 0, 1, 0, 8 + size, 0) + _LENGTH_OF_ONE.pack(size) + body, 1)
 
 
 def blocks_of(drafts: Sequence[Draft], trace: str | None = None) -> Blocks:
-    """Blocks of messages of any shape."""
+    """Returns blocks of messages with any fields."""
     names = {name for draft in drafts if draft.columns for name in draft.columns}
     table: dict[str, list[Any]] = {name: [(d.columns or {}).get(name) for d in drafts] for name in names}
     if any(d.expires_ms for d in drafts):
@@ -163,7 +163,9 @@ def blocks_of(drafts: Sequence[Draft], trace: str | None = None) -> Blocks:
 
 
 def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
-    """Blocks of messages given as columns: in their order, but of one partition, one priority and one due time each."""
+    """Returns blocks of messages given as columns, in their order, except that each block has one partition, one
+    priority and one due time.
+    """
     count = len(columns.bodies)
     priorities, dues, partitions = columns.priorities, columns.dues, columns.partitions
     if trace:
@@ -188,7 +190,9 @@ def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
 
 
 def with_names(columns: Columns) -> Columns:
-    """Of a call under a key whose messages will not lie together: each is known by itself."""
+    """Gives each message of a call under an idempotency key a dedupe hash of its own, because the messages will not be
+    stored together.
+    """
     claim, count = columns.claim, len(columns.bodies)
     if claim is None:
         return columns
@@ -197,7 +201,7 @@ def with_names(columns: Columns) -> Columns:
 
 
 def chosen(columns: Columns, numbers: Sequence[int]) -> Columns:
-    """Only these messages, in this order."""
+    """Returns columns with only these messages, in this order."""
     kind, hashes, stamps, slots = columns.kind, columns.hashes, columns.stamps, columns.slots
     return Columns(
         kind if isinstance(kind, int) else bytes([kind[n] for n in numbers]),
@@ -232,7 +236,7 @@ def _group_blocks(columns: Columns, priority: int, due_ms: int) -> list[Block]:
 
 
 def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
-    """About how many bytes each message takes: its body, its texts and its headers."""
+    """Estimates the bytes of each message: its body, its texts and its headers."""
     sizes = lengths
     for name, values in table.items():
         if name == "headers":
@@ -248,7 +252,7 @@ def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
 
 
 def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Cuts a call's messages into blocks within the limits; a bigger message stands alone."""
+    """Splits a call's messages into blocks within the limits, as (start, end); a bigger message has its own block."""
     count = len(sizes)
     if max(sizes) * min(count, BLOCK_MESSAGES_MAX) <= BLOCK_BYTES_MAX:
         return [(start, min(start + BLOCK_MESSAGES_MAX, count)) for start in range(0, count, BLOCK_MESSAGES_MAX)]
@@ -263,7 +267,7 @@ def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def block_of(columns: Columns, priority: int, due_ms: int) -> Block:
-    """One block of messages that fit into one."""
+    """Returns one block of messages that fit into one."""
     return _block(columns, list(map(len, columns.bodies)), priority, due_ms)
 
 
@@ -296,7 +300,7 @@ def _bits(slots: Sequence[int] | None) -> int:
 
 
 def _traits(columns: Columns, clear: dict[str, Any]) -> Traits | None:
-    """What the leader must know, of what the block has."""
+    """Returns the part of a block's columns that the leader must read, or None if it need not read any."""
     hashes, stamps, table = columns.hashes, columns.stamps, columns.table
     if hashes is None and stamps is None and "key" not in clear and "exp" not in clear:
         return None
@@ -323,7 +327,7 @@ def _encode(
 
 
 def expanded(name: str, values: Any, count: int) -> list[Any]:
-    """A column with a value for each message."""
+    """Returns a column with one value per message."""
     if isinstance(values, list):
         return values
     if name == "id" and isinstance(values, dict):
@@ -335,9 +339,9 @@ def expanded(name: str, values: Any, count: int) -> list[Any]:
 
 
 def punch(block: Block, bits: int) -> Block:
-    """The block with some of its messages marked as none: repeats, refused ones. Their offsets stay taken.
+    """Returns the block with some messages marked as holes: duplicates and refused ones. Their offsets stay used.
 
-    Only the clear part is written anew; the leader could not read the rest.
+    Only the clear part is rewritten, since the leader cannot read the rest.
     """
     flags, key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(block.data)
     end = BLOCK_HEAD.size + clear_size
@@ -351,7 +355,7 @@ def punch(block: Block, bits: int) -> Block:
 
 
 def gone_of(block: Block) -> int:
-    """The bits of a block's messages that are none: see `punch`."""
+    """Returns the bits of a block's holes: see `punch`."""
     flags, _, _, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     if not clear_size or not flags & FLAG_CLEAR:
         return 0
@@ -361,11 +365,11 @@ def gone_of(block: Block) -> int:
 
 _GONE = pack("gone")
 _CLEAR_SIZE = slice(7, 11)
-"""Where a block's head says how long its clear part is."""
+"""The size of the clear part, within a block's head."""
 
 
 def has_holes(blocks: Sequence[Block]) -> bool:
-    """Whether some of these messages may be none; where not, none is."""
+    """Whether some of these messages may be holes; False is certain."""
     for block in blocks:
         data = block.data
         if data.find(_GONE, BLOCK_HEAD.size, BLOCK_HEAD.size + int.from_bytes(data[_CLEAR_SIZE])) >= 0:
@@ -374,7 +378,7 @@ def has_holes(blocks: Sequence[Block]) -> bool:
 
 
 def has_letters(block: Block) -> bool:
-    """Whether some of a block's messages say how they died."""
+    """Whether some of a block's messages are dead letters, which have a cause of death."""
     flags, _, _, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     if not clear_size or not flags & FLAG_CLEAR:
         return False
@@ -383,7 +387,7 @@ def has_letters(block: Block) -> bool:
 
 
 class ChunkPlan(NamedTuple):
-    """Blocks that share a chunk, and how many messages they hold."""
+    """Blocks that share a chunk, and their number of messages."""
 
     blocks: list[bytes]
     messages: int

@@ -1,15 +1,15 @@
-"""Order by clock: messages wait until their stamp is `sort_window_ms` old, and leave in the order of their stamps.
+"""Order by clock: messages are held until their stamp is `sort_window_ms` old, and released in order of their stamps.
 
-The order is (time, producer, number, offset). The *watermark* is the stamp of the last message that left; what arrives
-below it is late. When a message leaves hangs on its own stamp and on the leader's clock alone, so nobody else's clock
-can hold it up. Three kinds of clocks do not fit:
+The order is (time, producer, number, offset). The *watermark* is the stamp of the last message released; a message that
+arrives below it is late. When a message is released depends on its own stamp and the leader's clock alone, so no other
+producer's clock can delay it. Three kinds of wrong clocks:
 
-- One ahead by more than `CLOCK_AHEAD_MS_MAX` would have its messages wait as long, and the watermark jump when they
-  leave. They are *clamped*: ordered by their time of arrival, among themselves by arrival as well.
-- One ahead by less is believed. Its own messages wait longer by that much, nobody else's do.
-- One behind, or set back, by more than the window sends late messages, while others keep the queue moving.
+- More than `CLOCK_AHEAD_MS_MAX` ahead: its messages would wait that long, and their release would make the watermark
+  jump. They are *clamped*: ordered by their time of arrival, among themselves by arrival as well.
+- Ahead by less: its stamps are accepted. Its own messages wait longer by that much, those of others do not.
+- Behind, or set back, by more than the window: its messages are late while other producers advance the watermark.
 
-A message leaves at the latest a window after it came, or after its stamp where that is later and believed.
+A message is released at most one window after its arrival, or after its stamp if that is later and accepted.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from backend_store.core.sorter import Held, Sorted, SorterSettings
 from backend_store.model import Original, QueueConfig, Stamp
 
 _ARRIVAL_STEPS = 256
-"""So many arrivals are noted in a window: where `held_from` stands is known to that part of it."""
+"""Arrivals noted per window: `held_from` is exact to this fraction of the window."""
 
 
 class _Placed(Sorted):
-    """`places` has (arrival, stamp it is ordered by) of what waits."""
+    """A decision by clock. `places` has (arrival, the stamp that orders it) of messages that are held."""
 
     __slots__ = ("room", "places", "clamped")
 
     def __init__(self, now_ms: int, room: int):
         super().__init__(now_ms)
         self.room = room
-        """How many more may wait after it."""
+        """How many more messages may be held after this decision."""
         self.places: list[tuple[int, Stamp]] = []
         self.clamped = 0
 
@@ -46,13 +46,13 @@ class ByClock(SorterSettings):
         self.held = 0
         self._watermark = Stamp()
         self._raised_ms = 0
-        """When it was raised, if no record has it yet."""
-        # What has the same millisecond leaves together: disorder costs nothing until a bucket is sorted, once.
+        """When the watermark was raised, if no record has that yet; else 0."""
+        # Messages of one millisecond are released together, so each bucket is sorted only once, at release.
         self._buckets: dict[int, list[tuple[Stamp, int]]] = {}
         self._order: list[int] = []
-        """The milliseconds of `_buckets`, a heap."""
+        """A heap of the milliseconds of `_buckets`."""
         self._arrivals: deque[tuple[int, int]] = deque()
-        """(time, first offset) of what came from then until before the next entry."""
+        """(time, first offset) of the messages that arrived between then and the next entry."""
 
     # ---------------------------------------------------------------------------------------------------- decide
 
@@ -163,7 +163,7 @@ class ByClock(SorterSettings):
             self._arrivals.append((now_ms, offset))
 
     def _forget_arrivals(self, due_ms: int) -> None:
-        """What came so long ago has left, whatever its stamp."""
+        """Drops arrivals so old that their messages have been released, whatever their stamps."""
         arrivals = self._arrivals
         if not self.held:
             arrivals.clear()
@@ -172,10 +172,10 @@ class ByClock(SorterSettings):
 
 
 def _latest_us(now_ms: int) -> int:
-    """The latest stamp that is believed."""
+    """Returns the latest stamp that is accepted, in µs."""
     return (now_ms + CLOCK_AHEAD_MS_MAX) * 1000 + 999
 
 
 def _at(stamp: Stamp | None, now_ms: int) -> Stamp:
-    """The stamp of a message that is ordered by its arrival."""
+    """Returns the stamp of a message that is ordered by its arrival."""
     return Stamp(now_ms * 1000) if stamp is None else Stamp(now_ms * 1000, stamp.producer, stamp.number)

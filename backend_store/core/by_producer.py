@@ -1,12 +1,12 @@
-"""Order by producer: each numbers its messages from 1, and they leave in the order of their numbers.
+"""Order by producer: each producer numbers its messages from 1, and they are released in the order of their numbers.
 
-The next number leaves at once, in the order of arrival among producers. Behind a gap messages wait, each for at most
-`sort_window_ms`; then the gaps before it are given up, and it leaves together with what was held before it. A message
-that fills such a gap is late. A number that was accepted before is a repeat and is dropped. Messages without a producer
-or a number have no order of their own and leave as they come.
+The next number of a producer is released at once, in order of arrival among producers. Behind a gap a message is held
+for at most `sort_window_ms`; then the gaps before it are given up, and it is released together with those held before
+it. A message that fills such a gap later is late. A number that was accepted before is a duplicate and is dropped.
+Messages without a producer or a number have no order of their own and are released as they arrive.
 
-A producer stays known until a new one needs its place and it was idle for the dedupe window. Where nobody is idle for
-so long, the new one is refused: forgetting a number sooner would take its repeat for a new message.
+A producer stays known until a new one needs its place and it was idle for the dedupe window. If no producer was idle
+for that long, the new one is refused: forgetting a number sooner would take a duplicate for a new message.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from backend_store.core.sorter import Held, Sorted, SorterSettings
 from backend_store.model import Original, Overloaded, QueueConfig, Stamp
 
 _WAITS_OVER_MAX = 1024
-"""Waits that are over and still listed: one long wait at the front keeps them from being met."""
+"""Waits that are over and still listed, because a long wait before them keeps them from being removed."""
 
 
 class _Plan:
-    """One producer's part in a cycle: what it will have come to."""
+    """The state that one producer will have after the decisions of a cycle so far."""
 
     __slots__ = ("name", "known", "next", "taken", "behind")
 
     def __init__(self, name: str, known: Producer | None):
         self.name = name
         self.known = known
-        """None: nobody has heard of it, or it is forgotten in this cycle."""
+        """None: the producer is new, or is forgotten in this cycle."""
         self.next = 1 if known is None else known.last + 1
-        """The number that leaves at once; it is neither held nor taken."""
+        """The number that is released at once; it is neither held nor taken."""
         self.taken: set[int] = set()
         """The numbers accepted in this cycle."""
         self.behind = 0 if known is None else len(known.held)
@@ -50,7 +50,7 @@ class _Plan:
 
 
 class _Cycle:
-    """What the decisions of a cycle share: each sees what those before it will have changed."""
+    """State shared by the decisions of one commit cycle, so that each sees the changes of those before it."""
 
     __slots__ = ("now_ms", "room", "plans", "newcomers", "forgotten", "idle")
 
@@ -60,13 +60,15 @@ class _Cycle:
         self.plans: dict[str, _Plan] = {}
         self.newcomers = 0
         self.forgotten: dict[str, None] = {}
-        """Those whose place somebody else has."""
+        """Producers whose place another producer has taken."""
         self.idle = producers.idle(forget_before_ms, busy=self.plans)
-        """Whose place a new producer may have."""
+        """Producers whose place a new producer may take."""
 
 
 class _Numbered(Sorted):
-    """`steps` has (arrival, plan, number) of what is accepted, late ones too; no plan where there is no number."""
+    """A decision by producer. `steps` has (arrival, plan, number) of accepted messages, late ones too; the plan is None
+    for a message without a number.
+    """
 
     __slots__ = ("cycle", "plans", "steps", "originals")
 
@@ -74,7 +76,7 @@ class _Numbered(Sorted):
         super().__init__(cycle.now_ms)
         self.cycle = cycle
         self.plans: dict[str, _Plan] = {}
-        """Those of this decision's arrivals."""
+        """The plans of this decision's arrivals, by producer."""
         self.steps: list[tuple[int, _Plan | None, int]] = []
         self.originals: list[tuple[int, _Plan, int]] = []
         """(repeat, plan, number)."""
@@ -88,7 +90,7 @@ class _Waiting(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """The gap was filled, or given up for another message."""
+        """True if the gap was filled, or given up for another message."""
         return self.number <= self.producer.last
 
 
@@ -99,7 +101,7 @@ class ByProducer(SorterSettings):
         self._producers = Producers()
         self._ready: list[int] = []
         self._waiting: deque[_Waiting] = deque()
-        """What came behind a gap, by arrival; those whose wait is over are passed over when they are met."""
+        """Messages behind a gap, in order of arrival; those whose wait is over are removed when they are first."""
 
     # ---------------------------------------------------------------------------------------------------- decide
 
@@ -139,7 +141,7 @@ class ByProducer(SorterSettings):
         return plan
 
     def _make_place(self, cycle: _Cycle) -> bool:
-        """For one more new producer: a free place, or that of an idle one."""
+        """Finds a place for a new producer: a free one, or that of an idle producer. Returns False if there is none."""
         if self._producers.is_full(cycle.newcomers - len(cycle.forgotten)):
             idle = next(cycle.idle, None)
             if idle is None:
@@ -149,7 +151,7 @@ class ByProducer(SorterSettings):
         return True
 
     def _judge(self, decision: _Numbered, plan: _Plan, index: int, number: int) -> None:
-        """A number that is not the next one."""
+        """Decides about a number that is not the next one: late, duplicate, refused or held."""
         cycle = decision.cycle
         if plan.is_missing(number):
             decision.late.append(index)
@@ -213,7 +215,7 @@ class ByProducer(SorterSettings):
         return plan.known
 
     def _put_aside(self, producer: Producer, number: int, offset: int, now_ms: int) -> None:
-        """Late, or behind a gap."""
+        """Fills the gap of a late message, or holds a message that is behind a gap."""
         if number < producer.last:
             producer.fill(number)
             return
@@ -253,7 +255,7 @@ class ByProducer(SorterSettings):
         return released
 
     def _first_waiting(self) -> _Waiting | None:
-        """What waits longest."""
+        """Returns the message that has waited longest, or None."""
         waiting = self._waiting
         while waiting and waiting[0].is_over:
             waiting.popleft()
@@ -292,7 +294,7 @@ class ByProducer(SorterSettings):
         self._not_before(floor_ms, now_ms)
 
     def _take_up(self, offset: int, stamp: Stamp | None, arrived_ms: int) -> None:
-        """Holds a message again; one whose turn had come without being released has it now."""
+        """Holds a message again after a restart, or makes it ready if its turn has come."""
         if stamp is None or not stamp.producer or stamp.number < 1:
             self._ready.append(offset)
             return
@@ -308,7 +310,7 @@ class ByProducer(SorterSettings):
 
 
 def _follow(cycle: _Cycle, plan: _Plan) -> None:
-    """The gap is filled: what was behind it is held no longer."""
+    """Advances a plan over numbers that were behind a gap which is now filled."""
     while plan.behind and plan.is_accepted(plan.next):
         plan.next += 1
         plan.behind -= 1

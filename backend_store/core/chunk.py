@@ -1,4 +1,4 @@
-"""Chunks: how messages lie in the log, and how they are read back.
+"""Chunks: the layout of messages in the log, and how they are read back for delivery.
 
 The leader merges the blocks (see `block`) of one commit cycle into a *chunk*, the unit of log, checksum and
 replication. All integers are big-endian.
@@ -91,17 +91,17 @@ ENTRY_HEADER_BYTES = ENTRY_HEADER.size
 ENTRY_CRC_AT = ENTRY_HEADER_BYTES - 4
 _FLAGS_AT = 2
 ENTRY_BARE = 1
-"""Flag of a chunk none of whose blocks has a clear part: nobody need look. Entries older than the flag lack it."""
+"""Flag of a chunk none of whose blocks has a clear part to be read. Entries older than the flag lack it."""
 
 KIND_MIXED = 2
-"""Of a chunk's messages: the column `kind` says which has which."""
+"""The messages of a chunk have different kinds: the column `kind` has the kind of each."""
 
 _FLAGS_OF = itemgetter(0)
 """The flags of a block."""
 
 
 class CorruptEntry(Exception):
-    """Stored bytes that do not verify. The sentence says what was expected; the entry must not be served."""
+    """Stored bytes that do not verify; the entry must not be served. The message says what was expected."""
 
 
 def encode_entry(
@@ -116,7 +116,7 @@ def encode_entry(
     shelf: int = MAIN,
     prev_crc: int = 0,
 ) -> tuple[bytes, int]:
-    """One log entry and its checksum. `seed` is the partition's number, so a misplaced entry shows at once."""
+    """Returns one log entry and its checksum. `seed` is the partition's number, which reveals a misplaced entry."""
     body = b"".join(payload)
     flags = 0
     if entry_type == ENTRY_CHUNK and not any(flags & FLAG_CLEAR for flags in set(map(_FLAGS_OF, payload))):
@@ -129,7 +129,7 @@ def encode_entry(
 
 
 class Chunk:
-    """A verified chunk: its header, and its messages cut out lazily, once, for every consumer of this process."""
+    """A verified chunk: its header, and its messages, decoded lazily and once for all consumers of this process."""
 
     __slots__ = (
         "base",
@@ -160,19 +160,19 @@ class Chunk:
         self.shelf = shelf
         self.blocks = blocks
         self.partition = 0
-        """The number within its queue of the partition that it was read from."""
+        """Number, within the queue, of the partition from which the chunk was read."""
         self.uid = 0
-        """That queue's, which the cursors of its readers name."""
+        """The uid of that queue, which the cursors of its readers name."""
         self.rendered: dict[Any, Any] = {}
         self.seal: Seal | None = None
-        """What its sealed blocks are opened with."""
+        """Opens the sealed blocks of the chunk."""
         self.why_unreadable = ""
         self._unreadable = 0
         self._clear: list[tuple[int, int, dict[str, Any]]] | None = [] if data[_FLAGS_AT] & ENTRY_BARE else None
         self._messages: Messages | None = None
 
     def cut(self) -> None:
-        """Cuts the messages out now. Raises `CorruptEntry`."""
+        """Decodes the messages now. Raises `CorruptEntry`."""
         self._messages = self._messages or read_messages(self)
 
     @property
@@ -183,17 +183,17 @@ class Chunk:
 
     @property
     def unreadable(self) -> int:
-        """The bits of messages whose block does not open. In `messages` they are empty."""
+        """The bits of messages whose block cannot be opened. In `messages` their bodies are empty."""
         self.cut()
         return self._unreadable
 
     @property
     def is_sealed(self) -> bool:
-        """Whether some of it is sealed: bodies and headers are not to be found in its bytes."""
+        """Whether some of its blocks are sealed, so that bodies and headers cannot be read from its bytes."""
         return any(key_id for key_id, _, _ in blocks_in(self.data, ENTRY_HEADER_BYTES, self.blocks))
 
     def lacks(self, bits: int, why: str) -> None:
-        """Some of its messages cannot be read."""
+        """Marks some of its messages as unreadable, with the reason."""
         self._unreadable |= bits
         self.why_unreadable = why
 
@@ -206,9 +206,9 @@ class Chunk:
 
 
 class Messages(NamedTuple):
-    """A chunk's messages. `columns` is None where every message is only a body of one kind.
+    """A chunk's messages. `columns` is None if all messages have bodies of one kind and nothing else.
 
-    Otherwise it has a list for each column that some message has, with None for the messages without it.
+    Otherwise it has one list per column that any message has; `ABSENT` or None stands for messages without a value.
     """
 
     kind: int
@@ -217,7 +217,7 @@ class Messages(NamedTuple):
 
 
 def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chunk:
-    """Verifies a stored chunk. Raises `CorruptEntry`."""
+    """Verifies a stored chunk and returns it. Raises `CorruptEntry`."""
     if len(data) < ENTRY_HEADER_BYTES:
         raise CorruptEntry(f"an entry of {len(data)} bytes is shorter than its header")
     (version, entry_type, _flags, shelf, epoch, base, time_ms, count, blocks, size, _trace, _prev, crc) = (
@@ -238,7 +238,7 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
 
 
 def claimed_messages(data: bytes) -> int:
-    """How many messages a broken entry says it holds; 0 when not even its header can be read."""
+    """Returns how many messages a damaged entry claims to hold; 0 if not even its header can be read."""
     if len(data) < ENTRY_HEADER_BYTES:
         return 0
     count: int = ENTRY_HEADER.unpack_from(data)[7]
@@ -249,7 +249,7 @@ def claimed_messages(data: bytes) -> int:
 
 
 def clear_column(chunk: Chunk, name: str) -> list[Any] | None:
-    """One clear column for all messages of a chunk; None where no message has it. Sealed parts are not touched."""
+    """Returns one clear column for all messages of a chunk, or None if no message has it. Reads no sealed parts."""
     found: list[Any] | None = None
     for start, count, clear in chunk.clear:
         values = clear.get(name)
@@ -262,7 +262,7 @@ def clear_column(chunk: Chunk, name: str) -> list[Any] | None:
 
 
 def holes(chunk: Chunk) -> int:
-    """The bits of messages that are none: see `punch`."""
+    """Returns the bits of holes, places in the chunk whose message was removed: see `punch`."""
     bits = 0
     for start, _, clear in chunk.clear:
         if "gone" in clear:
@@ -286,10 +286,10 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
 
 
 def read_messages(chunk: Chunk) -> Messages:
-    """Cuts a verified chunk into its messages. Raises `CorruptEntry` for blocks that this program does not know.
+    """Decodes the messages of a verified chunk. Raises `CorruptEntry` for blocks that this program does not know.
 
-    Sealed blocks are opened here, once a chunk; one that does not open is `unreadable`. So is one that is not sealed in
-    a queue whose blocks all are: somebody else than a producer put it on the disk.
+    Sealed blocks are opened here, once per chunk; one that cannot be opened is `unreadable`. So is an unsealed block in
+    a queue whose blocks are all sealed: no producer can have put it on the disk.
     """
     data, at = chunk.data, ENTRY_HEADER_BYTES
     clears = {start: clear for start, _, clear in chunk.clear}
@@ -326,8 +326,8 @@ def read_messages(chunk: Chunk) -> Messages:
 
 
 def _opened(chunk: Chunk, block: SealedBlock | None, first: int, count: int) -> tuple[int, dict[str, Any], list[bytes]]:
-    """A sealed block's flags, attributes and bodies; of one that does not open, what stands for its messages. None: one
-    that is not sealed, and should be.
+    """Returns a sealed block's flags, attributes and bodies; placeholders if it cannot be opened. `block` None: a block
+    that is not sealed, but should be.
     """
     try:
         if block is None:
@@ -342,12 +342,12 @@ def _opened(chunk: Chunk, block: SealedBlock | None, first: int, count: int) -> 
 
 
 def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[bytes]]:
-    """A block's attributes and bodies."""
+    """Returns a block's attributes and bodies from the bytes of its sealed part."""
     (attribute_size,) = U32.unpack_from(data, at)
     at += 4
     attributes: dict[str, Any] = unpack(data[at : at + attribute_size]) if attribute_size else {}
     at += attribute_size
-    if count == 1:  # one message a call, and there are very many of those
+    if count == 1:  # one message per call is a very frequent case
         at, end = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "little")
         return attributes, [data[at:end]]
     lengths = array("I", data[at : at + 4 * count])
@@ -359,7 +359,7 @@ def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[
 
 
 def block_kinds(flags: int, count: int, table: dict[str, Any]) -> bytes:
-    """Takes the block-level entries out of a block's table: what is left in it are columns."""
+    """Removes the block-level entries from a block's table, which leaves the columns. Returns a kind per message."""
     table.pop("gone", None)
     table.pop(NAMED, None)
     mixed: bytes = table.pop("kind", b"")
@@ -380,10 +380,10 @@ def _messages(bodies: list[bytes], kinds: bytes, columns: dict[str, list[Any]]) 
 
 
 def extract(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int) -> list[Block]:
-    """Some of a chunk's messages as new blocks, to lie elsewhere; none of them may be unreadable.
+    """Returns some of a chunk's messages as new blocks, to be stored elsewhere; none of them may be unreadable.
 
-    What their place said of them is written out: the id, and when they were published. `annexes` has columns to add by
-    the message's number in the chunk; None takes a column away.
+    What followed from their place in the log is written out: the id and the publish time. `annexes` has columns to add
+    by the message's number in the chunk; a value of None removes a column.
     """
     kind, bodies, columns = chunk.messages
     assert not bits & ~holes(chunk) & chunk.unreadable, "what cannot be read is moved in whole blocks"
@@ -404,5 +404,5 @@ def extract(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *
 
 
 def moved_whole(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int) -> list[Block]:
-    """Like `extract`, for messages whose blocks do not open: they stay sealed, and may be opened one day."""
+    """Like `extract`, for messages whose blocks cannot be opened: they stay sealed, to be opened later if possible."""
     return whole_copies(chunk, bits & ~holes(chunk), annexes, blocks_at=ENTRY_HEADER_BYTES, partition=partition)

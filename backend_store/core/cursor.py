@@ -1,13 +1,13 @@
-"""Where a stream's reader stands: cursors, and what a reader may have missed.
+"""Cursors of stream readers: where a reader resumes, and what it may have missed.
 
-A cursor is a *vector*: it names the queue, and (epoch, offset) in each of its partitions. After a backup was restored
-the log may hold other messages under offsets it had given out before; the epoch tells them apart. Another queue, or an
-earlier one of the same name, has another number. In both cases a reader is told `reset` instead of being handed other
-data, and goes on where the two logs part, or at the earliest message where nobody knows.
+A cursor is a *vector*: it names the queue, and (epoch, offset) in each of its partitions. After a backup was restored,
+the log may hold other messages under offsets it had used before; the epoch tells them apart. Another queue, or an
+earlier one of the same name, has another uid. In both cases the reader gets the outcome `reset` instead of other data,
+and resumes where the two logs diverge, or at the earliest message if that is unknown.
 
     cursor = version 3 u8 | queue uid u64 | partitions u8 | (partition u16 | epoch u32 | offset u64) each
 
-Cursors of versions 1 (one partition) and 2 (several) name no queue; they are read, and taken at their word.
+Cursors of versions 1 (one partition) and 2 (several) name no queue; they are accepted without that check.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ CURSOR_CHARS_MAX = (_HEAD.size + PARTITIONS_MAX * _ENTRY.size + 2) // 3 * 4
 
 
 class Stand(NamedTuple):
-    """Where a reader stood, by partition. `uid` None: of a cursor that names no queue.
+    """The position of a reader in each partition. `uid` None: the cursor names no queue.
 
-    A partition that is not in it did not exist (or not again) when the cursor was given out: the reader begins at the
-    earliest that is there. One that has retired since was read to its end or trimmed: its position is passed over.
+    A partition that is missing did not exist (or not again) when the cursor was issued: the reader starts at its
+    earliest message. One that has retired since was read to its end or trimmed: its position is ignored.
     """
 
     uid: int | None
     positions: dict[int, Position]
 
     def is_of(self, uid: int) -> bool:
-        """Whether it may be a queue's."""
+        """Whether the cursor may belong to a queue; one without a uid belongs to any."""
         return self.uid is None or self.uid == uid
 
 
 class StreamStart(NamedTuple):
-    """`missed` is the range of offsets a gap leaves out."""
+    """Where a reader starts in one partition. `missed`: first and last offset that a `gap` leaves out."""
 
     offset: Offset
     outcome: Literal["complete", "gap", "reset"]
@@ -58,19 +58,19 @@ class StreamStart(NamedTuple):
 
 
 def encode_cursor(epoch: int, offset: int, partition: int = 0, *, uid: int) -> str:
-    """Of a reader of one partition."""
+    """Returns the cursor of a reader of one partition."""
     return _text(_HEAD.pack(_VERSION, uid, 1) + _ENTRY.pack(partition, epoch, offset))
 
 
 def encode_positions(positions: Mapping[int, Position], *, uid: int) -> str:
-    """Of a reader who stands at these positions, by partition."""
+    """Returns the cursor of a reader at these positions, by partition."""
     assert 0 < len(positions) <= PARTITIONS_MAX
     entries = (_ENTRY.pack(number, *_fields(positions[number])) for number in sorted(positions))
     return _text(_HEAD.pack(_VERSION, uid, len(positions)) + b"".join(entries))
 
 
 def cursors_along(others: Mapping[int, Position], partition: int, epoch: Epoch, *, uid: int) -> Callable[[int], str]:
-    """The cursors of a reader who moves on in one partition, by its offset there, and stands still in the others."""
+    """Returns a function from an offset in `partition` to the cursor of a reader that stays put in the others."""
     numbers = sorted({*others, partition})
     entries = {number: _ENTRY.pack(number, *_fields(others[number])) for number in numbers if number != partition}
     at = numbers.index(partition)
@@ -92,7 +92,7 @@ def _fields(position: Position) -> tuple[int, int]:
 
 
 def decode_cursor(text: str) -> Stand:
-    """Of any version. Raises `InvalidRequest`."""
+    """Decodes a cursor of any version. Raises `InvalidRequest`."""
     stand = _decoded(text)
     if stand is None:
         raise InvalidRequest(
@@ -135,8 +135,8 @@ def _vector(uid: int | None, count: int, raw: bytes) -> Stand | None:
 def resolve(
     state: PartitionState, wanted: Any, time_to_offset: Callable[[int], Offset], *, uid: int, partition: int = 0
 ) -> StreamStart:
-    """Where a reader begins in one partition of a queue. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or
-    {"cursor": text}.
+    """Returns where a reader starts in one partition of a queue. `wanted`: "earliest", "latest" (or None), {"seq": n},
+    {"time": ms} or {"cursor": text}. Raises `InvalidRequest` for a text that is no cursor.
     """
     floor, end = state.floor, state.end
     if wanted == "earliest":
@@ -145,7 +145,7 @@ def resolve(
         return StreamStart(Offset(end), "complete")
     if "time" in wanted:
         start = time_to_offset(wanted["time"])
-        # Where an older message is there still, all that was dropped is older, too.
+        # If an older message is still there, all dropped ones are older, too.
         if has_dropped_since(state, wanted["time"]) and start == time_to_offset(0):
             return StreamStart(start, "gap", (0, floor - 1))
         return StreamStart(start, "complete")
@@ -159,12 +159,12 @@ def resolve(
 
 
 def has_dropped_since(state: PartitionState, time_ms: int) -> bool:
-    """Whether messages are gone that were published at a time or after it. Nobody knows how many of them."""
+    """Whether messages published at `time_ms` or later may have been dropped; how many is unknown."""
     return state.floor > 0 and time_ms <= min(state.dropped_ms, state.time_ms)
 
 
 def resume(state: PartitionState, position: Position) -> StreamStart:
-    """Where a reader goes on who stood at a position of this log."""
+    """Returns where a reader resumes whose position is in this log."""
     parted = where_they_part([EpochStart(position.epoch, Offset(0))], state.epochs, position.offset)
     if parted is not None:
         return StreamStart(Offset(max(parted, state.floor)), "reset")
@@ -174,11 +174,11 @@ def resume(state: PartitionState, position: Position) -> StreamStart:
 
 
 def where_they_part(before: Sequence[EpochStart], now: Sequence[EpochStart], offset: int) -> Offset | None:
-    """Up to where a log is the one that a reader has read before, which stands at an offset. None where it has read
-    nothing beyond, or one of the two is not known; 0 where they have no epoch in common.
+    """Returns the offset up to which the log `now` equals the log `before`, of which a reader has read up to `offset`.
+    None if the reader has read nothing beyond it, or one of the logs is unknown; 0 if they have no epoch in common.
 
-    Logs that have an epoch in common are the same up to its end in the one or the other: what was read of it from there
-    on was lost with its leader, or written after the backup that was restored.
+    Two logs with an epoch in common are equal up to the end of that epoch in either of them. What was read beyond that
+    was lost with its leader, or written after the backup that was restored.
     """
     if not before or not now or offset == 0:
         return None
@@ -192,12 +192,12 @@ def where_they_part(before: Sequence[EpochStart], now: Sequence[EpochStart], off
 
 
 def epoch_at(epochs: Sequence[EpochStart], offset: int) -> Epoch:
-    """In which the last message before an offset was written: a log that goes on otherwise has it, too."""
+    """Returns the epoch of the last message before an offset. A log that diverges at the offset has that epoch, too."""
     return next((start.epoch for start in reversed(epochs) if start.start < offset), epochs[0].epoch)
 
 
 def begin_anew(state: PartitionState) -> StreamStart:
-    """Where a reader goes on who stood in another log."""
+    """Returns where a reader resumes whose position is in another log."""
     return StreamStart(Offset(state.floor), "reset")
 
 

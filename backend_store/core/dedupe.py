@@ -1,7 +1,7 @@
-"""Which ids a partition has had: the newest in a dict, and for the rest a filter that says "new" without a read.
+"""Deduplication in memory: a dict of the newest ids of a partition, and a filter that knows new ids without a read.
 
-An id is known while now − its time < the window. The time is the log's, given by the caller. Here is what is in memory;
-`id_runs` is what lies on the disk, `node/ids` keeps both in step.
+An id is known while now − its time < the window. The time is the log's, given by the caller. `id_runs` has the ids that
+are on disk; `node/ids` keeps memory and disk in step.
 """
 
 from __future__ import annotations
@@ -17,56 +17,55 @@ from backend_store.core.id_runs import Known, records, tails
 
 
 class Bounds(NamedTuple):
-    """What an id store keeps and does at most, each with its unit last."""
+    """The limits of an id store, each with its unit last."""
 
     ids_max: int = 50_000_000
-    """Ids that one partition stores; above it publishes are refused, the window is never shortened."""
+    """Ids that one partition stores; above it publishes are refused: the window is never shortened."""
     recent_ids_max: int = 16_384
-    """Ids in the dict. While they are written as a run, as many new ones may come again."""
+    """Ids in the dict. While they are written as a run, as many new ones may be added."""
     arrival_row_ids_min: int = 64
-    """An arrival row takes in the ids of further commits until it has as many; so a dict has 256 rows at most, or fewer
-    and bigger ones, and all of them go in one commit."""
+    """An arrival row collects the ids of further commits until it has this many. So a dict has at most 256 rows, and
+    one commit can delete all of them."""
     runs_per_merge: int = 16
     step_ids: int = 2048
-    """Ids that one commit deals out, sorts or merges beside what its own new ids allow it, up to 0.25 µs each."""
+    """Ids that one commit deals out, sorts or merges in addition to its share for new ids, up to 0.25 µs each."""
     take_ids_min: int = 1024
-    """Ids dealt out at once, and what each piece of work on a run counts as at least."""
+    """Ids dealt out at once, and the least that each piece of work on a run counts as."""
     step_filter_ids: int = 16_384
-    """Ids that one commit puts into the filter after a start, 0.1 µs each."""
+    """Ids that one commit adds to the filter after a start, 0.1 µs each."""
     sweep_rows: int = 128
     """Rows of merged and expired runs that one commit deletes."""
     read_rows: int = 2
     """Rows of each run that a merge reads ahead."""
     generation_ids_min: int = 262_144
-    """Room of the filter's first generation, half a MiB; there is none before the first run."""
+    """Capacity of the filter's first generation, half a MiB. There is no generation before the first run."""
     generation_growth: int = 8
-    """A generation has room for so many times what is stored when it begins: each one more is asked for each new id."""
+    """Capacity of a new generation, as a multiple of the ids stored: each generation costs a check per new id."""
     generation_ids_grown: int = 8_000_000
-    """Only up to so many ids, 16 MiB; above it for as many as are stored."""
+    """Capacity up to which that multiple applies, 16 MiB; above it a generation has room for the ids stored."""
 
 
 FALSE_POSITIVE_RATE = 5e-4
-"""16 bits an id. A false positive costs a read for each run, some 30 µs."""
+"""16 bits per id. A false positive costs a read of each run, some 30 µs."""
 
 
 class Recent:
-    """The newest ids in the order in which they came, and by hash. One that came twice is known by its later message.
-
-    The first came when the window had passed it already, or it would not have been added again.
+    """The newest ids of a partition, in order of arrival and by hash. An id that was added twice stands for its later
+    message: it is added again only after the window of the earlier one is over.
     """
 
     __slots__ = ("is_filtered", "slots", "_first", "_hashes", "_tails", "_times")
 
     def __init__(self, *, is_filtered: bool = False) -> None:
         self.is_filtered = is_filtered
-        """Whether the filter knows all that is in here."""
+        """Whether the filter has all ids that are in here."""
         self.slots: dict[bytes, int] = {}
-        """Hash → its number, counted from the first id that ever was in here."""
+        """Hash → the number of its id, counted from the first id that was ever added."""
         self._first = 0
-        """The number of the first that still is."""
+        """The number of the first id that is still here."""
         self._hashes: list[bytes] = []
         self._tails: array[int] = array("Q")
-        """What a record has behind its hash, two numbers an id: the time, inverted, and the offset."""
+        """The rest of a record behind its hash, two numbers per id: the time, inverted, and the offset."""
         self._times: array[int] = array("q")
         """Never decreasing."""
 
@@ -98,16 +97,16 @@ class Recent:
         return Known(self._tails[2 * place + 1], self._times[place])
 
     def among(self, ids: Collection[bytes | None]) -> Collection[bytes | None]:
-        """Which of the ids are in here."""
+        """Returns those of the ids that are in here."""
         keys = self.slots.keys()
         return () if keys.isdisjoint(ids) else keys & ids
 
     def time_of(self, number: int) -> int:
-        """When the id came that is the `number`th in here, from 0."""
+        """Returns the time of the `number`th id in here, counted from 0."""
         return self._times[number]
 
     def forget(self, count: int) -> None:
-        """Drops the oldest."""
+        """Drops the `count` oldest ids."""
         for slot, hash_ in enumerate(self._hashes[:count], self._first):
             if self.slots.get(hash_) == slot:
                 del self.slots[hash_]
@@ -115,33 +114,33 @@ class Recent:
         del self._hashes[:count], self._tails[: 2 * count], self._times[:count]
 
     def live(self, horizon_ms: int) -> int:
-        """How many came after the horizon."""
+        """Returns the number of ids after the horizon."""
         return len(self._times) - bisect_right(self._times, horizon_ms)
 
     def records(self, at_once: int) -> Iterator[list[bytes]]:
-        """All of it as a run's records, unsorted, so many at a time."""
+        """Yields all ids as the records of a run, unsorted, `at_once` at a time."""
         for at in range(0, len(self._hashes), at_once):
             end = at + at_once
             yield records(self._hashes[at:end], self._tails[2 * at : 2 * end])
 
 
 class _Generation:
-    """Ids of one stretch of time. They leave together, when the newest is out of the window."""
+    """The filter of the ids of one period. It is dropped as a whole, when its newest id is out of the window."""
 
     __slots__ = ("bloom", "newest_ms", "room")
 
     def __init__(self, room: int):
-        # Its hash is Python's own, keyed anew in each process: nobody can choose ids that collide in it.
+        # The hash is Python's own, with a new key in each process, so that no producer can choose ids that collide.
         self.bloom = Bloom(room, FALSE_POSITIVE_RATE)
         self.room = room
         self.newest_ms = 0
 
 
 class Filter:
-    """Says of almost every new id that it was never here. It never says so of one that was.
+    """A Bloom filter over the ids of a partition: `maybe` has no false negatives and few false positives.
 
-    A filter cannot forget a single id, so there are generations: two are enough for a steady flow. Each costs a new id
-    some 50 ns while it is small, and 200 ns when it is far bigger than the processor's caches.
+    A Bloom filter cannot forget a single id, so there are generations: two are enough for a steady flow. A new id costs
+    some 50 ns per generation while that is small, and 200 ns when it is far bigger than the processor's caches.
     """
 
     def __init__(self, bounds: Bounds):
@@ -149,7 +148,7 @@ class Filter:
         self._generations: list[_Generation] = []
 
     def maybe(self, ids: Iterable[bytes | None]) -> set[bytes | None]:
-        """The ids that may have been here."""
+        """Returns those of the ids that may have been added before."""
         found: set[bytes | None] = set()
         for generation in self._generations:
             bloom = generation.bloom
@@ -158,7 +157,7 @@ class Filter:
         return found
 
     def make_room(self, count: int, *, stored: int, newest_ms: int) -> None:
-        """Before `count` ids are added, the last of `newest_ms`; `stored`: how many there are in all."""
+        """Makes room before `count` ids are added, the latest of `newest_ms`; `stored`: ids of the partition in all."""
         if not self._generations or self._generations[-1].room < count:
             bounds = self._bounds
             room = max(stored, min(bounds.generation_growth * stored, bounds.generation_ids_grown))
@@ -168,10 +167,10 @@ class Filter:
         last.newest_ms = max(last.newest_ms, newest_ms)
 
     def add(self, hashes: Iterable[bytes]) -> None:
-        """Adds ids that there was made room for."""
+        """Adds ids for which `make_room` was called."""
         self._generations[-1].bloom.update(hashes)
 
     def expire(self, horizon_ms: int) -> None:
-        """Drops what came before the horizon. Not between `make_room` and the last `add` that it was for."""
+        """Drops generations before the horizon. Do not call it between `make_room` and the last `add` that follows."""
         if self._generations and self._generations[0].newest_ms <= horizon_ms:
             self._generations = [g for g in self._generations if g.newest_ms > horizon_ms]

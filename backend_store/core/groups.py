@@ -1,8 +1,8 @@
-"""Consumer groups of a stream: each is a view of its own over the same log, and takes nothing away from it.
+"""Consumer groups of a stream: each group is a view of its own over the same log and removes nothing from the log.
 
-A group with *leases* is a work queue over the stream's records: messages are settled one by one, in marks of its own. A
-group with *offsets* is in one place: its messages go to one consumer at a time, in order, and an ack settles everything
-up to it. What both know of the chunks behind them is one number, the group's position.
+A group with *leases* is a work queue over the stream's messages: it settles them one by one, in marks of its own. A
+group with *offsets* has one cursor: it delivers to one consumer at a time, in order, and an ack settles everything up
+to the acked message. Of the chunks behind it, either kind keeps a single number, the group's position.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from backend_store.model import Offset
 
 
 def below(state: ChunkState | Chunk, offset: int) -> int:
-    """The bits of a chunk's messages below an offset."""
+    """Returns the bits of a chunk's messages below an offset."""
     return (1 << min(max(offset - state.base, 0), state.count)) - 1
 
 
 class Memory(NamedTuple):
-    """What a group keeps while it is at rest."""
+    """What is kept of a group that is at rest, for the time when the group is opened again."""
 
     last_lease: int
     given_back: GivenBacks = ()
 
 
 class GroupView(WorkView):
-    """What both kinds share: which chunks are done with, and where that puts the group."""
+    """What both kinds of group share: which chunks are fully settled, and the position that follows from them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class GroupView(WorkView):
         make_runs: Callable[[], Runs] = ArrivalRuns,
         reads_keys: bool = False,
     ):
-        """`low` is where the chunk begins that has the group's position, or follows it."""
+        """`low` is the base of the chunk that contains the group's position, or of the next chunk after it."""
         super().__init__(
             key,
             next_scan=low,
@@ -65,11 +65,11 @@ class GroupView(WorkView):
         self.mode = row.mode
         self.position = Offset(row.position)
         self.low = low
-        """Nothing before it is looked at any more."""
+        """The group reads no chunk below this offset any more."""
         self.fence: int | None = None
-        """What lies from this offset on comes after messages of another partition that the group has not settled."""
+        """Messages from this offset on must wait for messages of another partition that the group has not settled."""
         self._order: deque[int] = deque()
-        """Chunks that were read and are not behind the group, in their order; those in `_closed` are done with."""
+        """Chunks that were read and are not behind the group, in log order; those in `_closed` are fully settled."""
         self._closed: set[int] = set()
 
     @property
@@ -78,7 +78,7 @@ class GroupView(WorkView):
 
     @property
     def memory(self) -> Memory:
-        """What a group that is opened again must know: no receipt may mean two leases."""
+        """What the group needs when it is opened again, so that no receipt stands for two leases."""
         return Memory(self._lease_number)
 
     def go_on_from(self, memory: Memory) -> None:
@@ -86,12 +86,12 @@ class GroupView(WorkView):
 
     @property
     def is_at_rest(self) -> bool:
-        """Nobody holds anything, nothing waits for its time or for a commit."""
+        """True if no message is held, none waits for a due time, and no decision waits for a commit."""
         busy = self.in_flight or self.delayed or self._touched or self._in_commit.touched or self.leases.values()
         return not (busy or self.has_decided or self.has_deaths)
 
     def knows_all_of(self, base: int) -> bool:
-        """Whether a chunk was read here and all its messages are settled: nobody need read it again."""
+        """Whether the group has read a chunk and settled all its messages, so that it need not be read again."""
         return base in self._closed
 
     def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
@@ -99,7 +99,7 @@ class GroupView(WorkView):
         return super().adopt(chunk, settled=settled, started=started, attempts=attempts)
 
     def fence_off(self, fence: int | None) -> bool:
-        """Has nothing read from an offset on, until another call says otherwise. True: there may be more to read."""
+        """Stops reading at an offset (None: nowhere) until the next call. Returns True if more may be readable now."""
         is_wider = self.fence is not None and (fence is None or fence > self.fence)
         self.fence = fence
         if is_wider:
@@ -129,7 +129,7 @@ class GroupView(WorkView):
             self._closed.add(state.base)
 
     def _done(self, state: ChunkState) -> Record:
-        """The chunk stays, for others: here it is marked until everything before it is done with too."""
+        """The chunk stays for other groups. This group keeps a mark for it until everything before it is settled."""
         return ChunkMarked(self.number, Offset(state.base), state.count, state.full, state.started)
 
     def records(self) -> Overlay:
@@ -146,7 +146,7 @@ class GroupView(WorkView):
                 self._close(state)  # it may have been read only after it was decided
 
     def _pass_chunks(self) -> list[Record]:
-        """Moves the position over what is done with, and says which marks go for it."""
+        """Advances the position over settled chunks. Returns the records that remove the marks of those chunks."""
         passed: list[Record] = []
         order = self._order
         while order and order[0] in self._closed:
@@ -158,7 +158,7 @@ class GroupView(WorkView):
         return passed
 
     def _stands_at(self) -> Offset:
-        """The first message that is not settled, as far as chunks were read."""
+        """Returns the first message that is not settled, as far as chunks were read."""
         state = self._chunks.get(self._order[0]) if self._order else None
         if state is None:
             return self.low
@@ -174,7 +174,9 @@ class GroupView(WorkView):
         self.low = self.position = floor
 
     def cut(self, floor: Offset, low: Offset) -> None:
-        """The stream has dropped everything below `floor`: what is held of it is lost. `low` is its chunk's base."""
+        """Follows retention: the stream has dropped everything below `floor`, so leases on it are revoked. `low` is the
+        base of the floor's chunk.
+        """
         for lease in self.leases.values():
             self._revoke(lease, lease.bits & below(lease.state, floor))
         for state in [state for state in self._chunks.values() if state.base < floor]:
@@ -202,7 +204,7 @@ class GroupView(WorkView):
             self._close(state)
 
     def _revoke(self, lease: Lease, bits: int) -> None:
-        """Takes messages away from whoever holds them, and says so."""
+        """Takes leased messages away from their holder and notifies the holder."""
         if not bits:
             return
         receipts = receipts_of(lease.token, bits)
@@ -214,27 +216,30 @@ class GroupView(WorkView):
         lease.holder.lost(receipts, ran_out=False)
 
     def close(self) -> None:
-        """The group is gone, or goes on under another number: nothing that was handed out means anything."""
+        """Revokes all leases: the group was deleted, or continues under another number."""
         for lease in self.leases.values():
             self._revoke(lease, lease.bits)
         self.purge(self.position)
 
 
 class LeasedGroup(GroupView):
-    """A work queue over a stream."""
+    """A consumer group that is a work queue over a stream."""
 
     def _stands_at(self) -> Offset:
-        """By whole chunks: which of a chunk's messages are settled, its marks say."""
+        """The position moves by whole chunks; the marks of a chunk say which of its messages are settled."""
         return self.low
 
 
 class OffsetGroup(GroupView):
-    """One consumer at a time, in order. What it gives back, or loses, takes everything behind it along."""
+    """A consumer group that delivers in order to one consumer at a time.
+
+    A message that is given back or lost makes everything behind it ready again, too.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._out: deque[Lease] = deque()
-        """Leases in the order of their messages; those that are over leave when they are first."""
+        """Leases in the order of their messages; an ended lease is removed when it comes to the front."""
         self._given_back: GivenBacks = ()
         self._first_lease = self._lease_number
 
@@ -253,7 +258,7 @@ class OffsetGroup(GroupView):
         return first is None or first.holder is holder
 
     def _first_out(self) -> Lease | None:
-        """The part with the lowest message of all that are held."""
+        """Returns the lease part that has the lowest held message."""
         while self._out:
             parts = [part for part in self._out[0].parts() if part.bits]
             if parts:
@@ -274,13 +279,13 @@ class OffsetGroup(GroupView):
         return lease
 
     def records(self) -> Overlay:
-        """Of an offset there is nothing to write but the offset."""
+        """Returns no records: the group's row has the position, and nothing else is stored."""
         return super().records()._replace(records=[])
 
     # ------------------------------------------------------------------------------------------------------ acks
 
     def settle(self, grouped: dict[str, int]) -> dict[str, int]:
-        """Decides an ack: everything up to the last message of it is settled."""
+        """Decides an ack, which settles everything up to its last message. Returns token → the bits it settled."""
         settled = {}
         for token, bits in grouped.items():
             lease = self.leases.get(token)
@@ -296,7 +301,7 @@ class OffsetGroup(GroupView):
         return settled
 
     def _commit(self, last: int) -> None:
-        """Settles everything up to an offset."""
+        """Settles everything up to and including the offset `last`."""
         for lease in self._out:
             if lease.state.base > last:
                 break
@@ -312,14 +317,15 @@ class OffsetGroup(GroupView):
                 self.settle_free(state, free)
 
     def _settle_expired(self, token: str, bits: int) -> int:
-        """A receipt whose lease is gone still acks, while nobody holds its message or one before, and unless a consumer
-        gave one of these back since."""
+        """Acks by a receipt whose lease has ended: valid while no consumer holds the message or an earlier one, and
+        unless a consumer has given one of these back since.
+        """
         fields = self._genuine(token) if bits else None
         state = self._chunks.get(fields.base) if fields is not None else None
         if fields is None or state is None or state.epoch != fields.epoch or fields.base >= self.lane.next_scan:
             return 0
         won = bits & fields.bits & state.present
-        # A process knows nothing of what was given back before it began.
+        # What was given back before this process started is not known.
         stale = stale_from(self._given_back, fields.lease) if fields.lease > self._first_lease else None
         for end in (stale, self._held_from()):
             won &= below(state, end) if end is not None else state.full
@@ -346,7 +352,9 @@ class OffsetGroup(GroupView):
         reason: str | None = None,
         untried: int = 0,
     ) -> int:
-        """Goes back to the first of the messages: it and all behind it come again, whoever has them now."""
+        """Rewinds to the first of the messages: it and everything behind it is delivered again, and leases on these
+        messages are revoked. Returns the bits that were given back.
+        """
         bits &= lease.bits
         if not bits:
             return 0
@@ -381,7 +389,9 @@ class OffsetGroup(GroupView):
         return is_woken
 
     def _rewind(self, lease: Lease, bits: int) -> None:
-        """Ends the lease of `bits`, whose holder the caller tells, and of all messages behind the first of them."""
+        """Ends the leases of `bits` and of all messages behind the first of them. The caller notifies the holder of
+        `bits`; the holders of the others are notified here.
+        """
         at = lease.state.base + (bits & -bits).bit_length() - 1
         lease.bits ^= bits
         lease.state.leased &= ~bits
@@ -393,7 +403,7 @@ class OffsetGroup(GroupView):
             self._shrunk(lease)
 
     def _rebuild(self) -> None:
-        """What is free is ready again, in the order of the log."""
+        """Makes all free messages ready again, in log order."""
         runs = self.lane.runs
         runs.clear()
         for state in self._states():

@@ -1,13 +1,13 @@
-"""Hybrid logical clock: where a message's `timestamp` comes from, in the gateway when its producer gave none.
+"""Hybrid logical clock: the source of a message's `timestamp`, in the gateway if its producer gave none.
 
-A stamp is one integer, microseconds since 1970: the physical millisecond times 1,000 plus a logical step of 0…999. It
-stays close to physical time, never stands still, and rises past each stamp that was seen, so that what was caused by
-a message is stamped after it (Kulkarni et al., "Logical Physical Clocks", 2014).
+A stamp is one integer, microseconds since 1970: the physical millisecond times 1,000 plus a logical step of 0…999. The
+clock stays close to physical time, rises with each stamp, and follows the stamps it sees, so that a message caused by
+another one has a later stamp (Kulkarni et al., "Logical Physical Clocks", 2014).
 
 On the wire a stamp is RFC 3339 in UTC: `2026-08-07T12:34:56.789Z` when its logical step is 0, else with six digits,
-`2026-08-07T12:34:56.789012Z`, of which the last three are the step. SDKs make stamps of their own alike. A producer
-without one may send any RFC 3339 time: in UTC or with an offset, with no fraction or up to nine digits, of which those
-beyond the sixth are cut off.
+`2026-08-07T12:34:56.789012Z`, of which the last three are the step. SDKs make stamps in the same way. A producer
+without such a clock may send any RFC 3339 time: in UTC or with an offset, with no fraction or up to nine digits, of
+which those beyond the sixth are cut off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END_US = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _SECOND *
 
 
 class HybridClock:
-    """Gives stamps that rise with each call; the caller brings the physical time, in microseconds."""
+    """Makes stamps that rise with each call. The caller provides the physical time, in microseconds."""
 
     __slots__ = ("_last_us", "_physical_us", "ignored_total", "set_back_total")
 
@@ -36,19 +36,19 @@ class HybridClock:
         self._last_us = last_us
         self._physical_us = 0
         self.ignored_total = 0
-        """Remote stamps too far ahead to be followed."""
+        """Remote stamps that were too far ahead to be followed."""
         self.set_back_total = 0
         """How often the physical clock went back by more than the bound."""
 
     def tick(self, now_us: int) -> int:
-        """The stamp of something that happens now."""
+        """Returns the stamp of an event that happens now."""
         return self.span(1, now_us)[0]
 
     def span(self, count: int, now_us: int) -> range:
-        """Stamps for `count` things that happen now, in their order."""
+        """Returns the stamps of `count` events that happen now, in their order."""
         physical_us = now_us - now_us % 1000
         if physical_us < self._physical_us - _AHEAD_US_MAX:
-            # Stamps that stayed ahead until the clock caught up would be taken for a wrong clock's all that time.
+            # Otherwise, until the clock has caught up, other clocks would ignore its stamps as too far ahead.
             self.set_back_total += 1
             self._last_us = physical_us - 1
             self._physical_us = physical_us
@@ -59,7 +59,7 @@ class HybridClock:
         return range(first, first + count)
 
     def receive(self, remote_us: int, now_us: int) -> int:
-        """The stamp of taking notice of `remote_us`: after it, unless it lies too far ahead to be true."""
+        """Returns the stamp of the receipt of `remote_us`: later than it, unless it is too far ahead to be followed."""
         if remote_us > now_us + _AHEAD_US_MAX:
             self.ignored_total += 1
         elif remote_us > self._last_us:
@@ -68,7 +68,7 @@ class HybridClock:
 
 
 def format_stamp(time_us: int) -> str:
-    """RFC 3339 in UTC: three digits of a second for a bare millisecond, six for one with a logical step."""
+    """Returns RFC 3339 in UTC, with three decimals for a bare millisecond and six for one with a logical step."""
     seconds, fraction = divmod(time_us, 1_000_000)
     if fraction % 1000:
         return f"{_to_the_second(seconds)}.{fraction:06}Z"
@@ -81,7 +81,7 @@ def _to_the_second(seconds: int) -> str:
 
 
 def parse_stamp(text: str) -> int:
-    """Microseconds since 1970 of an RFC 3339 time. Raises `ValueError`, whose sentence says what is wrong."""
+    """Returns an RFC 3339 time as microseconds since 1970. Raises `ValueError` with a sentence for the caller."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ValueError("not an RFC 3339 time such as 2026-08-07T12:34:56.789Z")

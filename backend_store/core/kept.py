@@ -1,4 +1,4 @@
-"""What a clean stop keeps, so that the next start redelivers nothing: leases, and the sessions they belong to."""
+"""The session snapshot that a clean stop writes, so that the next start redelivers nothing: leases and sessions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class KeptLease(msgspec.Struct, frozen=True):
-    """A lease as it stood; a split lease is kept as its parts, under the same token. `bits` are little-endian."""
+    """A lease at the time of the stop. A split lease is kept as parts under one token. `bits` are little-endian."""
 
     uid: int
     token: str
@@ -16,36 +16,36 @@ class KeptLease(msgspec.Struct, frozen=True):
     view: int = 0
     shelf: int = 0
     number: int = 0
-    """Of a lease that has a row of its own."""
+    """Key of the lease's own row; 0 if it has none."""
     gateway: str = ""
 
 
 class KeptSession(msgspec.Struct, frozen=True):
-    """A session that may come back, and the tokens it holds by the queue's place."""
+    """A session that may be resumed, and the lease tokens it holds in each queue."""
 
     session: str
     principal_id: str
     held: dict[str, list[str]]
-    """`tenant/queue`, or `tenant/stream/group` → tokens; no name has a slash."""
+    """`tenant/queue`, or `tenant/stream/group` → tokens; no name contains a slash."""
 
 
 class Kept(msgspec.Struct, frozen=True):
     leases: list[KeptLease]
     sessions: list[KeptSession]
     at_ms: int = 0
-    """When it was written, by the clock of the deadlines; 0 from a version that did not say so."""
+    """When the snapshot was written, by the clock of the deadlines; 0 from a version that did not record it."""
 
 
 class Detached:
-    """Holds leases whose consumer has not come back yet."""
+    """The holder of leases whose consumer has not reconnected yet."""
 
     gateway = ""
 
     def released(self, count: int) -> None:
-        """Nobody has credit to get back."""
+        """Does nothing: there is no consumer whose credit could grow."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """Nobody is there to be told."""
+        """Does nothing: there is no consumer to notify."""
 
     def sendable(self) -> None:
-        """Nobody is there to send to."""
+        """Does nothing: there is no consumer to send to."""

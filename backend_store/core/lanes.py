@@ -1,4 +1,4 @@
-"""The lanes of a view: its backlog by priority. The highest goes first, and the lower ones keep their share."""
+"""The lanes of a view: its backlog by priority. The highest is served first, and the lower ones keep a share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from backend_store.core.shelves import priority_of
 from backend_store.model import Offset
 
 _GIVEN_PER_LOW = LOW_LANES_SHARE - 1
-"""Messages of the highest priority that one of a lower priority follows."""
+"""Messages of the highest priority between two of a lower priority."""
 
 
 class Lane:
-    """One priority of a backlog: runs in memory, and behind them what is still to be read from the disk."""
+    """One priority of a backlog: runs in memory, and behind them the chunks still to be read from disk."""
 
     __slots__ = ("more", "next_scan", "runs", "shelf")
 
@@ -23,7 +23,7 @@ class Lane:
         self.runs = runs
         self.next_scan = next_scan
         self.more = more
-        """Chunks may lie on the disk from `next_scan` on."""
+        """True if there may be chunks on disk from `next_scan` on."""
 
     @property
     def waits(self) -> bool:
@@ -31,20 +31,20 @@ class Lane:
 
     @property
     def takes_due(self) -> bool:
-        """Whether more of what became due should come from the disk."""
+        """Whether more messages that became due should be read from disk."""
         return len(self.runs) < READY_RUNS_AHEAD
 
     @property
     def takes_new(self) -> bool:
-        """Whether a chunk just committed may go straight to the runs: it is next, and few wait before it."""
+        """Whether a chunk just committed may go straight to the runs: it is next, and few runs are before it."""
         return not self.more and len(self.runs) < READY_RUNS_AHEAD
 
 
 class Lanes:
-    """Picks the lane that the next messages come from.
+    """The lanes of one view; picks the lane for the next messages.
 
-    Lower lanes that wait are owed a share of what the highest gives out, one message in `LOW_LANES_SHARE`, so that no
-    flood of high priorities starves them; among themselves they take turns.
+    Lower lanes with ready messages get one message in `LOW_LANES_SHARE`, so that a flood of high priorities does not
+    starve them; among themselves they take turns.
     """
 
     def __init__(self, shelves: Sequence[int], make_runs: Callable[[], Runs], next_scan: Offset, *, more: bool):
@@ -54,7 +54,7 @@ class Lanes:
         self._turn = 0
 
     def of(self, shelf: int) -> Lane:
-        """The lane that reads a shelf; for a scheduled one the lane of its priority."""
+        """Returns the lane that reads a shelf; for a scheduled shelf the lane of its priority."""
         lanes = self.all
         return lanes[0] if len(lanes) == 1 else lanes[min(priority_of(shelf), len(lanes) - 1)]
 
@@ -64,7 +64,7 @@ class Lanes:
         self.all += [Lane(shelf, self._make_runs(), Offset(0), more=False) for shelf in shelves if shelf not in known]
 
     def pick(self) -> tuple[Lane, int] | None:
-        """The lane to draw from, and the most that may come from it now; 0 for as much as is asked for."""
+        """Returns the lane to draw from and the most messages to draw, 0 for no bound; None if no lane is ready."""
         lanes = self.all
         if len(lanes) == 1:
             lane = lanes[0]
@@ -77,7 +77,7 @@ class Lanes:
         return waiting[0], 0
 
     def drew(self, lane: Lane, count: int) -> None:
-        """Counts what a lane gave out."""
+        """Counts messages drawn from a lane."""
         lanes = self.all
         if len(lanes) == 1:
             return

@@ -1,4 +1,7 @@
-"""Leases of one partition: who holds which messages until when. Memory only; a receipt outlives it by its MAC."""
+"""Leases of one view: which holder has which messages until when.
+
+The table is in memory only. A receipt outlives it, because its MAC proves the lease.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,28 @@ from backend_store.core.receipts import SUFFIXES
 
 
 class Holder(Protocol):
-    """Who leases: a subscription or a long-poll request. It is told when it holds less."""
+    """The owner of leases: a subscription or a long-poll request. It is notified when it holds fewer messages."""
 
     @property
     def gateway(self) -> str:
-        """The name of the gateway that it is at, where that is another process; else ""."""
+        """The name of the holder's gateway if that is another process, else ""."""
 
     def released(self, count: int) -> None:
-        """`count` of its messages were settled or returned; as many may be sent again."""
+        """`count` of its messages were settled or given back; as many more may be sent."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """Leases ended before they were settled: they `ran_out`, or the messages were taken back or are gone."""
+        """Leases ended before an ack: they `ran_out`, or their messages were revoked or deleted."""
 
     def sendable(self) -> None:
-        """Leases that waited for the disk may leave now."""
+        """Leases that waited for the disk may be sent now."""
 
 
 class ChunkState:
-    """What one view knows of one chunk: a bit a message.
+    """The state of one chunk in one view, one bit per message.
 
     Invariant: leased, delayed and settled are disjoint. `settling` and `returning` are decided; `committing` is on its
-    way to the disk. The chunk itself may be dropped from memory while somebody holds a message of it, or ten thousand
-    slow leases would pin ten thousand chunks.
+    way to the disk. The chunk's bytes may be dropped from memory while its messages are leased, or ten thousand slow
+    leases would pin ten thousand chunks.
     """
 
     __slots__ = (
@@ -74,7 +77,7 @@ class ChunkState:
         self.count = chunk.count
         self.full = (1 << chunk.count) - 1
         self.ended_bytes = 0
-        """What its ended messages count for, as far as the backlog has taken it off: see `weight`."""
+        """Bytes of its ended messages that the backlog has already subtracted: see `weight`."""
         self.settled = settled
         self.settling = 0
         self.committing = 0
@@ -86,16 +89,16 @@ class ChunkState:
         self.due: dict[int, int] = {}
         self.history: dict[int, list[Any]] = {}
         self.recorded = False
-        """Attempts or due times are on disk: when there are none any more, that must be said there too."""
+        """True if attempts or due times are on disk, so that a later empty set must be written, too."""
         self.keys: Sequence[str | None] | None = None
         self.expires: Sequence[int] | None = None
         self.lane: Any = None
         """The lane whose runs its messages are in."""
         self.turns: list[int] | None = None
-        """Of a queue that sorts: which messages have their turn together, in the order of the turns so far."""
+        """In a queue that sorts: the messages released together, as bits, in the order of release so far."""
 
     def in_turns(self, bits: int) -> list[int]:
-        """Some messages as parts that go one after the other, each in the order in which it lies."""
+        """Splits messages into parts that are delivered one after the other, each part in stored order."""
         if self.turns is None:
             return [bits]
         parts = []
@@ -107,7 +110,7 @@ class ChunkState:
 
     @property
     def free(self) -> int:
-        """Messages nobody holds and nobody settled."""
+        """Messages that are neither leased, delayed, given back, nor settled or about to be."""
         taken = self.settled | self.settling | self.committing | self.leased | self.returning | self.delayed
         return self.full & ~taken
 
@@ -117,9 +120,9 @@ class ChunkState:
         return self.full & ~(self.settled | self.settling | self.committing)
 
     def weight(self, bits: int) -> int:
-        """How many bytes fewer the chunk counts for when these of its present messages end. All of a chunk's messages
-        count alike, since the lengths of sealed ones are nobody's to read; whatever the order of their ends, the sum is
-        the chunk's size.
+        """Returns by how many bytes the chunk's size counts for less when these of its present messages end. All
+        messages of a chunk count alike, since the lengths of sealed ones cannot be read; in whatever order they end,
+        the sum is the chunk's size.
         """
         gone = self.settled | self.settling | self.committing
         return self.size * (gone | bits).bit_count() // self.count - self.size * gone.bit_count() // self.count
@@ -128,9 +131,9 @@ class ChunkState:
 class Lease:
     """One delivery batch: some messages of one chunk, held by one holder until `deadline_ms`.
 
-    When only some of its messages are extended, it is split: `rest` is the part under the same token with the old
-    deadline. `chunk` is there until the messages are encoded: many leases taken in one turn may be more than the
-    chunks that stay loaded.
+    When only some of its messages are extended, the lease is split: `rest` is another part under the same token with a
+    deadline of its own. `chunk` is kept until the messages are encoded, because one turn may take more leases than
+    there are chunks that stay loaded.
     """
 
     __slots__ = (
@@ -153,17 +156,17 @@ class Lease:
         self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int, chunk: Chunk | None = None
     ):
         self.number = 0
-        """Key of its stored row, where leases outlive a crash; 0 where they do not."""
+        """Key of its stored row if leases outlive a crash; 0 if they do not."""
         self.durable = True
-        """False while what lets its bytes leave is on its way to the disk."""
+        """False while the commit that must precede the sending is on its way to the disk."""
         self.gateway = ""
-        """Where its holder is, of one with a row: after a crash that gateway says what has come to it."""
+        """The holder's gateway, for a lease with a row: after a crash that gateway says which leases reached it."""
         self.counts = True
-        """False where the server itself holds the messages: that is no attempt."""
+        """False if the server itself holds the messages, which is no attempt."""
         self.receipts = True
-        """False where everything was settled before it is sent: there is nothing to ack."""
+        """False if the messages are settled before they are sent, so that there is nothing to ack."""
         self.untried = 0
-        """Messages that their holder has not begun with, where it tells: given back for it, they were no attempt."""
+        """Messages that the holder has not begun with, if it reports that: given back, they do not count an attempt."""
         self.token = token
         self.state = state
         self.chunk = chunk
@@ -173,7 +176,7 @@ class Lease:
         self.rest: Lease | None = None
 
     def parts(self) -> Sequence[Lease]:
-        """The lease and what was split off it: nearly always itself alone."""
+        """Returns the lease and the parts split off it: nearly always the lease alone."""
         rest = self.rest
         if rest is None:
             return (self,)
@@ -188,21 +191,22 @@ class Lease:
 
     @property
     def has_run_out(self) -> bool:
-        """Its time is over, and nobody gave back yet what it holds."""
+        """Whether the deadline has passed and its messages are not given back yet."""
         return self.deadline_ms == _RAN_OUT and self.bits != 0
 
 
 _RAN_OUT = -1
-"""Deadline of a lease that `expired` handed over: entries that stood for it twice are void."""
+"""Deadline of a lease that `expired` has returned: a second heap entry of that lease is void."""
 
 
 class LeaseTable:
-    """Leases by token, and the next to run out."""
+    """The leases of a view by token, with a heap of their deadlines."""
 
     def __init__(self) -> None:
         self._by_token: dict[str, Lease] = {}
         self.get: Callable[[str], Lease | None] = self._by_token.get
-        """The lease of a token. Asked for every receipt, and a method of ours would take longer than the look-up."""
+        """Returns the lease of a token. Called for every receipt: a method around it would cost more than the look-up.
+        """
         self._split_parts = 0
         self._heap: list[tuple[int, int, Lease]] = []
         self._number = 0
@@ -214,7 +218,7 @@ class LeaseTable:
         return [part for lease in self._by_token.values() for part in lease.parts() if part.bits]
 
     def holding(self, offset: int, *, most: int) -> Lease | None:
-        """The lease that has a message, if it is among the first `most`."""
+        """Returns the lease that has a message, if it is among the first `most`."""
         parts = (part for lease in self._by_token.values() for part in lease.parts())
         return holding(parts, offset, most=most)
 
@@ -223,7 +227,7 @@ class LeaseTable:
         self.schedule(lease)
 
     def split(self, lease: Lease, bits: int) -> Lease:
-        """Makes `bits` a part of their own; the others keep what the lease has."""
+        """Moves `bits` to a new part of the lease and returns the part; the other messages stay in the lease."""
         part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms, lease.chunk)
         part.number, part.durable, part.untried = lease.number, lease.durable, lease.untried
         part.gateway = lease.gateway
@@ -232,12 +236,12 @@ class LeaseTable:
         return part
 
     def join(self, lease: Lease, part: Lease) -> None:
-        """Puts a part beside a lease of the same token."""
+        """Adds a part to a lease of the same token."""
         part.rest, lease.rest = lease.rest, part
         self._split_parts += 1
 
     def schedule(self, lease: Lease) -> None:
-        """Called again when a deadline moves; an entry whose deadline is not the lease's own is void."""
+        """Adds the deadline to the heap; call it again when a deadline moves. Entries with an old deadline are void."""
         self._number += 1
         heapq.heappush(self._heap, (lease.deadline_ms, self._number, lease))
         self._sweep()
@@ -251,7 +255,7 @@ class LeaseTable:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Drops void entries before they outnumber the others: a lease extended for ever must not fill the memory."""
+        """Drops void entries before they outnumber valid ones: a lease extended for ever must not fill the memory."""
         if len(self._heap) > 2 * (len(self._by_token) + self._split_parts) + 64:
             self._heap = [e for e in self._heap if e[2].bits and e[0] == e[2].deadline_ms]
             heapq.heapify(self._heap)
@@ -262,7 +266,7 @@ class LeaseTable:
         self._heap.clear()
 
     def expired(self, now_ms: int) -> list[Lease]:
-        """The leases that ended at or before `now_ms`; whoever asks gives them back."""
+        """Returns the leases that ended at or before `now_ms`. The caller gives their messages back."""
         out = []
         while self._heap and self._heap[0][0] <= now_ms:
             deadline, _, lease = heapq.heappop(self._heap)
@@ -281,7 +285,7 @@ class LeaseTable:
 
 
 def holding(leases: Iterable[Lease], offset: int, *, most: int) -> Lease | None:
-    """The lease that has a message, of the first `most`."""
+    """Returns the lease that has a message, if it is among the first `most`."""
     for lease in islice(leases, most):
         if lease.state.base <= offset and lease.bits >> (offset - lease.state.base) & 1:
             return lease

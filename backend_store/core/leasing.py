@@ -1,6 +1,6 @@
-"""Hands messages out: leases and their receipts, and the end of what may not be handed out any more.
+"""Leases ready messages to consumers, with their receipts, and ends messages that may not be delivered any more.
 
-The first half of a view's decisions; the other, what becomes of leases, is in `work`. What is decided is an overlay:
+This is the first half of a view's decisions; acks and nacks are in `work`. A decision is an overlay until its commit:
 the next decision sees it, the disk does not.
 """
 
@@ -36,18 +36,18 @@ class ReceiptKey(NamedTuple):
 
 
 class Death(NamedTuple):
-    """Messages that end without an ack; what becomes of them is the partition's to say."""
+    """Messages that end without an ack. The partition decides whether they become dead letters."""
 
     state: ChunkState
     bits: int
     reason: Reason
     at_ms: int
     chunk: Chunk | None
-    """Their bytes, where they were in memory: later they may not be."""
+    """The chunk, if its bytes were in memory then: later they may not be."""
 
 
 class Lost(NamedTuple):
-    """What somebody holds no longer, because it is damaged; receipts where he was told of any."""
+    """Messages that a holder loses because their chunk is damaged, with the receipts if they were already sent."""
 
     holder: Holder
     messages: int
@@ -55,19 +55,19 @@ class Lost(NamedTuple):
 
 
 class Ends:
-    """How many messages end with the next commit. An object of its own keeps what a queue's core has below the 30
-    attributes from which on it takes five times the memory.
+    """How many messages end with the next commit. A separate object keeps a view below 30 attributes, from which on an
+    object takes five times the memory.
     """
 
     __slots__ = ("died", "died_bytes", "free", "landed")
 
     def __init__(self) -> None:
         self.landed = 0
-        """In flight no more."""
+        """Messages that are no longer in flight."""
         self.free = 0
-        """Settled, and nobody held them."""
+        """Messages settled that were not in flight."""
         self.died = 0
-        """Without an ack."""
+        """Messages that ended without an ack."""
         self.died_bytes = 0
 
 
@@ -96,14 +96,14 @@ class Leasing(Backlog):
         self.policy = policy or Policy()
         self.in_flight = 0
         self.came_free: set[tuple[int, int]] | None = None
-        """(shelf, base) of chunks of which messages came back from whoever held them; None where they are not known:
-        nobody has asked yet, or there were too many."""
+        """(shelf, base) of chunks that had messages given back; None: not recorded, because no caller has asked yet or
+        there were too many."""
         self.leases = LeaseTable()
         self._lease_number = first_lease
         self._active: Holder | None = None
         self._settled_tokens: OrderedDict[str, int] = OrderedDict()
-        """Used-up receipts: token → the bits that it settled, of which nothing needs to be read."""
-        # The overlay: decided, and not yet among the records of a commit.
+        """Used receipts: token → the bits it settled. A repeated ack of these needs no read."""
+        # The overlay: decided, but not yet in the records of a commit.
         self._touched: dict[int, ChunkState] = {}
         self._ends = Ends()
         self._deaths: list[Death] = []
@@ -112,12 +112,12 @@ class Leasing(Backlog):
 
     @property
     def is_strict(self) -> bool:
-        """Whether its lanes are in order by key."""
+        """Whether the lanes keep order by key."""
         return isinstance(self.lanes.all[0].runs, KeyedRuns)
 
     def lose(self, base: int) -> list[Lost]:
-        """Gives a chunk up whose stored bytes are broken. Its leases end, too, for nobody could be given their messages
-        again. Who held them is the shell's to tell.
+        """Gives up a chunk whose stored bytes are damaged and ends its leases, because their messages could not be
+        delivered again. Returns what each holder loses; the shell notifies the holders.
         """
         state = self._chunks[base]
         told: list[Lost] = []
@@ -135,21 +135,21 @@ class Leasing(Backlog):
         return told
 
     def weight_of_lost(self, base: int) -> tuple[int, int]:
-        """Messages, and bytes, that would be lost with a chunk: not those whose end is decided, and no bytes where the
-        chunk is done with when that is on the disk.
+        """Returns (messages, bytes) that would be lost with a chunk. Messages whose end is decided do not count, nor do
+        the bytes of a chunk that the running commit ends.
         """
         state = self._chunks[base]
         is_done = bool(state.settling) or (state.committing and not state.present)
         return state.present.bit_count(), 0 if is_done else state.size
 
     def may_take(self, holder: Holder) -> bool:
-        """Whether a consumer may get anything at all now."""
+        """Whether a consumer may receive messages of this view now."""
         if self.in_flight >= self.policy.in_flight_max:
             return False
         return not (self.policy.exclusive and self.in_flight and self._active is not holder)
 
     def take(self, lane: Lane, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
-        """Leases up to `limit` ready messages of one chunk. None where all that was drawn had come to its end."""
+        """Leases up to `limit` ready messages of one chunk. Returns None if none is ready, or all drawn ones ended."""
         drawn = lane.runs.draw(min(limit, self.policy.in_flight_max - self.in_flight))
         if drawn is None:
             return None
@@ -164,7 +164,7 @@ class Leasing(Backlog):
         return self._lease(state, bits, holder, now_ms + max(visibility_ms, LEASE_MS_MIN))
 
     def _fit(self, state: ChunkState, bits: int, now_ms: int) -> int:
-        """The drawn messages that may be handed out; the others end here."""
+        """Returns the drawn messages that may be delivered. Ends those that expired or have had all their attempts."""
         expired = expired_bits(state, bits, now_ms)
         if expired:
             self.die(state, expired, Reason.EXPIRED, now_ms)
@@ -176,7 +176,7 @@ class Leasing(Backlog):
         return bits
 
     def _worn_out(self, state: ChunkState, started: int) -> int:
-        """Those of them that have had all their attempts."""
+        """Returns those of the started messages that have had all their attempts."""
         most = self.policy.max_attempts
         if most is None or not started:
             return 0
@@ -204,7 +204,7 @@ class Leasing(Backlog):
         return lease
 
     def claim(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease | None:
-        """Leases chosen messages to somebody who is no consumer: it is no attempt. None where nobody else left any."""
+        """Leases chosen messages to a holder that is no consumer, which is no attempt. Returns None if none is free."""
         bits &= state.free
         if not bits:
             return None
@@ -219,7 +219,7 @@ class Leasing(Backlog):
         return lease
 
     def _hand_out_for_good(self, state: ChunkState, bits: int, holder: Holder) -> Lease:
-        """At most once: settled with the next commit, and only then sent."""
+        """At most once: the messages are settled with the next commit and sent only after it."""
         state.started |= bits
         state.settling |= bits
         self._ends.free += bits.bit_count()
@@ -258,12 +258,12 @@ class Leasing(Backlog):
         )
 
     def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
-        """Takes an attempt back that never left for a socket: it does not count. What is `to_come` was taken before its
-        time, and is ready when that has come.
+        """Takes back an attempt that was never written to a socket, and does not count it. Messages in `to_come` were
+        taken ahead of their turn and become ready when it comes.
         """
         bits &= lease.bits
         if not bits or not lease.receipts:
-            return  # it ran out, or was purged, before it could leave; or it is settled for good
+            return  # the lease ran out or was purged before it was sent, or its messages are settled already
         state = lease.state
         lease.bits ^= bits
         self._shrunk(lease)
@@ -278,14 +278,14 @@ class Leasing(Backlog):
             self.put_back(state, ready)
 
     def _note_free(self, state: ChunkState) -> None:
-        """Some of a chunk's messages came back."""
+        """Notes that some of a chunk's messages are free again."""
         if self.came_free is not None:
             self.came_free.add((state.shelf, state.base))
             if len(self.came_free) > CAME_FREE_MAX:
-                self.came_free = None  # nobody has asked for long, and it would grow for as long as nobody does
+                self.came_free = None  # no caller has read it for long; without a bound it would grow until one does
 
     def _shrunk(self, lease: Lease) -> None:
-        """Some of its messages may be handed to somebody else: a stored lease must not claim them after a crash."""
+        """Stores a lease that lost messages: others may get these, so a crash must not restore them to this lease."""
         if lease.number and lease.bits:
             self._store_lease(lease)
         self._drop_if_empty(lease)
@@ -298,7 +298,7 @@ class Leasing(Backlog):
         self.leases.drop_if_empty(lease.token)
 
     def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
-        """Puts back a lease that outlived the process, as far as its messages are still free."""
+        """Restores a lease that outlived the process, for those of its messages that are still free."""
         state = self._chunks[kept.base]
         bits = int.from_bytes(kept.bits, "little") & state.free
         if not bits:
@@ -317,7 +317,7 @@ class Leasing(Backlog):
         return lease
 
     def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
-        """Moves deadlines; the answer has the bits that are held."""
+        """Moves the deadlines of held messages to `visibility_ms` from now. Returns token → the bits that are held."""
         held: dict[str, int] = {}
         deadline_ms = now_ms + visibility_ms
         for token, bits in grouped.items():
@@ -337,12 +337,12 @@ class Leasing(Backlog):
         return held
 
     def is_strange(self, token: str) -> bool:
-        """Whether a receipt's token says nothing without a look at it, and maybe at the disk."""
+        """Whether a receipt's token is in no table, so that it must be verified and its chunk perhaps be read."""
         return self.leases.get(token) is None and token not in self._settled_tokens
 
     def unknown_bases(self, grouped: Iterable[str]) -> list[tuple[int, int]]:
-        """(shelf, base) of chunks that genuine receipts name and that are not in memory: the shell reads them before
-        it decides.
+        """Returns (shelf, base) of chunks that genuine receipts name and that are not in memory. The shell reads them
+        before it decides.
         """
         places = []
         for token in grouped:
@@ -353,15 +353,15 @@ class Leasing(Backlog):
         return places
 
     def _genuine(self, token: str) -> TokenFields | None:
-        """The fields of a receipt of this view whose chunk is in memory.
+        """Returns the fields of a genuine receipt of this view whose chunk is in memory, or None.
 
-        The proof comes last: whoever forges receipts in thousands makes us check one MAC each at the most.
+        The MAC is checked last, so that thousands of forged receipts cost one MAC each at most.
         """
         fields = self._claimed(token)
         return fields if fields is not None and fields.base in self._chunks and self._is_genuine(token) else None
 
     def _claimed(self, token: str) -> TokenFields | None:
-        """What a token says of itself, if it says that it is of this view."""
+        """Returns the fields of a token that claims to be of this view, without a proof; None for any other token."""
         fields = claimed_fields(token)
         mine = fields is not None and (fields.queue_uid, fields.partition, fields.view) == (
             self.key.queue_uid,
@@ -374,7 +374,7 @@ class Leasing(Backlog):
         return read_token(self.key.secret, token) is not None
 
     def die(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
-        """Ends messages that nobody holds."""
+        """Ends messages that are not in flight, without an ack."""
         self.undelay(state, bits)
         self._ends.died_bytes += state.weight(bits)
         state.settling |= bits
@@ -388,12 +388,12 @@ class Leasing(Backlog):
 
     @property
     def dying(self) -> int:
-        """Messages whose end is decided and not among the records of a commit."""
+        """Messages whose end without an ack is decided but not yet in the records of a commit."""
         return self._ends.died
 
     @property
     def dying_bytes(self) -> int:
-        """What they count for."""
+        """The bytes of the `dying` messages."""
         return self._ends.died_bytes
 
     @property
@@ -402,7 +402,7 @@ class Leasing(Backlog):
 
 
 def uncount(state: ChunkState, bits: int) -> None:
-    """Takes the last attempts of messages back."""
+    """Subtracts the last attempt of each message."""
     for index in indexes(bits):
         tries = state.attempts.pop(index, 1) - 1
         if tries > 1:
@@ -412,17 +412,17 @@ def uncount(state: ChunkState, bits: int) -> None:
 
 
 def cut_off(state: ChunkState, bits: int) -> int:
-    """Those of some started messages whose last attempt a crash ended: nobody has judged it yet.
+    """Returns those of some started messages whose last attempt a crash ended, so that no limit was applied to it yet.
 
-    The others were judged when their attempt ended, by the limit of that time. A limit that was lowered since holds for
-    the attempts to come: what it would have buried is handed out once more.
+    For the others the limit of that time was applied when their attempt ended. A limit that was lowered since applies
+    to later attempts: a message that it would have ended is delivered once more.
     """
     tries, history = state.attempts, state.history
     return sum(1 << n for n in indexes(bits) if not (rows := history.get(n)) or rows[-1][0] != tries.get(n, 1))
 
 
 def expired_bits(state: ChunkState, bits: int, now_ms: int) -> int:
-    """Those of the messages whose time to live is over."""
+    """Returns those of the messages whose time to live is over."""
     expires = state.expires
     if expires is None:
         return 0

@@ -1,7 +1,7 @@
-"""What became of a partition's messages, counted with each commit and cut into rows that are never changed again.
+"""The ledger: what happened to a partition's messages, counted with each commit and cut into immutable rows.
 
-A row is about a range of the log: what the commits in it took in, what they let go and why. Ranges follow each other
-without a hole, so what came in, less what went, is what is there at the end of each: `Ledger.unexplained` is 0.
+A row covers a range of the log: which messages the commits in it added, which they removed and why. Ranges follow each
+other without gaps, so additions less removals equal what is held at the end of each range: `Ledger.unexplained` is 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: Final[dict[str, Flow]] = {
     "read": "told",
     "unexplained": "told",
 }
-"""What may be counted, and whether it adds to what is there, takes from it, or is only told."""
+"""Every kind of count, and whether it adds to the messages held, removes from them, or is only reported."""
 
 DAY_MS: Final = 24 * 3600 * 1000
 
@@ -43,9 +43,9 @@ _OUT = tuple(kind for kind, flow in KINDS.items() if flow == "out")
 
 
 class LedgerCut(msgspec.Struct, frozen=True, array_like=True):
-    """One stored row: everything that was counted between two offsets of a partition's log.
+    """One stored row: all counts between two offsets of a partition's log.
 
-    `node` names the copy of the data whose log it is: a restored one has a log of its own from there on.
+    `node` names the copy of the data that the log belongs to: a restored copy has a log of its own from there on.
     """
 
     node: str
@@ -65,7 +65,7 @@ class LedgerCut(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Title(msgspec.Struct, frozen=True):
-    """Whose log it is."""
+    """Identifies the log of a ledger row."""
 
     node: str
     tenant: str
@@ -75,27 +75,27 @@ class Title(msgspec.Struct, frozen=True):
 
 
 def held_in(state: PartitionState) -> tuple[int, int]:
-    """(messages, bytes) that are there: ready, leased, scheduled, dead, late or on their way to another queue."""
+    """Returns (messages, bytes) held: ready, leased, scheduled, dead, late or on their way to another queue."""
     tallies = state.views.values()
     return state.live + sum(t.live for t in tallies), state.live_bytes + sum(t.live_bytes for t in tallies)
 
 
 def flowed(ledger: Ledger) -> int:
-    """What should be there now."""
+    """Returns how many messages should be held now."""
     came: int = sum(getattr(ledger, kind) for kind in _IN)
     went: int = sum(getattr(ledger, kind) for kind in _OUT)
     return ledger.held + came - went
 
 
 def begin(state: PartitionState, *, anew: bool = False) -> None:
-    """Begins the ledger of a partition that has none, or of a restored one, with what is there."""
+    """Starts the ledger of a partition that has none, or (`anew`) of a restored one, with the messages held."""
     if not anew and (state.ledger != Ledger() or not state.end):
         return
     state.ledger = Ledger(start=state.end, opening=held_in(state)[0], at_ms=state.ledger.at_ms)
 
 
 def doom(state: PartitionState) -> None:
-    """The queue is deleted, and all that is left with it. What its consumers settle from now on went with it, too."""
+    """Counts all messages left as deleted with their queue, those too that consumers settle from now on."""
     ledger = state.ledger
     if ledger.is_doomed:
         for kind in _OUT:
@@ -105,30 +105,31 @@ def doom(state: PartitionState) -> None:
 
 
 def day_is_over(ledger: Ledger, now_ms: int) -> bool:
-    """Whether what was counted is another day's than what will be."""
+    """Whether the latest count was on an earlier day than `now_ms`, so that the row must be cut."""
     return ledger.at_ms > 0 and ledger.at_ms // DAY_MS < now_ms // DAY_MS
 
 
 def counts_at(ledger: Ledger, now_ms: int) -> int:
-    """When what was counted is said to have been: now, or at its end where that was on an earlier day. Of one log it
-    never goes back, whichever clock its next leader has."""
+    """Returns the time of a row: now, or its latest count if that was on an earlier day. Within one log the time never
+    goes back, whichever clock the next leader has.
+    """
     return ledger.at_ms if day_is_over(ledger, now_ms) else max(ledger.at_ms, now_ms)
 
 
 def is_owed(state: PartitionState) -> bool:
-    """Whether something was counted since the last cut."""
+    """Whether anything was counted since the last row."""
     ledger = state.ledger
     return ledger.published_bytes > 0 or any(getattr(ledger, kind) for kind in KINDS)
 
 
 def cut(state: PartitionState, title: Title, at_ms: int) -> LedgerCut | None:
-    """The row of what was counted since the last one, and a ledger that begins behind it; None for nothing."""
+    """Returns the row of the counts since the last one and starts a new ledger; None if nothing was counted."""
     if not is_owed(state):
         return None
     ledger = state.ledger
     at_ms = counts_at(ledger, at_ms)
     if state.end == ledger.start:
-        state.end += 1  # retention leaves no record of its own: the row's range needs a place in the log
+        state.end += 1  # retention leaves no record of its own, but the row's range must not be empty
     held, size = (0, 0) if ledger.is_doomed else held_in(state)
     ledger.unexplained = held - flowed(ledger)
     counts = {kind: count for kind in KINDS if (count := getattr(ledger, kind))}

@@ -1,4 +1,4 @@
-"""The log of one partition: gives messages their offsets and merges a cycle's publishes into chunks."""
+"""The log of one partition: the append step gives messages their offsets and merges a cycle's publishes into chunks."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from backend_store.model import Block, Offset
 
 
 class LogTime:
-    """The time by which a log is written: it goes on with the node's steady clock, from where the log stands.
+    """The clock of a log: it advances with the node's steady clock, from the latest time in the log.
 
-    It never goes back, and never stands still: where the wall clock was set back by hours before a start, whatever is
-    stored for hours would else have one time, and its age would begin when the clock has caught up.
+    It never goes back and never stops. Otherwise, if the wall clock was set back by hours before a start, all messages
+    of the next hours would be stored with one time, and would begin to age only once the clock has caught up.
     """
 
     __slots__ = ("ahead_ms",)
 
     def __init__(self, steady_ms: int, latest_ms: int):
-        """`latest_ms` is the latest time that the log has."""
+        """`latest_ms` is the latest time in the log."""
         self.ahead_ms = max(0, latest_ms - steady_ms)
-        """By how much it is ahead of the steady clock."""
+        """Lead over the steady clock."""
 
     def at(self, steady_ms: int, latest_ms: int) -> int:
-        """The log's time now. What came from another log may have moved it on."""
+        """Returns the log's time now. Entries from another log may have moved `latest_ms` ahead."""
         if latest_ms > steady_ms + self.ahead_ms:
             self.ahead_ms = latest_ms - steady_ms
         return steady_ms + self.ahead_ms
 
 
 class Append:
-    """What one cycle adds: the chunks, the records that store them, and the state after it.
+    """What one commit cycle appends: the chunks, the records that store them, and the state after them.
 
-    Messages stand from `state.end` on, in order, without holes. Time in a log never goes back.
+    Messages get consecutive offsets from `state.end` on, in order. Time in a log never goes back.
     """
 
     __slots__ = ("_partition", "_seal", "_seed", "_uid", "chunks", "now_ms", "records", "state")
@@ -60,7 +60,7 @@ class Append:
         self._uid = uid
 
     def add(self, blocks: Sequence[Block], shelf: int = 0) -> list[Chunk]:
-        """Decides where the messages of `blocks` stand, on one shelf."""
+        """Appends the messages of `blocks` to one shelf. Returns the new chunks."""
         after, epoch = self.state, self.state.epoch
         tally = after.tally(view_of(shelf)) if shelf else after
         now_ms = self.now_ms

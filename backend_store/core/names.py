@@ -1,4 +1,4 @@
-"""Names of the messages of one call under an idempotency key: what consumers see, and what they are known again by."""
+"""Names of the messages of one call under an idempotency key: the ids that consumers see, and the dedupe hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HASH_BYTES: Final = 16
 
 
 class NumberedNames(Sequence[str]):
-    """`prefix` and a number of `DIGITS`, from `first` on. A block keeps the prefix once, whatever its messages."""
+    """The names `prefix` + a number of `DIGITS` digits, from `first` on. A block stores the prefix only once."""
 
     __slots__ = ("_count", "first", "prefix")
 
@@ -55,15 +55,17 @@ class NumberedNames(Sequence[str]):
         return range(self.first, self.first + self._count)
 
     def packed(self, start: int = 0) -> dict[str, Any]:
-        """As a column of a block's clear part: those from `start` on."""
+        """Returns the names from `start` on as a column of a block's clear part."""
         return {"prefix": self.prefix, "first": self.first + start}
 
 
 def listed(packed: dict[str, Any], count: int) -> list[str]:
-    """The names that a block has `packed`."""
+    """Returns the names of a block's `packed` column."""
     return [*NumberedNames(packed["prefix"], count, packed["first"])]
 
 
 def name_in_call(claim: Claim, number: int) -> bytes:
-    """What a message is known again by where the call as a whole is not: by the claim and its number in the call."""
+    """Returns the dedupe hash of a message, made of the claim and its number in the call, for calls whose messages are
+    not deduplicated as a whole.
+    """
     return blake2b(b"%b%d" % (claim.payload, number), digest_size=_HASH_BYTES, key=claim.key).digest()

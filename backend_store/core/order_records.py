@@ -1,7 +1,7 @@
-"""What a sorted queue stores beside its messages: records with absolute values, and their rows.
+"""The state that a sorted queue stores beside its messages: records with absolute values, and their rows.
 
 A row of `Table.PRODUCERS` is keyed by the replica and the producer's name; the watermark is one row of the partition.
-Both are written in the commit that has the messages they speak of.
+Both are written in the same commit as the messages that changed them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ _VERSION = 1
 
 
 class WatermarkRaised(NamedTuple):
-    """The stamp of the last message that was released: nothing below it is released any more."""
+    """The stamp of the last message that was released: no message below it is released any more."""
 
     stamp: Stamp
     time_ms: int
-    """When that was, by the leader's clock."""
+    """When it was released, by the leader's clock."""
 
 
 class ProducerAdvanced(NamedTuple):
-    """What is known of a producer: the last number whose turn has come, and what was given up or accepted before."""
+    """The state of a producer: the last number whose turn has come, and the numbers given up or accepted before."""
 
     producer: str
     last: int
     time_ms: int
-    """When its last message came, by the leader's clock."""
+    """When its last message arrived, by the leader's clock."""
     gaps: tuple[tuple[int, int], ...]
-    """(first, last) of numbers that were not waited for any longer, ascending."""
+    """(first, last) of numbers that were given up, ascending."""
     recent: tuple[tuple[int, int, int], ...]
-    """(number, offset, count) of runs that were accepted lately, the latest last."""
+    """(number, offset, count) of runs that were accepted recently, the latest last."""
 
 
 class ProducerForgotten(NamedTuple):
-    """The producer's row goes: it was idle for longer than the dedupe window, and another one needed its place."""
+    """The producer's row is deleted: it was idle for longer than the dedupe window, and another needed its place."""
 
     producer: str
 
@@ -67,12 +67,12 @@ _watermark_row = msgspec.msgpack.Decoder(_WatermarkRow)
 
 
 def encode_producer(record: ProducerAdvanced) -> bytes:
-    """The value of a producer's row; its name is in the key."""
+    """Returns the value of a producer's row; its name is in the key."""
     return _encode(_ProducerRow(_VERSION, *record[1:]))
 
 
 def decode_producer(producer: str, data: bytes) -> ProducerAdvanced:
-    """Raises `ValueError` for another version, `msgspec.DecodeError` for what is no row."""
+    """Decodes a producer's row. Raises `ValueError` for another version, `msgspec.DecodeError` if it is no row."""
     row = _producer_row.decode(data)
     _check(row.version)
     return ProducerAdvanced(producer, row.last, row.time_ms, row.gaps, row.recent)
@@ -83,7 +83,7 @@ def encode_watermark(record: WatermarkRaised) -> bytes:
 
 
 def decode_watermark(data: bytes) -> WatermarkRaised:
-    """Raises `ValueError` for another version, `msgspec.DecodeError` for what is no row."""
+    """Decodes the watermark's row. Raises `ValueError` for another version, `msgspec.DecodeError` if it is no row."""
     row = _watermark_row.decode(data)
     _check(row.version)
     return WatermarkRaised(Stamp(row.time_us, row.producer, row.number), row.time_ms)

@@ -1,7 +1,7 @@
-"""Places in a queue of several partitions, as ids of messages.
+"""Places, the message ids derived from partition and offset.
 
-A message without an id of its own is known by its place, `"{partition}-{offset:012x}"`; a number is never given to a
-second partition before its offsets go on, so no place is given out twice.
+A message without an id of its own is known by its place, `"{partition}-{offset:012x}"`. A partition that reuses the
+number of an earlier one continues its offsets, so no place is used twice.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from backend_store.model import PARTITIONS_MAX, Offset
 
 
 def message_id(partition: int, offset: int) -> str:
-    """The id of a message whose producer gave it none: its place."""
+    """Returns the id of a message whose producer gave it none: its place."""
     return f"{partition}-{offset:012x}"
 
 
 def parse_message_id(text: str) -> tuple[int, Offset] | None:
-    """(partition, offset) of an id that is a place; None for any other id. Only the spelling that was given out."""
+    """Returns (partition, offset) of an id that is a place in the exact spelling of `message_id`, else None."""
     partition, dash, offset = text.partition("-")
     if not dash or not (partition.isascii() and partition.isdigit()) or not (12 <= len(offset) <= 16):
         return None

@@ -1,4 +1,4 @@
-"""What a queue's config means for its messages' attempts: how many, how far apart, and how a message ends."""
+"""The retry policy that follows from a queue's config: how many attempts, their back-off, and how a message ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reason(StrEnum):
     QUEUE_DELETED = "queue_deleted"
     CANCELLED = "cancelled"
     LATE = "late"
-    """Its place was handed out already: it goes to the queue's late messages."""
+    """A later message was delivered already: this one goes to the queue's late messages."""
 
 
 class Outcome(StrEnum):
@@ -29,24 +29,26 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
     RETURNED = "returned"
     UNTRIED = "untried"
-    """Given back by a consumer that had not begun with it: no attempt, so it stands in no history."""
+    """Given back by a consumer that had not begun with it: no attempt, so not in the history."""
 
 
 class Policy(NamedTuple):
-    """`max_attempts` None: without limit. `exclusive`: one consumer at a time, as a stream's offsets want it."""
+    """The policy of one view. `max_attempts` None: no limit. `exclusive`: one consumer at a time, as a stream's offsets
+    need it.
+    """
 
     max_attempts: int | None = None
     backoff_ms: int = 0
     backoff_ms_max: int = VISIBILITY_MS_MAX
     settles_first: bool = False
-    """At most once: what is handed out is settled before its bytes leave."""
+    """At most once: messages are settled before they are sent."""
     stores_leases: bool = False
-    """A lease is on the disk before its bytes leave."""
+    """A lease is on disk before its messages are sent."""
     exclusive: bool = False
     in_flight_max: int = IN_FLIGHT_PER_QUEUE_MAX
 
     def backoff(self, attempt: int) -> int:
-        """How long a message rests after an attempt: twice as long each time, up to the queue's most."""
+        """Returns the delay in ms after an attempt: doubled with each attempt, up to the queue's maximum."""
         if not self.backoff_ms:
             return 0
         return min(self.backoff_ms << min(attempt - 1, 40), self.backoff_ms_max)
@@ -63,14 +65,14 @@ def policy_of(config: QueueConfig) -> Policy:
 
 
 def companion_policy(config: QueueConfig) -> Policy:
-    """For dead letters and late messages: nobody gives up on those."""
+    """Returns the policy for dead letters and late messages: they have no limit of attempts."""
     return Policy()
 
 
 HistoryRow = tuple[int, int, str, str | None]
-"""(attempt, at in ms, outcome, what the consumer said)."""
+"""(attempt, at in ms, outcome, the consumer's reason)."""
 
 
 def noted(history: list[HistoryRow] | None, row: HistoryRow) -> list[HistoryRow]:
-    """The history with one more row; the oldest go when there are too many."""
+    """Returns the history with one more row; the oldest rows are dropped when there are too many."""
     return [*(history or []), row][-HISTORY_ROWS_MAX:]

@@ -1,7 +1,8 @@
-"""What a partition knows of the producers that number their messages: how far each has come, and what it left out.
+"""The state of producers that number their messages, in one partition: the last number of each, and its gaps.
 
-A number is *accepted* once. `last` is the highest whose turn has come; below it, those of a gap that was given up are
-missing and may still come, late. Above it, accepted ones are held until what is before them comes or is given up.
+A number is *accepted* once. `last` is the highest number whose turn has come. Below it, the numbers of a gap that was
+given up are missing and may still arrive, late. Above it, accepted numbers are held until those before them arrive or
+are given up.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _first = itemgetter(0)
 
 
 class Producer:
-    """One producer's numbers. A producer nobody has heard of stands at 0, as if it began with 1.
+    """One producer's numbers. A new producer has `last` 0, so it is expected to begin with 1.
 
-    One that begins higher (its numbers outlived its place here, or a gap came first) is waited for like any gap.
+    If it begins higher (its state here was forgotten, or it starts with a gap), that is treated like any gap.
     """
 
     __slots__ = ("name", "last", "time_ms", "held", "_order", "_gaps", "_recent")
@@ -35,16 +36,16 @@ class Producer:
         self.last = last
         self.time_ms = time_ms
         self.held: dict[int, int] = {}
-        """Number → offset; all are above `last` + 1."""
+        """Number → offset; all numbers are above `last` + 1."""
         self._order: list[int] = []
-        """The numbers of `held`, a heap."""
+        """A heap of the numbers of `held`."""
         self._gaps: list[tuple[int, int]] = []
         self._recent: deque[list[int]] = deque(maxlen=RECENT_RUNS_PER_PRODUCER_MAX)
 
     # ---------------------------------------------------------------------------------------------------- numbers
 
     def note(self, number: int, offset: int) -> None:
-        """Remembers where an accepted message stands."""
+        """Remembers the offset of an accepted message."""
         if self._recent:
             run = self._recent[-1]
             ahead = number - run[0]
@@ -54,7 +55,7 @@ class Producer:
         self._recent.append([number, offset, 1])
 
     def original(self, number: int) -> int:
-        """The offset of an accepted message, -1 when it is too long ago."""
+        """Returns the offset of an accepted message, or -1 if it is no longer remembered."""
         if number in self.held:
             return self.held[number]
         for first, offset, count in reversed(self._recent):
@@ -67,7 +68,7 @@ class Producer:
         heappush(self._order, number)
 
     def advance(self, upto: int) -> tuple[list[int], int]:
-        """Lets go of what is held up to a number and of what follows without a gap: (offsets, gaps given up)."""
+        """Releases held messages up to a number, and those after it up to a gap. Returns (offsets, gaps given up)."""
         offsets, given_up = [], 0
         order = self._order
         while order and (order[0] <= upto or order[0] == self.last + 1):
@@ -83,11 +84,11 @@ class Producer:
     # ------------------------------------------------------------------------------------------------------- gaps
 
     def is_missing(self, number: int) -> bool:
-        """Whether it was given up and has not come since."""
+        """Whether a number was given up and has not arrived since."""
         return self._gap_with(number) is not None
 
     def fill(self, number: int) -> None:
-        """A missing number came."""
+        """Notes that a missing number has arrived."""
         at = self._gap_with(number)
         assert at is not None, f"producer {self.name!r}: number {number} is not missing"
         first, last = self._gaps[at]
@@ -99,9 +100,10 @@ class Producer:
         return at if at >= 0 and number <= self._gaps[at][1] else None
 
     def _join_gaps(self) -> None:
-        """Too many gaps: the oldest become one. What was accepted between them counts as missing again.
+        """Joins the oldest gaps if there are too many. Numbers accepted between them count as missing again.
 
-        Its repeat is then a late message, handed out twice. Taking the missing for accepted would lose a message.
+        A duplicate of one is then a late message, delivered twice. Counting missing numbers as accepted would lose
+        messages.
         """
         surplus = len(self._gaps) - GAPS_PER_PRODUCER_MAX
         if surplus > 0:
@@ -122,7 +124,7 @@ class Producer:
 
 
 class Producers:
-    """All producers of a partition, the longest idle first, and which of them the next commit must store."""
+    """All producers of a partition, the longest idle first, and those that the next commit must store."""
 
     def __init__(self) -> None:
         self._producers: OrderedDict[str, Producer] = OrderedDict()
@@ -136,11 +138,11 @@ class Producers:
         return self._producers.get(name)
 
     def is_full(self, newcomers: int) -> bool:
-        """Whether no place is left after so many new ones."""
+        """Whether there is no place left after `newcomers` new producers."""
         return len(self._producers) + newcomers >= PRODUCERS_PER_PARTITION_MAX
 
     def idle(self, before_ms: int, busy: Collection[str]) -> Iterator[str]:
-        """Who may be forgotten: those with nothing held and no message since; the longest idle first."""
+        """Yields the producers that may be forgotten: no message held and none since; the longest idle first."""
         for name, producer in self._producers.items():
             if producer.time_ms >= before_ms:
                 return
@@ -148,7 +150,7 @@ class Producers:
                 yield name
 
     def longest_idle_ms(self, default: int) -> int:
-        """When the longest idle one sent its last message."""
+        """Returns when the longest idle producer sent its last message."""
         return next((producer.time_ms for producer in self._producers.values()), default)
 
     def add(self, producer: Producer) -> None:
@@ -168,7 +170,7 @@ class Producers:
         self._forgotten.add(name)
 
     def records(self) -> list[OrderRecord]:
-        """What changed since the last call."""
+        """Returns records of what changed since the last call."""
         forgotten = sorted(self._forgotten - self._changed.keys())
         records: list[OrderRecord] = [ProducerForgotten(name) for name in forgotten]
         records += [producer.record() for producer in self._changed.values()]

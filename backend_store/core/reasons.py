@@ -1,9 +1,9 @@
-"""Reasons of nacks: what a consumer says of a message, so in an encrypted queue it is stored as secret as the message.
+"""Reasons of nacks: a consumer's text about a message, which an encrypted queue stores encrypted like the message.
 
-A history is a part of the store's own rows, which stay readable. So the text itself is sealed, by whoever has the keys,
-and opened where a dead letter is shown. Reasons from before are read as they are.
+A history is part of the store's own rows, which stay readable. So only the text is sealed, where the keys are, and
+opened where a dead letter is shown. Reasons stored before that are read as they are.
 
-    "sealed:1:" | base64 of what `Seal.seal_note` made of the text
+    "sealed:1:" | base64 of the sealed text that `Seal.seal_note` returns
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNREADABLE: Final = "cannot be decrypted"
 
 
 def sealed_reason(reason: str | None, seal: Seal | None) -> str | None:
-    """As it may be stored in an encrypted queue. While that has no key it is dropped: a nack waits for nothing."""
+    """Returns a reason as an encrypted queue stores it; None while the queue has no key, since a nack does not wait."""
     if reason is None or seal is None:
         return None
     try:
@@ -31,7 +31,7 @@ def sealed_reason(reason: str | None, seal: Seal | None) -> str | None:
 
 
 def told_reason(reason: str | None, seal: Seal | None) -> str | None:
-    """As a consumer said it; a fixed sentence in place of what does not open."""
+    """Returns a reason as the consumer gave it, or `UNREADABLE` if it cannot be opened."""
     if reason is None or not reason.startswith(_SEALED):
         return reason
     try:
@@ -43,13 +43,13 @@ def told_reason(reason: str | None, seal: Seal | None) -> str | None:
 
 
 def told_history(rows: Iterable[Any], seal: Seal | None) -> list[list[Any]]:
-    """The attempts of a message, their reasons opened."""
+    """Returns the attempts of a message with their reasons opened."""
     return [[attempt, at_ms, outcome, told_reason(reason, seal)] for attempt, at_ms, outcome, reason in rows]
 
 
 def moved_history(dead: Mapping[str, Any], of: Seal | None, to: Seal, *, is_encrypted: bool) -> dict[str, Any]:
-    """What is known of a message's end when it goes to another queue: what was sealed is sealed for that one, and in an
-    encrypted one everything is.
+    """Returns the `dead` column of a message that moves to another queue: reasons that were sealed are sealed for that
+    queue, and if it is encrypted (`is_encrypted`), all reasons are.
     """
     rows = []
     for attempt, at_ms, outcome, reason in dead.get("history", ()):

@@ -1,8 +1,8 @@
-"""Receipts: proof of one lease, checked without a look-up.
+"""Receipts: the proof of one lease that a consumer sends with an ack, checked without a look-up.
 
 A lease of up to 256 messages of one chunk has one *token*; the receipt of its n-th message is `token` + `.` + two hex
 digits of n. The token names partition, epoch, group, chunk, lease and the lease's first and last message, and ends with
-a 96-bit MAC, so it cannot be forged and is understood after a restart, when the lease table is gone.
+a 96-bit MAC, so it cannot be forged and can still be checked after a restart, when the lease table is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIXES = tuple(f"{n:02x}" for n in range(256))
 
 
 class TokenFields(NamedTuple):
-    """`group` is the view in its low 24 bits and the chunk's shelf above them."""
+    """The fields of a token. `group` has the view in its low 24 bits and the chunk's shelf above them."""
 
     partition: int
     key_id: int
@@ -45,7 +45,7 @@ class TokenFields(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The messages the token may speak for."""
+        """The messages for which the token may be used."""
         return (2 << self.last) - (1 << self.first)
 
 
@@ -56,19 +56,19 @@ _VIEW_CHARS = slice(16, 20)
 
 
 def group_field(view: int, shelf: int) -> int:
-    """The token's `group`."""
+    """Returns the token's `group` field."""
     return shelf << _SHELF_SHIFT | view
 
 
 def make_token(key: bytes, fields: TokenFields) -> str:
-    """The token with its trailing dot, so that token + two digits is a receipt."""
+    """Returns the token with its trailing dot, so that token + two digits is a receipt."""
     packed = _FIELDS.pack(*fields)
     mac = hmac.digest(key, packed, "sha256")[:_MAC_BYTES]
     return urlsafe_b64encode(packed + mac).rstrip(b"=").decode() + "."
 
 
 def claimed_fields(token: str) -> TokenFields | None:
-    """What a token (with its dot) says of itself, or None for what is no token: nothing is proved by that."""
+    """Returns the fields that a token (with its dot) claims, without checking its MAC; None if it is no token."""
     raw = _raw(token)
     return None if raw is None else TokenFields(*_FIELDS.unpack_from(raw))
 
@@ -80,26 +80,26 @@ def _raw(token: str) -> bytes | None:
         raw = urlsafe_b64decode(token[:-1] + "=" * (-(len(token) - 1) % 4))
     except (binascii.Error, ValueError):
         return None
-    # The decoder leaves out what is no base64, so that the rest may be too short.
+    # The decoder skips characters that are not base64, so the rest may be too short.
     return raw if len(raw) == _FIELDS.size + _MAC_BYTES else None
 
 
 def read_token(key: bytes, token: str) -> TokenFields | None:
-    """The fields of a genuine token (with its dot), or None."""
+    """Returns the fields of a genuine token (with its dot), or None."""
     raw = _raw(token)
     if raw is None:
         return None
     packed, mac = raw[: _FIELDS.size], raw[_FIELDS.size :]
     if not hmac.compare_digest(hmac.digest(key, packed, "sha256")[:_MAC_BYTES], mac):
         return None
-    # Base64 has spare bits in its last character: only the spelling that was given out is accepted.
+    # The last base64 character has spare bits: only the spelling that was issued is accepted.
     if urlsafe_b64encode(raw).rstrip(b"=").decode() != token[:-1]:
         return None
     return TokenFields(*_FIELDS.unpack(packed))
 
 
 def partition_of_token(token: str) -> int | None:
-    """Which partition a token says that it is of: nothing is proved by that."""
+    """Returns the partition that a token claims, without checking its MAC; None if it cannot be decoded."""
     try:
         return int.from_bytes(urlsafe_b64decode(token[:4])[:2])
     except (binascii.Error, ValueError):
@@ -107,7 +107,7 @@ def partition_of_token(token: str) -> int | None:
 
 
 def view_of_token(token: str) -> int | None:
-    """Which view a token says that it is of, to find who must check it: nothing is proved by that."""
+    """Returns the view that a token claims, to find the view that must check it; None if it cannot be decoded."""
     try:
         return int.from_bytes(urlsafe_b64decode(token[_VIEW_CHARS]))
     except (binascii.Error, ValueError):
@@ -115,7 +115,7 @@ def view_of_token(token: str) -> int | None:
 
 
 def by_token(receipts: Iterable[str]) -> dict[str, int]:
-    """Groups receipts into token → bits. What is no receipt at all stands under its own text with no bits."""
+    """Groups receipts into token → bits. Text that is no receipt is its own key, with no bits."""
     grouped: dict[str, int] = {}
     get = grouped.get
     for receipt in receipts:

@@ -1,4 +1,4 @@
-"""What a decision writes: facts in the past tense, with absolute values, so that applying one twice changes nothing."""
+"""Records that a decision appends to the log: facts with absolute values, so applying one twice changes nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from backend_store.model import Epoch, Offset
 
 
 class EpochStart(NamedTuple):
-    """From `start` on the log was written in `epoch`."""
+    """The log from offset `start` on was written in `epoch`."""
 
     epoch: Epoch
     start: Offset
 
 
 class Tally(msgspec.Struct):
-    """Counts of one view's messages. All are of committed facts.
+    """Counts of one view's messages, committed facts only.
 
-    `floor`: everything below is purged; its rows may still wait to be deleted.
+    `floor`: everything below is purged; its rows may not be deleted yet.
     """
 
     floor: int = 0
@@ -31,9 +31,9 @@ class Tally(msgspec.Struct):
 
 
 class Ledger(msgspec.Struct, array_like=True):
-    """Messages counted since the last row of the ledger, by what became of them; `core.ledger` says what each means.
+    """Messages counted since the last ledger row, by what happened to them; `core.ledger` explains each field.
 
-    `held`: how many were there at `start`. Fields are only ever added at the end.
+    `held`: how many messages there were at `start`. New fields are only ever added at the end.
     """
 
     start: int = 0
@@ -60,59 +60,60 @@ class Ledger(msgspec.Struct, array_like=True):
     unexplained: int = 0
     is_doomed: bool = False
     at_ms: int = 0
-    """When the latest of it was counted, by the log's time; of a new one, when the row before was cut."""
+    """Time of the latest count, by the log's clock; in a new ledger, the time of the row before."""
 
 
 class PartitionState(msgspec.Struct):
-    """The partition's own row: written with every commit, read at start. The counts are those of the main view."""
+    """The partition's own row, written with every commit and read at start. The counts are those of the main view."""
 
     epochs: list[EpochStart]
     end: int = 0
     time_ms: int = 0
     prev_crc: int = 0
     floor: int = 0
-    """Everything below is purged; its rows may still wait to be deleted."""
+    """Everything below is purged; its rows may not be deleted yet."""
     live: int = 0
     live_bytes: int = 0
     published_total: int = 0
     acked_total: int = 0
     views: dict[int, Tally] = {}
-    """Counts of the companions and of what is on its way to another queue, by view."""
+    """Counts of the companion queues and of messages on their way to another queue, by view."""
     ended: dict[str, int] = {}
     """How many messages ended without an ack, by reason."""
     released: int = 0
     """How many batches a sorting queue has released."""
     held_from: int = 0
-    """Of a sorting queue: nothing below this offset waits for its turn."""
+    """In a sorting queue: no message below this offset waits for its turn."""
     order_from: int = 0
-    """Of a sorting queue: batches below this number released only what lies below `held_from`."""
+    """In a sorting queue: batches below this number released only messages below `held_from`."""
     inside: int = 0
-    """How many offsets of the entry that the floor lies in are below it: of a stream that drops message by message."""
+    """Offsets below the floor in the entry that contains it, for a stream whose retention drops single messages."""
     groups_made: int = 0
-    """How many consumer groups a stream ever had: their numbers are not used again."""
+    """How many consumer groups a stream has ever had: group numbers are never reused."""
     ledger: Ledger = msgspec.field(default_factory=Ledger)
-    """What was counted since the last row of the ledger: written with the very commit that it counts."""
+    """Counts since the last ledger row, written with the same commit that they count."""
     dropped_ms: int = (1 << 63) - 1
-    """When the latest message below the floor was stored, for readers who begin at a time. Where nobody wrote that down
-    it may have been at any time."""
+    """When the latest message below the floor was stored, for readers that start at a time. The default, the largest
+    time, means that it was not recorded and may be any time."""
     letters: bool | None = None
-    """Whether dead letters of other queues came to the main view since it was last empty; None: that was before anybody
-    wrote it down."""
+    """Whether dead letters of other queues came to the main view since it was last empty; None: not recorded, by an
+    earlier version."""
 
     @property
     def low(self) -> Offset:
-        """Where the first entry begins that still has something."""
+        """Base of the first entry that still has messages."""
         return Offset(self.floor - self.inside)
 
     @property
     def high_watermark(self) -> Offset:
-        """Below it every replica that counts has the log. Alone that is the durable end, which `end` of a committed
-        state is: nothing above it may be read, delivered or applied."""
+        """Offset below which every in-sync replica has the log. Nothing above it may be read, delivered or applied. A
+        single node takes the durable end, which is the `end` of a committed state."""
         return Offset(self.end)
 
     @property
     def trim(self) -> Offset:
-        """Below it the log is no longer complete: only state is left there. Alone everything is applied at once."""
+        """Offset below which the log is no longer complete and only state is left. A single node applies everything at
+        once, so it is the end."""
         return Offset(self.end)
 
     @property
@@ -120,7 +121,7 @@ class PartitionState(msgspec.Struct):
         return self.epochs[-1].epoch
 
     def copy(self) -> PartitionState:
-        """A state that may be changed without changing this one."""
+        """Returns a copy that may be changed without changing this state."""
         after = msgspec.structs.replace(self)
         if self.views:
             after.views = {view: msgspec.structs.replace(tally) for view, tally in self.views.items()}
@@ -130,7 +131,7 @@ class PartitionState(msgspec.Struct):
         return after
 
     def tally(self, view: int) -> PartitionState | Tally:
-        """The counts of a view, to be changed in a copy."""
+        """Returns the counts of a view, to be changed; call it on a copy."""
         if view == 0:
             return self
         found = self.views.get(view)
@@ -144,20 +145,21 @@ class PartitionState(msgspec.Struct):
 
 
 class Retry(msgspec.Struct, array_like=True):
-    """What is known of a message that was handed out and came back."""
+    """The attempts, due time and history of a message that was delivered and given back."""
 
     tries: int
     due_ms: int = 0
     history: list[Any] = []
-    """One row an attempt that ended: (attempt, at in ms, outcome, reason)."""
+    """One row per attempt that ended: (attempt, at in ms, outcome, reason)."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group of a stream.
 
-    `number` is its view's. Everything below `position` is behind it, and above it what its marks say. `done` counts the
-    messages that it will not get any more: acked, dead, passed over by a seek, or gone before it came to them. The
-    offsets in `gap` (from, below) had such, and its consumers are still to be told.
+    `number` is the number of its view. Everything below `position` is behind the group; above it the marks say what is
+    settled. `done` counts the messages that the group will not receive any more: acked, dead, skipped by a seek, or
+    dropped before the group reached them. `gap` (from, below) has offsets of dropped messages that the group's
+    consumers are not yet notified of.
     """
 
     number: int
@@ -168,7 +170,7 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     gap: tuple[int, int] | None = None
 
     def passed_by(self, floor: int, done: int) -> GroupRow:
-        """The group where the stream has dropped everything below `floor`, and `done` is what it will not get."""
+        """Returns the group's row after the stream has dropped everything below `floor`, with the new `done`."""
         gap = self.gap
         if done > self.done:
             gap = (self.position if gap is None else gap[0], floor)
@@ -182,7 +184,7 @@ class ChunkAppended(NamedTuple):
 
 
 class ChunkMarked(NamedTuple):
-    """Which messages of a chunk are settled in a view, and which were ever handed out there."""
+    """Which messages of a chunk are settled in a view, and which were ever delivered there."""
 
     view: int
     base: Offset
@@ -200,7 +202,7 @@ class AttemptsRecorded(NamedTuple):
 
 
 class ChunkDone(NamedTuple):
-    """No view needs the chunk: its rows go."""
+    """No view needs the chunk any more: its rows are deleted."""
 
     view: int
     shelf: int
@@ -228,7 +230,7 @@ class Rescheduled(NamedTuple):
 
 
 class Unscheduled(NamedTuple):
-    """Nothing is left of a scheduled chunk."""
+    """No message of a scheduled chunk waits any more."""
 
     base: Offset
     times: Sequence[int]
@@ -236,7 +238,7 @@ class Unscheduled(NamedTuple):
 
 
 class ExpirySet(NamedTuple):
-    """A chunk is looked at again at `expires_ms`, instead of at `before_ms` (0: it was not to be)."""
+    """A chunk is checked for expiry at `expires_ms`, instead of at `before_ms` (0: no check was set)."""
 
     shelf: int
     base: Offset
@@ -245,7 +247,7 @@ class ExpirySet(NamedTuple):
 
 
 class RowParked(NamedTuple):
-    """Messages of one key that wait on the disk for those before them."""
+    """Messages of one key that wait on disk for earlier ones of that key."""
 
     lane: int
     number: int
@@ -263,14 +265,14 @@ class RowUnparked(NamedTuple):
 
 
 class OrderDropped(NamedTuple):
-    """A batch of the release order of which nothing is left."""
+    """A batch of the release order has no messages left."""
 
     number: int
     is_head: bool
 
 
 class LeaseRecorded(NamedTuple):
-    """A lease that outlives a crash, before its bytes leave; with no bits it is over."""
+    """A lease that outlives a crash, stored before its messages are sent. Without bits the lease has ended."""
 
     view: int
     number: int
@@ -279,44 +281,44 @@ class LeaseRecorded(NamedTuple):
     bits: int
     deadline_ms: int
     gateway: str = ""
-    """Where its holder is: see `Holder`."""
+    """The holder's gateway: see `Holder`."""
 
 
 class Purged(NamedTuple):
-    """Everything of a view below `floor` is gone."""
+    """Everything of a view below `floor` was purged."""
 
     view: int
     floor: Offset
 
 
 class ChunkPassed(NamedTuple):
-    """A consumer group is done with a chunk and all before it: what it noted of it goes, the chunk stays."""
+    """A consumer group has settled a chunk and all before it: its marks of the chunk are deleted, the chunk stays."""
 
     view: int
     base: Offset
 
 
 class GroupStood(NamedTuple):
-    """Where a consumer group of a stream stands."""
+    """The current row of a consumer group of a stream."""
 
     row: GroupRow
 
 
 class GroupDropped(NamedTuple):
-    """There is no group of that number any more."""
+    """The group of that number was deleted."""
 
     number: int
 
 
 class MessagesCounted(NamedTuple):
-    """`messages` of a stream were published before the chunk at `base`."""
+    """A stream had `messages` published before the chunk at `base`."""
 
     base: Offset
     messages: int
 
 
 class OrderReleased(NamedTuple):
-    """Messages of a sorting queue in the order in which they are handed out: (base, index) pairs. `is_head`: before
+    """Messages of a sorting queue in the order in which they are delivered, as (base, index) pairs. `is_head`: before
     all others."""
 
     number: int

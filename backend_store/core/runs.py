@@ -1,7 +1,7 @@
-"""Ready messages of one lane, in the order in which they may be handed out.
+"""Ready messages of one lane, in the order in which they may be leased.
 
-A *run* is a chunk and some of its bits. Which run comes next is what the kinds of queue differ in: arrival order here;
-by key in `keyed` (strict order) and `fair` (fair share).
+A *run* is a chunk and some of its bits. Each kind of queue picks the next run in its own way: in arrival order here, by
+key in `keyed` (strict order) and `fair` (fair share).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from backend_store.core.leases import ChunkState
 
 
 class Run:
-    """Messages of one chunk that may be handed out."""
+    """Messages of one chunk that may be leased."""
 
     __slots__ = ("bits", "state")
 
@@ -25,41 +25,41 @@ class Run:
 
 
 class Runs(Protocol):
-    """What a lane asks of its ready messages. Bits that are no longer free are passed over, whenever that happened."""
+    """The ready messages of a lane. Bits that are no longer free are skipped when they are drawn."""
 
     def __bool__(self) -> bool:
-        """Whether something may be handed out now."""
+        """Whether a message may be leased now."""
 
     def __len__(self) -> int:
-        """How many runs are in memory; new chunks stay on the disk when there are many."""
+        """The number of runs in memory; when there are many, new chunks stay on disk."""
 
     @property
     def wants_more(self) -> bool:
-        """Whether the lane should read its next chunk now: nothing is here, or nothing that should go first."""
+        """Whether the lane should read its next chunk now, because no message here is ready or should go first."""
 
     def push(self, state: ChunkState, bits: int) -> None:
         """Adds a chunk's messages behind all others."""
 
     def put_back(self, state: ChunkState, bits: int) -> None:
-        """Makes messages the first to be handed out: they came back, or became due."""
+        """Puts messages at the front, because they were given back or became due."""
 
     def missing(self) -> int | None:
-        """The chunk that the next `draw` needs and that is not in memory."""
+        """Returns the base of the chunk that the next `draw` needs if it is not in memory, else None."""
 
     def draw(self, limit: int) -> tuple[ChunkState, int] | None:
-        """Takes up to `limit` messages of one chunk for one consumer."""
+        """Takes up to `limit` messages of one chunk for one consumer. Returns (chunk state, bits), or None."""
 
     def freed(self, state: ChunkState, bits: int) -> None:
-        """Messages that were drawn are settled, dead or given back, and that is on disk. Before `put_back`."""
+        """Messages that were drawn are settled, dead or given back, and that is on disk. Call it before `put_back`."""
 
     def hold(self, state: ChunkState, bits: int) -> None:
-        """Messages that count as drawn after a restart: their lease was kept, or their retry waits for its time."""
+        """Counts messages as drawn, because their lease outlived a restart or their retry waits for its due time."""
 
     def clear(self) -> None: ...
 
 
 class ArrivalRuns:
-    """As they came: the plain queue."""
+    """Ready messages in arrival order: the plain queue."""
 
     __slots__ = ("_runs",)
 
@@ -109,10 +109,10 @@ class ArrivalRuns:
         return None
 
     def freed(self, state: ChunkState, bits: int) -> None:
-        """Nobody waits for anybody here."""
+        """Does nothing: in arrival order no message waits for another."""
 
     def hold(self, state: ChunkState, bits: int) -> None:
-        """Nobody waits for anybody here."""
+        """Does nothing: in arrival order no message waits for another."""
 
     def clear(self) -> None:
         self._runs.clear()

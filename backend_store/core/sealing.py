@@ -1,8 +1,8 @@
-"""Sealed blocks: what everybody may know of messages whose bodies only a gateway can read.
+"""Sealed (encrypted) blocks: the interface to the gateway's encryption, and the parts of a block that stay readable.
 
-A gateway seals a block's second half and hands the store a `Seal` for each queue, by which blocks are opened where
-they are shown and sealed anew where they move. The store has no key. Where a block cannot be opened, it stays whole:
-`whole_copies` takes it to another shelf as it is.
+A gateway seals a block's second half and gives the store a `Seal` for each queue, which opens blocks where they are
+shown and seals them again where they move. The store has no key. A block that cannot be opened stays whole:
+`whole_copies` moves it to another shelf as it is.
 
     sealed half of a block whose key id is not 0 = nonce[12] | ciphertext of attributes, lengths, bodies | tag[16]
 """
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from backend_store.core.chunk import Chunk
 
 IDENTITY_COLUMNS: Final = ("id", "key", "ts", "pr", "ps")
-"""What names a message and stays as it is for as long as its block does. A seal binds it."""
+"""Columns that identify a message and never change while its block exists. A seal binds them."""
 NAMED: Final = "named"
-"""In a clear part: bits of the messages whose id is the place that they had before. No producer gave those."""
+"""Name in a clear part: bits of the messages whose id is their former place, and was not given by a producer."""
 CLEAR_NAMES: Final = CLEAR_COLUMNS | {"gone", NAMED}
-"""All that a sealed block's clear part may have. What stands for something sealed there was put there by somebody."""
+"""All names that a sealed block's clear part may have. A column there that should be sealed has been tampered with."""
 UNREADABLE_TYPE: Final = "application/vnd.pushq.unreadable"
-"""The content type of what stands for a message that cannot be opened, where an operator looks at it."""
+"""The content type of the placeholder that an operator sees for a message that cannot be opened."""
 SEALED_FLAGS: Final = ~FLAG_CLEAR & 0xFF
-"""Flags that a seal binds: a clear part may come later, with what became of a message."""
+"""Flags that a seal binds. Not among them: the flag of a clear part, which may be added later."""
 
 
 class CannotOpen(Exception):
-    """A sealed block that does not open: its key is not there, or it is not what was sealed."""
+    """A sealed block that cannot be opened: its key is missing, or its bytes were changed."""
 
 
 class SealedBlock(NamedTuple):
@@ -46,44 +46,44 @@ class SealedBlock(NamedTuple):
 
 
 class Seal(Protocol):
-    """What the blocks of one queue are sealed and opened with."""
+    """Seals and opens the blocks of one queue. The gateway provides it."""
 
     def seal(self, blocks: Sequence[Block]) -> list[Block]:
-        """The same blocks, sealed with the queue's newest key; those that are sealed stay. Raises `Unavailable`."""
+        """Returns the blocks sealed with the queue's newest key; sealed ones stay as they are. Raises `Unavailable`."""
 
     def secret(self) -> bytes:
-        """A key for hashes, the same for as long as the queue has keys. Raises `Unavailable`."""
+        """Returns a key for hashes, the same for as long as the queue has keys. Raises `Unavailable`."""
 
     @property
     def is_always(self) -> bool:
-        """Whether every block of the queue was sealed, ever."""
+        """Whether every block of the queue has been sealed since its creation."""
 
     def refuse_plain(self) -> NoReturn:
-        """A block that is not sealed was found where every block is. Raises `CannotOpen`."""
+        """Raises `CannotOpen` for a block that is not sealed in a queue where every block is."""
 
     def open(self, block: SealedBlock) -> bytes:
-        """The second half of a block as it was before it was sealed. Raises `CannotOpen`."""
+        """Returns the second half of a block as it was before it was sealed. Raises `CannotOpen`."""
 
     def seal_note(self, note: bytes) -> bytes:
-        """A few bytes that lie beside blocks, sealed. Raises `Unavailable`."""
+        """Returns a few bytes, which are stored beside blocks, sealed. Raises `Unavailable`."""
 
     def open_note(self, sealed: bytes) -> bytes:
-        """Raises `CannotOpen`."""
+        """Returns the bytes that `seal_note` sealed. Raises `CannotOpen`."""
 
 
 class Sealer(Protocol):
-    """Seals for every queue of a store."""
+    """Provides the seal of every queue of a store."""
 
     def of(self, definition: QueueDefinition) -> Seal: ...
     async def ready(self, definitions: Sequence[QueueDefinition]) -> None:
-        """Returns when the queues can be published to, or when that has to wait for the master key."""
+        """Returns when the queues have keys for a publish, or when that must wait for the master key."""
 
     def shredded(self, uid: int) -> None:
-        """The queue's keys are gone from the disk, and must go from memory."""
+        """Drops a queue's keys from memory after they were deleted from disk."""
 
 
 def identity(clear: Mapping[str, Any], count: int) -> bytes:
-    """What a clear part says of who its messages are, in one form; empty where it says nothing."""
+    """Returns the identity columns of a clear part in canonical form; empty if it has none."""
     found = {name: clear[name] for name in IDENTITY_COLUMNS if name in clear}
     if NAMED in clear:
         bits = int.from_bytes(clear[NAMED], "little")
@@ -101,7 +101,7 @@ def is_sealed(data: bytes) -> bool:
 
 
 def blocks_in(data: bytes, at: int, blocks: int) -> Iterator[tuple[int, int, int]]:
-    """(key id, begin, end) of each of so many blocks that lie one after the other."""
+    """Yields (key id, begin, end) of each of `blocks` consecutive blocks."""
     for _ in range(blocks):
         _, key_id, _, clear_size, sealed_size = BLOCK_HEAD.unpack_from(data, at)
         end = at + BLOCK_HEAD.size + clear_size + sealed_size
@@ -112,9 +112,9 @@ def blocks_in(data: bytes, at: int, blocks: int) -> Iterator[tuple[int, int, int
 def whole_copies(
     chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, blocks_at: int, partition: int
 ) -> list[Block]:
-    """Blocks with some of a chunk's messages, each with its whole sealed half: the other messages in it are none.
+    """Returns blocks with some of a chunk's messages, each with its whole sealed half, whose other messages are holes.
 
-    What their place said of them is written out, and `annexes` added, as `extract` does.
+    What followed from their place in the log is written out, and `annexes` added, as in `extract`.
     """
     out, first = [], 0
     for _, at, end in blocks_in(chunk.data, blocks_at, chunk.blocks):
@@ -143,7 +143,7 @@ def _moved(
     annexes: Mapping[int, Mapping[str, Any]],
     partition: int,
 ) -> dict[str, Any]:
-    """The clear part of a block that lies elsewhere from now on, with only `own` of its messages."""
+    """Returns the clear part of a block that moves elsewhere with only `own` of its messages."""
     named = int.from_bytes(clear.get(NAMED, b""), "little")
     ids = _column(clear, "id", count) or [None] * count
     placed = sum(1 << n for n, one in enumerate(ids) if not one)
@@ -166,7 +166,7 @@ def _moved(
 
 
 def _compact(name: str, values: Any, count: int) -> Any:
-    """A column in the form that `block` writes: one value where all have it."""
+    """Returns a column in the form that `block` writes: one value if all messages have the same."""
     if name in ("gone", NAMED) or values.count(values[0]) < count:
         return values
     return values[0]

@@ -1,8 +1,8 @@
-"""Where in a partition a chunk lies, and which view reads it.
+"""Shelves, the sublogs of a partition: in which of them a chunk is stored, and which view reads it.
 
-A partition is one sequence of offsets on several *shelves*: the plain log, a lane for each higher priority, what is
-scheduled for later, dead letters, late messages, and what is on its way to another queue. Each shelf is read in the
-order of its offsets, so nobody reads past messages that are none of his business.
+A partition is one sequence of offsets on several *shelves*: the plain log, a lane for each higher priority, scheduled
+messages, dead letters, late messages, and messages on their way to another queue. Each shelf is read in the order of
+its offsets, so a reader need not skip messages of other shelves.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ SCHEDULED: Final = 16
 DEAD: Final = 32
 LATE: Final = 33
 OUTBOX: Final = 34
-"""On the way to another queue's log: out of it again when that log has confirmed."""
+"""Messages on their way to another queue's log; they are removed when that log has confirmed them."""
 SORTING: Final = 48
-"""Messages of a queue that sorts: handed out in the order of their release, not of their offsets."""
+"""Messages of a queue that sorts: delivered in the order of their release, not of their offsets."""
 
 VIEW_MAIN: Final = 0
 VIEW_DEAD: Final = 1
 VIEW_LATE: Final = 2
 VIEW_OUTBOX: Final = 3
 VIEW_GROUPS: Final = 16
-"""Consumer groups of a stream have the numbers from here on."""
+"""Consumer groups of a stream have the view numbers from here on."""
 
 VIEW_OF_SHELF: Final = {DEAD: VIEW_DEAD, LATE: VIEW_LATE, OUTBOX: VIEW_OUTBOX}
 SHELF_OF_VIEW: Final = {view: shelf for shelf, view in VIEW_OF_SHELF.items()}
 
 
 MAIN_SHELVES: Final = (*range(1, 10), *range(SCHEDULED, SCHEDULED + 10), SORTING)
-"""What the main view reads beside the log."""
+"""The shelves that the main view reads beside the log."""
 
 
 def priority_of(shelf: int) -> int:
@@ -41,7 +41,9 @@ def priority_of(shelf: int) -> int:
 
 
 def own_priority(shelf: int, end: Mapping[str, Any] | None) -> int:
-    """The priority that a message was published with: one that died once says it itself, wherever it lies."""
+    """Returns the priority with which a message was published. `end` is the `dead` column of a message that has died
+    once, which keeps the priority; other messages have that of their shelf.
+    """
     return int(end.get("priority", 0)) if end else priority_of(shelf)
 
 
@@ -54,12 +56,12 @@ def view_of(shelf: int) -> int:
 
 
 def is_read(shelf: int) -> bool:
-    """Whether a view reads the shelf in the order of its offsets, as chunks come."""
+    """Whether a view reads the shelf in the order of its offsets, as chunks are appended."""
     return not is_scheduled(shelf) and shelf != SORTING
 
 
 def is_prompt(shelf: int) -> bool:
-    """Whether its messages may go to a consumer as soon as they are there, or when their queue has sorted them."""
+    """Whether messages of the shelf may be delivered as soon as they are stored, or as their queue has sorted them."""
     return shelf < SCHEDULED or shelf == SORTING
 
 

@@ -1,9 +1,9 @@
-"""Sorted queues: between the log and delivery a message waits here for its turn, where `sequencing` is not `arrival`.
+"""Sorted queues, where `sequencing` is not `arrival`: between log and delivery a message is held here for its turn.
 
-The contract of `by_clock` and `by_producer`. In each commit cycle the partition asks `decide` about what arrived, gives
-offsets, tells them by `add`, takes whose turn has come by `release`, and stores `records` and what was released with
-the messages themselves. The state here is the overlay: it is ahead of the disk by the commit in flight. A commit that
-fails makes it worthless, and `restore` makes it anew from what is stored.
+This is the contract of `by_clock` and `by_producer`. In each commit cycle the partition calls `decide` with the
+arrivals, assigns offsets, passes them to `add`, takes the messages whose turn has come by `release`, and stores
+`records` and the released order together with the messages. The state of a sorter is an overlay: it is ahead of the
+disk by the commit in flight. If a commit fails, the state is invalid, and `restore` rebuilds it from what is stored.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from backend_store.model import Original, Overloaded, QueueConfig, Stamp
 from backend_store.words import counted
 
 NO_MESSAGE = -1
-"""In place of an offset: the message was dropped for another reason, its id is known; its number counts as used."""
+"""Stands for an offset: the message is not stored, because its id is a duplicate, but its number counts as used."""
 
 
 class Held(NamedTuple):
-    """A message whose turn had not come when the process ended: in the log, alive, not late, never released."""
+    """A message whose turn had not come when the process ended: in the log, not ended, not late, never released."""
 
     offset: int
     stamp: Stamp | None
     arrived_ms: int
-    """The time in its chunk's header; the `now_ms` of the decision about it."""
+    """The time in its chunk's header, which is the `now_ms` of the decision about it."""
 
 
 class Sorted:
-    """What is decided of some arrivals, by their index. What is not named waits for its turn."""
+    """The decision about some arrivals, by their index. Arrivals that are in no list are held for their turn."""
 
     __slots__ = ("now_ms", "late", "repeats", "refused")
 
     def __init__(self, now_ms: int):
         self.now_ms = now_ms
         self.late: list[int] = []
-        """Their place was handed out: stored, flagged, on their way elsewhere. They need an offset as well."""
+        """Later messages were released before them: stored, flagged and moved elsewhere. They need offsets as well."""
         self.repeats: list[int] = []
-        """Their number was accepted before: not stored. `add` says what they repeat; their offset is not looked at."""
+        """Their number was accepted before: not stored. `add` returns their originals; their offsets are not read."""
         self.refused: dict[int, Overloaded] = {}
-        """No place to wait: not stored. Their offset is not looked at."""
+        """There was no room to hold them: not stored. Their offsets are not read."""
 
     @property
     def is_plain(self) -> bool:
-        """Everything is in time: stored as it came."""
+        """True if all arrivals are in time, so that all are stored as they came."""
         return not (self.late or self.repeats or self.refused)
 
 
@@ -54,18 +54,21 @@ class SorterCounts:
     """Totals since the start of the process."""
 
     held: int = 0
-    """Accepted in time; most are released in the same breath where they are numbered."""
+    """Accepted in time; most numbered messages are released in the same cycle."""
     released: int = 0
     late: int = 0
     clamped: int = 0
-    """Stamps too far ahead, which the time of arrival stands in for."""
+    """Stamps too far ahead, which were replaced by the time of arrival."""
     repeats: int = 0
     refused: int = 0
     gaps_given_up: int = 0
 
 
 class Sorter(Protocol):
-    """`now_ms` is the node's steady clock: it does not go back while the process runs."""
+    """Decides the order of a sorted queue in one partition; the partition owns it.
+
+    `now_ms` is the node's steady clock: it does not go back while the process runs.
+    """
 
     counts: SorterCounts
 
@@ -74,51 +77,51 @@ class Sorter(Protocol):
         """Messages that wait for their turn."""
 
     def held_from(self, end: int) -> int:
-        """Nothing below this offset waits; `end`, the end of the log, when nothing waits at all.
+        """Returns an offset below which no message is held; `end`, the end of the log, if none is held at all.
 
-        Stored with each commit, it is where a restart begins to look for what was held.
+        It is stored with each commit, and a restart searches for held messages from there.
         """
 
     def configure(self, config: QueueConfig) -> None:
-        """Takes over changed settings: what waits follows the new window from now on."""
+        """Applies changed settings: held messages follow the new window from now on."""
 
     def decide(self, arrivals: Sequence[Stamp | None], now_ms: int, after: Sorted | None = None) -> Sorted:
-        """Says what becomes of each arrival, in their order; changes nothing.
+        """Decides about each arrival, in their order; changes nothing.
 
-        `after`: the decision before it in the same cycle, where that one is not taken in yet.
+        `after`: the previous decision of the same cycle, if it was not passed to `add` yet.
         """
 
     def add(self, decision: Sorted, offsets: Sequence[int]) -> dict[int, Original]:
-        """Takes the decision in: `offsets[i]` is the place of arrival `i`. Says what each repeat repeats.
+        """Applies the decision: `offsets[i]` is the offset of arrival `i`. Returns the original of each duplicate.
 
-        Offsets rise with the arrivals, as far as those wait. A cycle's decisions are taken in in their order, before
-        anything else is asked.
+        Offsets rise with the arrivals that are held. A cycle's decisions are applied in their order, before any other
+        method is called.
         """
 
     def release(self, now_ms: int) -> list[int]:
-        """The offsets whose turn has come, in their order; each is named once.
+        """Returns the offsets whose turn has come, in their order, each once.
 
-        A message that was settled while it waited is among them.
+        Messages that were settled while they were held are among them.
         """
 
     def release_all(self, now_ms: int) -> list[int]:
-        """All that waits, in its order: for a queue that is sorted no longer."""
+        """Returns all held messages, in their order: for a queue that is no longer sorted."""
 
     def next_release_ms(self) -> int | None:
-        """When `release` next has something to do, unless more arrives."""
+        """Returns when `release` next has something to do, unless more messages arrive; None: never."""
 
     def records(self) -> list[OrderRecord]:
-        """What changed since the last call and must be on the disk with the commit."""
+        """Returns what changed since the last call and must be stored with the commit."""
 
     def purge(self) -> None:
-        """Forgets what waits; gaps before it are given up."""
+        """Forgets the held messages; gaps before them are given up."""
 
     def restore(self, records: Iterable[OrderRecord], held: Iterable[Held], now_ms: int) -> None:
-        """Makes the state anew, in a sorter just made: from the latest records, and what waits by rising offset."""
+        """Rebuilds the state of a new sorter from the latest records, and the held messages by ascending offset."""
 
 
 class SorterSettings:
-    """What both kinds of sorted queues have: the settings, the counts, and a time that never goes back."""
+    """What both sorters share: the settings, the counts, and a time that never goes back."""
 
     def __init__(self, config: QueueConfig, label: str):
         self.counts = SorterCounts()
@@ -132,9 +135,9 @@ class SorterSettings:
         self._dedupe_window_ms = config.dedupe_window_ms
 
     def _not_before(self, floor_ms: int, now_ms: int) -> None:
-        """A clock that was set back while the process was down goes on from where it was.
+        """Lets a clock that was set back while the process was down continue from where it was.
 
-        Otherwise all that waits, and all that comes, would wait until the clock has caught up.
+        Otherwise all held and all new messages would wait until the clock has caught up.
         """
         self._ahead_ms = max(0, floor_ms - now_ms)
 

@@ -1,7 +1,7 @@
-"""Which receipts of a group with offsets say nothing any more, because their messages were given back.
+"""Which receipts of a group with offsets are stale because their messages were given back.
 
-A consumer that gives a message back goes back to it: it and all behind it come again. An ack by an earlier receipt of
-one of them would settle what was given back. What lies before it is not touched by that.
+Giving a message back rewinds the group to it: it and everything behind it is delivered again. An ack by an earlier
+receipt of one of these would settle what was given back. Earlier messages are not affected.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from typing import NamedTuple
 
 
 class GivenBack(NamedTuple):
-    """From `offset` on, receipts of leases up to `last_lease` are stale."""
+    """Receipts of leases up to `last_lease` are stale from `offset` on."""
 
     offset: int
     last_lease: int
 
 
 GivenBacks = tuple[GivenBack, ...]
-"""Rising in both, so that the first one that speaks of a lease has its lowest offset."""
+"""Ascending in both fields, so that the first entry that applies to a lease has its lowest offset."""
 
 
 def given_back(known: GivenBacks, one: GivenBack, *, position: int) -> GivenBacks:
-    """With one more, which has the latest lease. Of those up to the group's position the last says all."""
+    """Returns `known` with one entry more, which has the latest lease. Of the entries up to the group's position only
+    the last is kept, since it covers the others.
+    """
     before = [each for each in known if each.offset < one.offset]
     ahead = [each for each in before if each.offset > position]
     behind = before[: len(before) - len(ahead)][-1:]
@@ -29,5 +31,5 @@ def given_back(known: GivenBacks, one: GivenBack, *, position: int) -> GivenBack
 
 
 def stale_from(known: GivenBacks, lease: int) -> int | None:
-    """The first message of which a lease's receipts are stale."""
+    """Returns the offset from which on a lease's receipts are stale; None: nowhere."""
     return next((each.offset for each in known if lease <= each.last_lease), None)

@@ -1,7 +1,7 @@
-"""The work-queue view of a partition: each message to one consumer, leased until it is settled.
+"""The work-queue view of a partition: acks, nacks and the commits that make them state.
 
-What is handed out, settled or given back is decided here and becomes state with a commit. Until then it is an overlay:
-the next decision sees it, the disk does not.
+Each message goes to one consumer and is leased until it is settled. A decision is an overlay until its commit: the next
+decision sees it, the disk does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_GROUP = VIEW_MAIN
 
 
 class Returned(NamedTuple):
-    """Attempts that ended without an ack: free again once that is on disk, or at `due_ms`."""
+    """Messages whose attempt ended without an ack: free again once that is committed, or at `due_ms` if it is not 0."""
 
     state: ChunkState
     bits: int
@@ -29,7 +29,7 @@ class Returned(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """What one commit makes true of a view. `acked` counts messages, `done` has the chunks nothing is left of."""
+    """What one commit changes in a view. `settled` and `acked` count messages; `done` has the fully settled chunks."""
 
     records: list[Record]
     settled: int
@@ -41,33 +41,33 @@ class _InCommit(NamedTuple):
     touched: list[ChunkState]
     returned: list[Returned]
     landed: int
-    """Messages that are in flight no more."""
+    """Messages that are no longer in flight."""
     awaited: list[Lease]
 
 
 _NOTHING = _InCommit([], [], 0, [])
 _UNCHANGED = Overlay([], 0, 0, [])
 _NO_BACKOFF = (Outcome.RETURNED, Outcome.UNTRIED)
-"""Nothing went wrong with the message."""
+"""Outcomes that are not a failure of the message."""
 
 
 class WorkView(Leasing):
-    """A backlog with its leases, attempts and settled bits."""
+    """A backlog with its leases, attempts and settled bits. The partition's writer owns it."""
 
     came_back = 0
-    """Messages that an attempt gave back and that go out again, since this process began. Of the class until then: an
-    object with 30 attributes of its own takes five times the memory of one with 29, and most queues are idle."""
+    """Messages given back after an attempt and due for redelivery, since the process started. A class attribute until
+    the first one: an object with 30 attributes takes five times the memory of one with 29, and most queues are idle."""
 
     def __init__(self, key: ReceiptKey, **settings: Any):
         super().__init__(key, **settings)
         self._returned: list[Returned] = []
-        # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
+        # The part of the overlay in the running commit. What consumers do meanwhile belongs to the next commit.
         self._in_commit = _NOTHING
 
     # ---------------------------------------------------------------------------------------- decide and apply
 
     def settle(self, grouped: dict[str, int]) -> dict[str, int]:
-        """Decides an ack: token → the bits that are settled by it. One ack wins; the others find nothing."""
+        """Decides an ack. Returns token → the bits it settled: of several receipts of one message, one wins."""
         settled = {}
         for token, bits in grouped.items():
             lease = self.leases.get(token)
@@ -85,7 +85,7 @@ class WorkView(Leasing):
         return settled
 
     def holds(self, grouped: dict[str, int]) -> bool:
-        """Whether `settle` would settle all of them now, by leases that still run."""
+        """Whether `settle` would settle all of these receipts now, by leases that still run."""
         for token, bits in grouped.items():
             lease = self.leases.get(token)
             held = 0
@@ -96,7 +96,7 @@ class WorkView(Leasing):
         return True
 
     def won(self, grouped: dict[str, int]) -> dict[str, int]:
-        """Token → the bits that were settled by it, as far as that is remembered."""
+        """Returns token → the bits it settled earlier, as far as that is remembered."""
         return {token: self._settled_tokens.get(token, 0) & bits for token, bits in grouped.items()}
 
     def _settle_leased(self, lease: Lease, bits: int) -> None:
@@ -111,7 +111,7 @@ class WorkView(Leasing):
         lease.holder.released(bits.bit_count())
 
     def _settle_expired(self, token: str, bits: int) -> int:
-        """A receipt whose lease is gone still acks while nobody else holds the message."""
+        """Acks by a receipt whose lease has ended: valid while no other consumer holds the message."""
         fields = self._genuine(token) if bits else None
         state = self._chunks.get(fields.base) if fields is not None else None
         if fields is None or state is None or state.epoch != fields.epoch:
@@ -122,7 +122,7 @@ class WorkView(Leasing):
         return won
 
     def settle_free(self, state: ChunkState, bits: int) -> None:
-        """Settles messages that nobody holds."""
+        """Settles messages that are not leased."""
         self.undelay(state, bits)
         state.settling |= bits
         self._ends.free += bits.bit_count()
@@ -144,10 +144,11 @@ class WorkView(Leasing):
         reason: str | None = None,
         untried: int = 0,
     ) -> int:
-        """Decides that an attempt ended without an ack: the messages are free again once that is committed. Of those
-        that are `untried` it does not count.
+        """Decides that an attempt ended without an ack; the messages are free again once that is committed. The attempt
+        does not count for those in `untried`. Messages that have had all their attempts, or have expired, end here.
 
-        Those that have had all their attempts end here. `due_ms` 0: at once; None: as the queue's back-off says.
+        `due_ms`: when the messages are ready again; 0: at once; None: after the queue's back-off. Returns the bits that
+        were given back.
         """
         bits &= lease.bits
         if not bits:
@@ -197,10 +198,10 @@ class WorkView(Leasing):
         self._ends.landed += bits.bit_count()
 
     def die_held(self, lease: Lease, bits: int, reason: Reason, now_ms: int, why: str | None = None) -> None:
-        """Ends messages that were just leased: they cannot be handed out. `why` stands in their history."""
+        """Ends messages that were just leased but cannot be delivered. `why` goes into their history."""
         bits &= lease.bits
         if not bits:
-            return  # purged, or it ran out
+            return  # purged, or the lease ran out
         lease.bits ^= bits
         self._drop_if_empty(lease)
         lease.state.leased &= ~bits
@@ -212,19 +213,17 @@ class WorkView(Leasing):
 
     @property
     def has_decided(self) -> bool:
-        """Something waits for a commit that somebody waits for; started attempts alone can ride along."""
+        """Whether a decision needs a commit of its own; attempts that only started ride along with another one."""
         ends = self._ends
         return bool(self._returned or ends.landed or ends.free or ends.died)
 
     @property
     def awaits_commit(self) -> bool:
-        """Leases wait for the disk before their bytes may leave."""
+        """Whether leases must be on disk before their messages may be sent."""
         return bool(self._awaited)
 
     def ending(self) -> tuple[int, int]:
-        """Messages whose end is decided, by an ack or without, and not among the records of a commit; and what they
-        count for, in bytes.
-        """
+        """Returns (messages, bytes) whose end, by an ack or without, is decided but not yet in a commit's records."""
         messages = size = 0
         for state in self._touched.values():
             if state.settling:
@@ -234,8 +233,8 @@ class WorkView(Leasing):
         return messages, size
 
     def in_hands(self) -> tuple[int, int]:
-        """Messages that somebody holds, and how many bytes would be left if all others ended. What was given back and
-        acked all the same is in nobody's hands.
+        """Returns the number of messages in flight and the bytes that would remain if all others ended. A message that
+        was given back and acked all the same does not count.
         """
         messages = size = 0
         for state in self.states() if self.in_flight else ():
@@ -245,7 +244,7 @@ class WorkView(Leasing):
         return messages, size
 
     def held_by(self, grouped: dict[str, int]) -> tuple[int, int]:
-        """How many messages receipts hold, as token → bits, and what these count for, in bytes."""
+        """Returns (messages, bytes) held by receipts, which are given as token → bits."""
         messages = size = 0
         for token, bits in grouped.items():
             lease = self.leases.get(token)
@@ -256,9 +255,9 @@ class WorkView(Leasing):
         return messages, size
 
     def records(self) -> Overlay:
-        """The overlay as records of a commit."""
+        """Returns the overlay as records of one commit, and starts a new overlay."""
         if not (self._touched or self._awaited or self._lease_records or self.has_decided):
-            return _UNCHANGED  # so it is with each publish to a queue that nobody consumes now
+            return _UNCHANGED  # the case of each publish to a queue without a consumer
         records: list[Record] = []
         done: list[ChunkState] = []
         settled = 0
@@ -288,7 +287,7 @@ class WorkView(Leasing):
         return ChunkDone(self.number, state.shelf, state.base)
 
     def committed(self) -> None:
-        """The records are on disk: they become state, and what was given back is free."""
+        """Applies the records once they are on disk: settled bits become state, and what was given back is free."""
         if self._in_commit is _NOTHING:
             return
         (touched, returned, landed, awaited), self._in_commit = self._in_commit, _NOTHING
@@ -300,7 +299,7 @@ class WorkView(Leasing):
                 if state.settled == state.full:
                     self._forget(state)
         self.in_flight -= landed
-        # The last one given back goes to the front first, so that all stand there in the order they had.
+        # In reverse, each to the front, so that the messages keep the order in which they were given back.
         for state, bits, due_ms in reversed(returned):
             self.in_flight -= bits.bit_count()
             self._note_free(state)
@@ -316,7 +315,7 @@ class WorkView(Leasing):
             lease.holder.sendable()
 
     def purge(self, floor: Offset) -> None:
-        """Forgets everything handed over so far; the rows are the shell's to delete."""
+        """Forgets all messages below `floor`. The shell deletes the rows."""
         for lease in self.leases.values():
             lease.holder.released(lease.bits.bit_count())
             lease.bits = 0
@@ -331,13 +330,13 @@ class WorkView(Leasing):
         for lease in awaited:
             if not lease.receipts:
                 lease.holder.released(lease.bits.bit_count())
-            # Nothing of it is sent any more; whoever waits for it must not wait for ever.
+            # None of it is sent any more, and a holder that waits for it must not wait for ever.
             lease.bits, lease.durable = 0, True
             lease.holder.sendable()
         self.in_flight, self._ends = 0, Ends()
 
     def next_wakeup_ms(self) -> int | None:
-        """When `wake` or `leases.expired` next has something to do."""
+        """Returns when `wake` or `leases.expired` next has something to do; None: never."""
         deadline = self.leases.next_deadline_ms()
         return min((t for t in (deadline, self.next_due_ms()) if t is not None), default=None)
 

@@ -1,8 +1,8 @@
-"""What the in-cluster manager decides: who is registered, and who leads a partition whose leader is gone.
+"""Leader election: the decisions of the in-cluster manager about registrations and partitions without a leader.
 
-It reads the partition's record and the sessions, both perhaps out of date, and asks for a change. The record's version,
-its own term and the sessions that the decision rests on are compared where the change is made: what it did not know
-refuses the change.
+The manager reads the partition's record and the sessions, both possibly stale, and submits a change. The coordinator
+compares the record's version, the manager's term and the sessions on which the decision is based, and refuses the
+change if any of them has moved on.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from backend_store.model import Epoch, Offset
 Sessions = Mapping[NodeId, Identity]
 """Live sessions by node."""
 Logs = Mapping[NodeId, tuple[Epoch, Offset]]
-"""The last epoch of a replica's log, and where it ends, as of when its session began."""
+"""Last epoch and end of each node's log, as of the start of its session."""
 NO_LOGS: Logs = {}
 
 
 def is_stale(known: Identity | None, asks: Identity) -> bool:
-    """Whether a registration is of a life that is over, or known already: neither may bring a session back."""
+    """Whether a registration has an incarnation that is over or already known: neither may revive a session."""
     return known is not None and asks.inc <= known.inc
 
 
 def decide(
     record: PartitionRecord, sessions: Sessions, *, term: int, unclean: bool = False, logs: Logs = NO_LOGS
 ) -> Change | None:
-    """The change that a partition needs now, or None.
+    """Returns the change that a partition needs now, or None.
 
-    `unclean` lets any live replica lead when all that had the committed log are gone: what only they had is lost.
+    `unclean` lets any live replica lead when all replicas that have the committed log are gone, which loses what only
+    they had.
     """
     gone = [sessions[node] for node in record.disks if _has_lost_disk(record, sessions, node)]
     after = record
@@ -49,7 +50,7 @@ def decide(
         after = disowned(after, identity.node)
     known = max((epoch for epoch, _ in logs.values()), default=record.epoch)
     if known > record.epoch:
-        # No replica obeys it. Who is in sync it does not say either: it is of a coordinator put back from a copy.
+        # The coordinator was restored from a copy: no replica obeys this record, and its in-sync set is unreliable.
         chosen = _longest(record, sessions, logs)
         if chosen is not None:
             gone.append(chosen)
@@ -81,7 +82,7 @@ def _is_whole(record: PartitionRecord, sessions: Sessions, node: NodeId) -> bool
 def _choose(record: PartitionRecord, sessions: Sessions, *, unclean: bool) -> Identity | None:
     ranked = [node for group in (record.isr, record.elr) for node in record.replicas if node in group]
     alive = [node for node in ranked if _is_whole(record, sessions, node)]
-    if alive:  # who gave its leadership back may be the only one in sync, and cut off from those who could follow it
+    if alive:  # a leader that resigned is the last choice: it may be cut off from the replicas that could follow it
         return sessions[min(alive, key=lambda node: node == record.resigned)]
     if unclean:
         return next((sessions[node] for node in record.replicas if node in sessions), None)
@@ -89,8 +90,10 @@ def _choose(record: PartitionRecord, sessions: Sessions, *, unclean: bool) -> Id
 
 
 def _longest(record: PartitionRecord, sessions: Sessions, logs: Logs) -> Identity | None:
-    """Who has all that was ever committed, whoever was in sync: the youngest and longest log of all. None while one of
-    them is away, or where a node that is no replica by this record has more: that is an operator's to mend."""
+    """Returns the replica that has everything ever committed, whatever the in-sync set was: that with the latest epoch,
+    and the longest log of those. None while a replica is away, or if a node that is no replica by this record has more,
+    which an operator must resolve.
+    """
     if not all(node in sessions and node in logs for node in record.replicas):
         return None
     chosen = max(record.replicas, key=lambda node: logs[node])

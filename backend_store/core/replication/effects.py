@@ -1,7 +1,7 @@
-"""What a replica asks its shell to do, in this order.
+"""Effects: what a replica asks its shell to do, in the order given.
 
-All that changes the stored partition since the last commit goes into the next one, in order, as one transaction with
-the log's `stored()` row; `Replica.staged` and `Replica.committed` frame it.
+Effects that change the stored partition go into the next commit, in order, as one transaction with the log's `stored()`
+row, between `Replica.staged` and `Replica.committed`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Append(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Delete the entries from `end` on; with `keeps`, what was confirmed in them goes to the quarantine in the same
+    """Delete the entries from `end` on. With `keeps`, messages confirmed in them move to the quarantine in the same
     transaction: see `stranded`."""
 
     end: Offset
@@ -29,29 +29,29 @@ class Truncate(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """The log below may be deleted: only state is needed there."""
+    """The log below `start` may be deleted: only the state is needed there."""
 
     start: Offset
 
 
 class Apply(NamedTuple):
-    """All below is final: apply the entries up to it, tell `Replica.applied_to`. Never applied beyond."""
+    """Everything below `end` is final: apply the entries up to it, none beyond, and call `Replica.applied_to`."""
 
     end: Offset
 
 
 class StageRows(NamedTuple):
-    """Store a snapshot's rows under a replica id that is not in use yet; `is_first` empties it before."""
+    """Store rows of a snapshot under a replica id that is not in use yet. `is_first`: delete what is there before."""
 
     rows: tuple[Row, ...]
     is_first: bool
 
 
 class Switch(NamedTuple):
-    """Put the staged rows in the place of the partition's state, as of `base.end`.
+    """Replace the partition's state by the staged rows, as of `base.end`.
 
-    Of the log stays what lies between `base.end` and `end`. With `keeps`, what lay from `end` on moves to the
-    quarantine, but for what the log of `base` has. `has_parted`: it is known to have nothing of that.
+    The log between `base.end` and `end` stays. With `keeps`, messages from `end` on that the log of `base` lacks move
+    to the quarantine. `has_parted`: that log is known to have none of them.
     """
 
     base: SnapshotBase
@@ -66,39 +66,39 @@ class Send(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """Answer a fetch with `Replica.fetched(fetch, entries)`: entries from `fetch.end` on, within `FETCH_BYTES_MAX`."""
+    """Call `Replica.fetched(fetch, entries)` with entries from `fetch.end` on, within `FETCH_BYTES_MAX`."""
 
     fetch: Fetch
 
 
 class ServeSnapshot(NamedTuple):
-    """Answer with `Replica.page(ask, rows, is_last)`: rows after `ask.after`, within `SNAPSHOT_ROWS_MAX`."""
+    """Call `Replica.page(ask, rows, is_last)` with the rows after `ask.after`, within `SNAPSHOT_ROWS_MAX`."""
 
     ask: AskSnapshot
 
 
 class Submit(NamedTuple):
-    """Ask the coordinator for a change; tell `on_record` when it is made, `on_refused` when it is refused."""
+    """Submit a change to the coordinator; call `on_record` when it is made, `on_refused` when it is refused."""
 
     change: Change
 
 
 class Reread(NamedTuple):
-    """Somebody knows a newer record: read it."""
+    """Another replica knows a newer record: read it."""
 
 
 class Lead(NamedTuple):
-    """This replica leads now: build the overlay of the entries from `applied` to the end of the log."""
+    """This replica leads now: build the overlay from the entries between `applied` and the end of the log."""
 
     epoch: Epoch
 
 
 class Follow(NamedTuple):
-    """This replica does not lead any more: drop the overlay."""
+    """This replica no longer leads: drop the overlay."""
 
 
 class Confirm(NamedTuple):
-    """Answer these callers: what they wait for is as safe as the partition's mode promises."""
+    """Answer these callers: their entries are as safe as the partition's mode promises."""
 
     tickets: tuple[Any, ...]
 

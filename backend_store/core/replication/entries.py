@@ -1,8 +1,8 @@
-"""Entries: the unit of log and replication, as bytes with a header that says where they belong.
+"""Entries: the unit of log and replication, bytes with a header that says where in the log they belong.
 
-An entry is a chunk of messages, a decision record, or the *barrier* that a leader writes first. Followers store the
-leader's bytes. `prev_crc` chains each entry to the one before it, and is covered by its own checksum: two logs that
-have one entry in common have everything below it in common.
+An entry is a chunk of messages, a decision record, or the *barrier* that a leader appends first. Followers store the
+leader's bytes. `prev_crc` chains each entry to the previous one and is covered by the entry's own checksum, so two logs
+that share an entry share everything below it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from backend_store.core.chunk import (
 from backend_store.model import Epoch, Offset
 
 ENTRY_BARRIER = 3
-"""First entry of each epoch; it takes one offset and says nothing."""
+"""First entry of each epoch; it takes one offset and has no content."""
 
 
 class Draft(NamedTuple):
-    """What a leader is asked to append: payload that takes so many `offsets`."""
+    """An entry before the leader appends it: a payload that takes `offsets` offsets."""
 
     offsets: int
     payload: Sequence[bytes]
@@ -68,7 +68,7 @@ def seal(draft: Draft, *, partition: int, epoch: Epoch, offset: Offset, time_ms:
 
 
 def decode(data: bytes, *, partition: int) -> Entry:
-    """Verifies an entry's checksum and lengths. Raises `CorruptEntry`."""
+    """Verifies an entry's checksum and lengths, and returns the entry. Raises `CorruptEntry`."""
     if len(data) < ENTRY_HEADER_BYTES:
         raise CorruptEntry(f"an entry of {len(data)} bytes is shorter than its header")
     (version, _type, _flags, _shelf, epoch, offset, time_ms, count, _blocks, size, _trace, prev_crc, crc) = (

@@ -1,9 +1,9 @@
-"""A follower: finds where its log and the leader's are one, then copies what follows.
+"""A follower: finds the offset up to which its log equals the leader's, truncates, and copies what follows.
 
-A fetch names where the log ends and in which epoch its last entry was written, and is sent only when all of it is on
-the disk. Where the leader has another entry there, the follower steps back through its epochs, asking again, until the
-leader agrees (one step is not enough after two quick failovers, KIP-279); only then it cuts its log off, once. Where
-the leader has no log left, or where entries are gone whose effects cannot be undone, it takes a snapshot.
+A fetch names the end of the log and the epoch of its last entry, and is sent only when the whole log is on disk. If the
+leader has another entry there, the follower steps back through its epochs, one fetch each, until the leader agrees (one
+step is not enough after two quick failovers, KIP-279); only then does it truncate its log, once. If the leader's log
+begins later, or if entries whose effects cannot be undone are missing there, the follower takes a snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from backend_store.model import Epoch, Offset
 
 
 class Install:
-    """A snapshot on its way."""
+    """The state of a snapshot that is being fetched."""
 
     def __init__(self) -> None:
         self.base: SnapshotBase | None = None
@@ -60,7 +60,7 @@ class Follower:
         *,
         request: int,
     ):
-        """`request`: numbers of requests go on from here; no two requests of a node have the same."""
+        """`request`: request numbers continue from here; no two requests of a node have the same number."""
         self._me = me
         self._log = log
         self._settings = settings
@@ -69,36 +69,36 @@ class Follower:
         self.leader = leader
         self.request = request
         self.asked_ms: int | None = None
-        """When the request that is on its way was sent; None when there is none."""
+        """When the pending request was sent; None if there is none."""
         self.timeout_ms = settings.fetch_timeout_ms
-        """How long it may take."""
+        """How long the pending request may take."""
         self._patience_ms = settings.fetch_timeout_ms
-        """How long the next one may take: more, where answers were seen to."""
+        """How long the next request may take: longer if answers took long."""
         self._first: tuple[int, int] | None = None
-        """Of the requests for what comes next: the number of the first, and when it was sent."""
+        """The first of the requests for the next entries: its number, and when it was sent."""
         self._early_ms = EARLY_PAUSE_MS
-        """How long it waits for a leader that does not know yet that it leads."""
+        """How long to wait for a leader that does not know yet that it leads."""
         self.fetch_sent_ms: int | None = None
         self._heard_ms = 0
         self._told = Offset(0)
         self._probe: tuple[Offset, Epoch] | None = None
-        """Where the logs may be one, while that is not the end of this one."""
+        """The offset and epoch that the next fetch asks about, while the logs diverge; None: the end of the log."""
         self._install: Install | None = None
         self._is_one = False
-        """The leader has answered that its log is this one as far as this one goes."""
+        """True once the leader has answered that its log contains the whole of this one."""
         self._agreed = Offset(0)
-        """Up to there, if anywhere, what the snapshot replaces is the leader's."""
+        """Offset up to which, at most, the log that the snapshot replaces equals the leader's."""
         self._has_parted = False
-        """And nothing from there on is."""
+        """True if the leader's log is known to have nothing of this log from `_agreed` on."""
         self._applies_to = log.applied
         if record.mode == "async" and not log.is_whole:
-            # What the last leader had applied, and showed, may not be in the log of this one.
+            # Pages of the unfinished snapshot may contain what the previous leader had applied but this one lacks.
             self._take_snapshot(log.high_watermark)
 
     # ------------------------------------------------------------------------------------------------------ asking
 
     def go_on(self, now_ms: int) -> None:
-        """Asks for what comes next, if nothing is asked and all that there is is on the disk."""
+        """Sends the next request, if none is pending and the whole log is on disk."""
         if self.asked_ms is None and self._log.is_clean:
             self._ask(now_ms)
 
@@ -108,7 +108,7 @@ class Follower:
         self.go_on(now_ms)
 
     def learned(self, record: PartitionRecord) -> None:
-        """The record has moved on, under the same leader."""
+        """Takes a newer record with the same leader."""
         self._record = record
 
     def committed(self, now_ms: int) -> None:
@@ -135,7 +135,7 @@ class Follower:
     # ----------------------------------------------------------------------------------------------------- answers
 
     def on_answer(self, answer: Answer, now_ms: int) -> None:
-        """Only the answer to the latest request counts, and each only once."""
+        """Handles an answer. Only the answer to the latest request counts, and only once."""
         if not self._is_awaited(answer):
             self._be_patient(answer, now_ms)
             return
@@ -165,7 +165,7 @@ class Follower:
         self._patience_ms = max(self._patience_ms, min(2 * self._patience_ms, most_ms))
 
     def _be_patient(self, answer: Answer, now_ms: int) -> None:
-        """An answer that was given up is there after all: the line is slow, and asking more often makes it slower."""
+        """Extends the time-outs when an answer arrives late: the line is slow, and more requests make it slower."""
         if self._first is None or answer.epoch != self._record.epoch:
             return
         number, first_ms = self._first
@@ -184,7 +184,7 @@ class Follower:
         self.asked_ms, self.timeout_ms = now_ms, for_ms
 
     def _on_wrong_epoch(self, answer: WrongEpoch, now_ms: int) -> None:
-        """Whoever is to lead by now may hear of it later than this one: then a moment is enough."""
+        """Pauses: briefly if the new leader has not heard of its epoch yet, else a time-out, and rereads the record."""
         if answer.epoch < self._record.epoch:
             self._pause(now_ms, self._early_ms)
             self._early_ms = min(2 * self._early_ms, self._settings.fetch_timeout_ms)
@@ -193,7 +193,7 @@ class Follower:
             self._out.append(Reread())
 
     def reconnected(self, now_ms: int) -> None:
-        """There is a new line to the leader: what was on its way may be lost with the old one."""
+        """Sends the pending request again over a new connection: its answer may be lost with the old one."""
         if self.asked_ms is not None:
             self.asked_ms = self._first = None
             self._patience_ms = self._settings.fetch_timeout_ms
@@ -219,7 +219,7 @@ class Follower:
             self._out.append(Trim(self._log.start))
 
     def _decoded(self, answer: Fetched) -> list[Entry]:
-        """Verified and chained, before anything is done with them. Raises `CorruptEntry`."""
+        """Returns the entries of an answer, verified and chained. Raises `CorruptEntry`."""
         entries = [decode(data, partition=self._record.partition) for data in answer.entries]
         end = answer.start
         for entry, before in zip(entries, [None, *entries], strict=False):
@@ -229,7 +229,10 @@ class Follower:
         return entries
 
     def _agree(self, end: Offset) -> bool:
-        """The leader's log is this one, up to `end`: what lies above is cut off, or all of it replaced."""
+        """The leader's log equals this one up to `end`: truncates the rest, or starts a snapshot and returns False.
+
+        Raises `ProtocolBroken` if that would undo what is final.
+        """
         log = self._log
         self._probe = None
         if end == log.end:
@@ -245,7 +248,7 @@ class Follower:
         return True
 
     def _on_diverged(self, answer: Diverged) -> None:
-        """Steps back to where the logs may be one, and asks again."""
+        """Steps back to the next offset up to which the logs may be equal. Raises `ProtocolBroken` if there is none."""
         log, (asked, last_epoch) = self._log, self._position()
         if self._install is not None or answer.asked != asked:
             return
@@ -259,7 +262,7 @@ class Follower:
             self._probe = (position, log.epoch_before(position))
 
     def _advance(self) -> None:
-        """What the leader says is committed is so here, as far as it is on this disk and known to be the leader's."""
+        """Moves the high watermark to the leader's, as far as this log is on disk and known to equal the leader's."""
         log = self._log
         log.advance(self._told)
         if log.high_watermark > self._applies_to:
@@ -275,9 +278,10 @@ class Follower:
         self._install = Install()
 
     def renew(self) -> bool:
-        """Has all rows taken anew from the leader; what is here counts until they are whole. False: not now.
+        """Starts to fetch all rows from the leader again; the old ones count until the new ones are complete. Returns
+        False if that is not possible now.
 
-        The log stays, as it is one with the leader's: what this replica has said that it has, it has all the time.
+        The log stays, since it equals the leader's: the replica keeps everything that it has acknowledged.
         """
         if self._install is not None or self._probe is not None or not self._is_one:
             return False
@@ -285,10 +289,11 @@ class Follower:
         return True
 
     def _may_switch(self) -> bool:
-        """Whether nobody counts on what this replica has.
+        """Whether the snapshot may replace the state, because no in-sync set relies on this replica.
 
-        The state of an async leader may have in it what is not committed yet: until the log has come to that, who took
-        it could not lead. So a member gives up its place first; the leader sees to it when it is asked for a snapshot.
+        The state of an async leader may contain what is not committed yet; a replica that took it could not lead until
+        its log has come so far. So a member leaves the in-sync set first; the leader proposes that when it is asked for
+        a snapshot.
         """
         record = self._record
         return record.mode == "sync" or self._me.node not in (*record.isr, *record.elr)
@@ -303,7 +308,7 @@ class Follower:
                 return
             install.base = page.base
         if page.is_last and not self._may_switch():
-            self._pause(now_ms, self._settings.fetch_timeout_ms)  # then it asks for this page again
+            self._pause(now_ms, self._settings.fetch_timeout_ms)  # then it requests this page again
             return
         install.whole_from = max(install.whole_from, page.applied)
         self._out.append(StageRows(page.rows, is_first=not install.after))

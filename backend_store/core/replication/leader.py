@@ -1,8 +1,7 @@
-"""A leader: appends, answers fetches, knows what is committed, and confirms it.
+"""A leader: appends entries, answers fetches, advances the high watermark, and confirms what is committed.
 
-It begins with a barrier, the first entry of its epoch. Until the barrier itself is confirmed everything inherited is
-in doubt: publishes are taken, but nothing is delivered and nobody who published something again is answered. It never
-truncates.
+It begins with a barrier, the first entry of its epoch. Until the barrier is confirmed, all inherited entries are in
+doubt: the leader accepts publishes, but delivers nothing and answers no duplicate publish. It never truncates.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from backend_store.core.replication.waiting import Waiting
 from backend_store.model import Offset
 
 Refusal = Literal["not-leader", "not-durable", "leaving", "overloaded"]
-"""Why nothing is appended. `not-durable`: too few are in sync, or nobody vouches that this is still the leader."""
+"""Why nothing is appended. `not-durable`: too few replicas are in sync, or no lease proves that this one leads."""
 
 
 class Leader:
@@ -58,7 +57,7 @@ class Leader:
         wall_ms: int,
         confirms_from_ms: int,
     ):
-        """`confirms_from_ms`: an async partition confirms nothing earlier; the leader before might do so still."""
+        """`confirms_from_ms`: an async partition confirms nothing earlier; the previous leader might still do so."""
         self._me = me
         self._log = log
         self._settings = settings
@@ -70,7 +69,7 @@ class Leader:
         self._applies_to = log.applied
         self.epoch = record.epoch
         self.lease_until_ms = 0
-        """Until then the coordinator keeps this node's session, by this node's clock."""
+        """The coordinator keeps this node's session until then, by this node's clock."""
         out.append(Lead(self.epoch))
         self.barrier = log.end
         self._append([Draft(1, (), ENTRY_BARRIER)], wall_ms)
@@ -121,7 +120,7 @@ class Leader:
     # ------------------------------------------------------------------------------------------------------ confirming
 
     def advance(self, now_ms: int) -> None:
-        """Moves the high watermark as far as all who count have the log, and confirms what that allows."""
+        """Moves the high watermark as far as all counted replicas have the log, and confirms what that allows."""
         log = self._log
         if log.high_watermark < log.durable_end and not self.record.is_short:
             ends = [self.followers.end_of(node, disks) for node, disks in self.reshaping.counted()]
@@ -136,7 +135,7 @@ class Leader:
             self._out.append(Confirm(tickets))
 
     def confirmed_end(self, now_ms: int) -> Offset:
-        """Below it callers may be answered; nothing is, before the barrier."""
+        """Returns the offset below which callers may be answered: 0 until the barrier is confirmed."""
         log = self._log
         end = log.high_watermark
         if self.record.mode == "async" and self._is_vouched_for(now_ms):
@@ -144,19 +143,19 @@ class Leader:
         return end if end > self.barrier else Offset(0)
 
     def is_serving(self, now_ms: int) -> bool:
-        """Whether messages may be delivered now: what is inherited is confirmed, and their acks could be kept."""
+        """Whether messages may be delivered now: inherited entries are confirmed, and acks could be appended."""
         log = self._log
         return self.refusal(now_ms) is None and self.confirmed_end(now_ms) > 0 and log.applied >= log.whole_from
 
     def is_vouched_for(self, now_ms: int) -> bool:
-        """Whether nobody else can lead now, in either mode: what rests on that, as deliveries do, rests on clocks."""
+        """Whether no other replica can lead now, in either mode. Deliveries rest on that, and so on clocks."""
         return self._is_vouched_for(now_ms)
 
     def has_lease(self, now_ms: int) -> bool:
         return now_ms < self.lease_until_ms
 
     def _is_vouched_for(self, now_ms: int) -> bool:
-        """Nobody else can lead now: the coordinator keeps the session, or all whom it could choose follow this one."""
+        """Whether no other replica can lead now: this node has a session, or all electable replicas follow this one."""
         if now_ms < self._confirms_from_ms:
             return False
         if self.has_lease(now_ms):
@@ -189,13 +188,13 @@ class Leader:
         progress.parked = fetch
         self.advance(now_ms)
         if self.reshaping.is_leaving or fetch.sender.node not in self.record.isr:
-            # What is due by its time alone, as dropping one that lags, the next look finds.
+            # Changes that are due by time alone, such as dropping a replica that lags, wait for the next `look`.
             self.reshaping.propose(now_ms, barrier=self.barrier)
         if fetch.end < self._log.end:
             self._serve(progress)
 
     def fetched(self, fetch: Fetch, entries: tuple[bytes, ...], now_ms: int) -> None:
-        """The shell has read what a fetch asks for."""
+        """Answers a fetch with the entries that the shell has read."""
         log = self._log
         answer = Fetched(
             self.record.partition,
@@ -225,11 +224,11 @@ class Leader:
         progress = self.followers.of(ask, now_ms)
         if progress is None:
             return
-        # A new leader may know less than its followers of what is final; it has it, or would not lead.
+        # A new leader may know a lower high watermark than its followers; it has the entries, or it would not lead.
         self._log.advance(ask.high_watermark)
         self.advance(now_ms)
         if self.record.mode == "async" or ask.sender.node in self.record.isr:
-            # One in sync renews what it has: until that is done it fetches nothing, and must not be waited for.
+            # An in-sync replica that renews its rows fetches nothing meanwhile, so commits must not wait for it.
             self.reshaping.give_up(ask.sender.node)
             self.reshaping.propose(now_ms, barrier=self.barrier)
         if not ask.after or progress.snapshot is None:
@@ -238,7 +237,7 @@ class Leader:
         self._out.append(ServeSnapshot(ask))
 
     def page(self, ask: AskSnapshot, rows: tuple[Row, ...], *, is_last: bool) -> None:
-        """The shell has read a page of rows as they are applied now."""
+        """Answers a snapshot request with a page of rows that the shell has read, as they are applied now."""
         log = self._log
         answer = SnapshotPage(
             self.record.partition,
@@ -255,7 +254,7 @@ class Leader:
     # ------------------------------------------------------------------------------------------------------- trimming
 
     def trim(self, now_ms: int) -> None:
-        """Lets go of log that no replica needs any more; one that is too far behind does not count."""
+        """Trims the log that no replica needs any more; a replica that is too far behind does not count."""
         point = self.trim_point(now_ms)
         if self._log.trim(point):
             self._out.append(Trim(self._log.start))
@@ -271,7 +270,7 @@ class Leader:
         return point
 
     def _needs(self, node: NodeId, now_ms: int) -> Offset:
-        """From where on a replica still needs the log; all of it, while nothing is known."""
+        """Returns the offset from which on a replica needs the log; the whole log while its position is unknown."""
         progress = self.followers.get(node)
         if progress is None:
             return self._log.start
@@ -282,7 +281,7 @@ class Leader:
     # ---------------------------------------------------------------------------------------------------------- time
 
     def look(self, now_ms: int) -> None:
-        """What time brings: fetches that have waited, changes that are due, confirmations that a lease allows."""
+        """Handles what is due by time: fetches that have waited, changes, and confirmations that a lease allows."""
         self.advance(now_ms)
         self.reshaping.propose(now_ms, barrier=self.barrier)
         self.trim(now_ms)
@@ -295,7 +294,7 @@ class Leader:
         self.reshaping.leave(target, now_ms)
 
     def wait(self, end: Offset, ticket: Any) -> bool:
-        """`ticket` is confirmed when the log is, up to `end`. False: too many wait already."""
+        """Has `ticket` confirmed when the log is confirmed up to `end`. Returns False if too many tickets wait."""
         if self.waiting.is_full:
             return False
         self.waiting.add(end, ticket)

@@ -1,9 +1,9 @@
-"""A replica's view of its log: where it begins and ends, what of it is durable, final and applied.
+"""The offsets of a replica's log: where it begins and ends, and what of it is durable, final and applied.
 
     start ≤ applied ≤ end,   start ≤ high_watermark ≤ durable_end ≤ end
 
-`applied` is at most the high watermark, or in an async partition that leads, the durable end. Entries themselves stay
-with the shell; known here are the epochs, and the ends of the entries that are not both final and applied.
+`applied` is at most the high watermark, or on the leader of an async partition, the durable end. The shell has the
+entries; this log has their epochs, and the ends of the entries that are not both final and applied.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from backend_store.model import Epoch, Offset
 
 
 class ProtocolBroken(AssertionError):
-    """A bug of ours: the replica stops before it writes what is wrong."""
+    """A bug in this program: the replica stops before it writes wrong data."""
 
 
 class Tail(NamedTuple):
-    """What must be known of an entry to end the log with it."""
+    """The fields of an entry that the log needs to know of its last one."""
 
     end: Offset
     crc: int
@@ -35,7 +35,7 @@ class Tail(NamedTuple):
 
 
 class StoredLog(msgspec.Struct, array_like=True):
-    """The row that is written with each commit."""
+    """The log's row, which is written with each commit."""
 
     start: Offset = Offset(0)
     end: Offset = Offset(0)
@@ -44,13 +44,13 @@ class StoredLog(msgspec.Struct, array_like=True):
     whole_from: Offset = Offset(0)
     epochs: tuple[EpochStart, ...] = ()
     base: Tail = Tail(Offset(0), 0, 0, 0)
-    """Of the last entry that is both final and applied."""
+    """The last entry that is both final and applied."""
     size: int = 0
-    """About how many bytes the log has from its start up to `base`."""
+    """Approximate bytes of the log from its start up to `base`."""
 
 
 class Mark(NamedTuple):
-    """What a commit holds of the log."""
+    """The part of the log that a commit contains. `generation` counts truncations and resets."""
 
     end: Offset
     generation: int
@@ -75,12 +75,12 @@ class ReplicaLog:
     )
 
     def __init__(self, stored: StoredLog, tail: Iterable[Entry] = ()):
-        """`tail`: the stored entries above `stored.base`. Raises `ProtocolBroken` where they do not fit."""
+        """`tail`: the stored entries above `stored.base`. Raises `ProtocolBroken` if they do not follow it."""
         self.start = stored.start
         self.high_watermark = stored.high_watermark
         self.applied = stored.applied
         self.whole_from = stored.whole_from
-        """The state is complete when the log has gone so far; pages of a snapshot were read up to here."""
+        """The state is complete once the log has come to this offset, up to which a snapshot's pages were read."""
         self.epochs = [start for start in stored.epochs if start.start < stored.base.end]
         self.end = stored.base.end
         self._base = stored.base
@@ -106,7 +106,7 @@ class ReplicaLog:
 
     @property
     def is_clean(self) -> bool:
-        """All of it is durable, and what was truncated is gone from the disk, too."""
+        """Whether all of the log is durable and truncated entries are deleted from disk."""
         return self.durable_end == self.end and self._landed == self._generation
 
     @property
@@ -115,28 +115,30 @@ class ReplicaLog:
 
     @property
     def unsettled(self) -> tuple[int, int]:
-        """Entries and bytes that are not both final and applied."""
+        """(entries, bytes) that are not both final and applied."""
         return len(self._tail), self._tail_size
 
     @property
     def settled(self) -> Offset:
-        """Below it everything is final and applied."""
+        """Offset below which everything is final and applied."""
         return self._base.end
 
     def snapshot_base(self) -> SnapshotBase:
-        """Where the log goes on for one who takes the state as it is applied now."""
+        """Returns where the log continues for a replica that takes the state as it is applied now."""
         base = self._base
         return SnapshotBase(base.end, tuple(e for e in self.epochs if e.start < base.end), base.crc, base.time_ms)
 
     def epoch_before(self, offset: int) -> Epoch:
-        """The epoch of the entry that ends at `offset`; 0 at the very beginning."""
+        """Returns the epoch of the entry that ends at `offset`; 0 at the very beginning."""
         for start in reversed(self.epochs):
             if start.start < offset:
                 return start.epoch
         return Epoch(0)
 
     def end_of(self, epoch: Epoch) -> tuple[Epoch, Offset]:
-        """The largest epoch up to `epoch` that the log has, and where it ends; (0, start) when there is none."""
+        """Returns the largest epoch up to `epoch` that the log has, and where it ends. If there is none: 0, and where
+        the log's first epoch begins.
+        """
         end = self.end
         for start in reversed(self.epochs):
             if start.epoch <= epoch:
@@ -145,7 +147,7 @@ class ReplicaLog:
         return Epoch(0), end
 
     def size_from(self, offset: int) -> int:
-        """About how many bytes of log lie from `offset` on; never less than there are."""
+        """Returns about how many bytes the log has from `offset` on, never too few."""
         known = max((size for place, size in self._marks if place <= offset), default=0)
         return self._size - known
 
@@ -167,7 +169,7 @@ class ReplicaLog:
     # ---------------------------------------------------------------------------------------------------- changing
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Entries that follow the last one. Raises `ProtocolBroken` where they do not (V2, V5)."""
+        """Appends entries. Raises `ProtocolBroken` if they do not follow the last one (V2, V5)."""
         for entry in entries:
             last = self.last
             if entry.offset != self.end or entry.prev_crc != last.crc:
@@ -183,7 +185,9 @@ class ReplicaLog:
             self._weigh()
 
     def truncate(self, end: Offset) -> None:
-        """Cuts the log off at the end of an entry. Raises `ProtocolBroken` below the high watermark (V9)."""
+        """Truncates the log to the end of an entry. Raises `ProtocolBroken` below the high watermark, below what is
+        applied (V9), or if no entry ends there.
+        """
         if end < self.high_watermark or end < self.applied:
             raise ProtocolBroken(f"asked to truncate to {end}, below {self.high_watermark} or {self.applied}")
         while self._tail and self._tail[-1].end > end:
@@ -199,13 +203,13 @@ class ReplicaLog:
         self._generation += 1
 
     def committed(self, mark: Mark) -> None:
-        """A commit that held the log as of `mark` is durable."""
+        """Notes that a commit with the log as of `mark` is durable."""
         self._landed = mark.generation
         if mark.generation == self._generation:
             self.durable_end = mark.end
 
     def advance(self, high_watermark: int) -> None:
-        """The high watermark has come so far, or to the durable end where that is less. It never goes back."""
+        """Moves the high watermark up to the given offset or the durable end, whichever is less. It never goes back."""
         reached = min(high_watermark, self.durable_end)
         if reached <= self.high_watermark:
             return
@@ -213,7 +217,7 @@ class ReplicaLog:
         self._settle()
 
     def apply_to(self, end: Offset) -> None:
-        """Raises `ProtocolBroken` beyond what is durable here (V6)."""
+        """Notes that entries are applied up to `end`. Raises `ProtocolBroken` beyond the durable end (V6)."""
         if end > self.durable_end:
             raise ProtocolBroken(f"asked to apply to {end}, beyond the durable end {self.durable_end}")
         if end > self.applied:
@@ -221,7 +225,7 @@ class ReplicaLog:
             self._settle()
 
     def trim(self, start: int) -> bool:
-        """Lets the log begin at `start`, but never above what is applied and final. Whether it changed."""
+        """Trims the log to begin at `start`, but never above what is applied and final. Returns whether it changed."""
         start = min(start, self.applied, self.high_watermark)
         if start <= self.start:
             return False
@@ -233,7 +237,9 @@ class ReplicaLog:
         return True
 
     def reset(self, base: SnapshotBase, *, whole_from: Offset, end: Offset) -> None:
-        """A snapshot takes the place of the state, and of the log but for what lies between `base.end` and `end`."""
+        """A snapshot replaces the state and the log, except the entries between `base.end` and `end`. Raises
+        `ProtocolBroken` if that would undo what is final, or if these entries do not follow `base`.
+        """
         if base.end < self.high_watermark:
             raise ProtocolBroken(f"a snapshot of {base.end} would undo what is final, {self.high_watermark}")
         kept = [tail for tail in self._tail if base.end < tail.end <= end]

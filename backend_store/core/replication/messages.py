@@ -1,6 +1,6 @@
-"""What replicas say to each other about one partition. All can be carried as MessagePack.
+"""The messages between the replicas of one partition: requests of followers and answers of the leader.
 
-A follower asks and a leader answers; an answer repeats the request's number, and only the answer to the latest counts.
+All can be encoded as MessagePack. An answer repeats the request's number, and only the answer to the latest one counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Row = tuple[bytes, bytes]
 class Said(msgspec.Struct, frozen=True, array_like=True, tag=True):
     partition: int
     epoch: Epoch
-    """In which the sender is."""
+    """The sender's epoch."""
     request: int
 
 
 class Fetch(Said, frozen=True):
-    """ "I have all below `end`, on my disk, and what stands before it was written in `last_epoch`. What follows?"
+    """Asks for the entries from `end` on. The sender has everything below on disk, the last of it from `last_epoch`.
 
-    `is_whole`: the state below is complete; after a snapshot it is not until the log has gone past its last page.
+    `is_whole`: the sender's state is complete; after a snapshot it is not, until the log has passed its last page.
     """
 
     sender: Identity
@@ -33,22 +33,22 @@ class Fetch(Said, frozen=True):
     last_epoch: Epoch
     is_whole: bool = True
     heard_ms: int = 0
-    """`sent_ms` of the last answer that was heard in this epoch: the leader's own time."""
+    """`sent_ms` of the last answer received in this epoch, by the leader's clock."""
 
 
 class Fetched(Said, frozen=True):
-    """Entries from `start` on, as the leader has them, durable there or not yet."""
+    """Entries of the leader from `start` on, whether durable there or not yet."""
 
     start: Offset
     entries: tuple[bytes, ...]
     high_watermark: Offset
     trim: Offset
-    """All replicas that count have this on their disks: the log below it need not be kept."""
+    """All counted replicas have the log up to here on disk: it need not be kept below."""
     sent_ms: int
 
 
 class Diverged(Said, frozen=True):
-    """The leader's log is another at `asked`. Its largest epoch up to the one asked for is `common`, up to `end`."""
+    """The leader's log differs at `asked`. Its largest epoch up to the follower's is `common`, which ends at `end`."""
 
     asked: Offset
     common: Epoch
@@ -56,25 +56,25 @@ class Diverged(Said, frozen=True):
 
 
 class TooOld(Said, frozen=True):
-    """The leader's log begins above: take a snapshot."""
+    """The leader's log begins at `start`, above the requested offset: take a snapshot."""
 
     start: Offset
 
 
 class WrongEpoch(Said, frozen=True):
-    """The receiver of a request is in `epoch`, and not in the one asked in, or does not lead there."""
+    """The receiver of a request is in `epoch`, not in that of the request, or does not lead in it."""
 
 
 class AskSnapshot(Said, frozen=True):
     sender: Identity
     after: bytes
-    """The last key of the page before; b"" for the first."""
+    """The last key of the previous page; b"" for the first page."""
     high_watermark: Offset
-    """What the sender knows to be final: so it is."""
+    """The sender's high watermark, which the leader adopts."""
 
 
 class SnapshotBase(msgspec.Struct, frozen=True, array_like=True):
-    """Where the log goes on after a snapshot, at what is final; the rows may have more of it in them already."""
+    """Where the log continues after a snapshot, a final offset; the rows may contain effects of later entries."""
 
     end: Offset
     epochs: tuple[EpochStart, ...]
@@ -83,7 +83,7 @@ class SnapshotBase(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotPage(Said, frozen=True):
-    """Rows of the state in the order of their keys, with effects of nothing from `applied` on."""
+    """Rows of the state in the order of their keys, with no effects of entries from `applied` on."""
 
     after: bytes
     base: SnapshotBase

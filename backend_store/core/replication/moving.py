@@ -1,12 +1,12 @@
-"""How the in-cluster manager brings a partition's replicas to those that are wanted: one step at a time, each a change.
+"""Replica reassignment: how the in-cluster manager moves a partition to the wanted replicas, one change at a time.
 
-A new replica is admitted with nothing and counts for nothing; the leader lets it join the in-sync set when it has
-everything. Only then one that is not wanted any more goes. Whatever happens in between, the record says how far it is,
-and who manages next goes on from there.
+A new replica is admitted empty and counts for nothing; the leader lets it join the in-sync set when it has everything.
+Only then is a replica removed that is no longer wanted. The record shows the progress, so the next manager can continue
+from any point.
 
-A node that was taken out deletes its copy after it has *let go*, a change of the same record. Fetches that it sent
-before may still be on their way to the leader, and say what is not true any more. So it is admitted again only in
-another life: what rests on those fetches is guarded with the life that they are of.
+A removed node deletes its copy after it has *let go*, a change of the same record. Fetches that it sent before may
+still be on their way to the leader, and their claims no longer hold. So the node is admitted again only in another
+incarnation: changes that rest on those fetches are guarded with the incarnation that sent them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from backend_store.core.replication.record import (
 
 
 def next_step(record: PartitionRecord, wanted: Sequence[NodeId], sessions: Sessions, *, term: int) -> Change | None:
-    """The change that is due; None: all is done, or something must come first.
+    """Returns the change that is due; None: the reassignment is complete, or another change must come first.
 
-    `wanted`: the replicas as they shall be, the one that shall lead first. `sessions`: who lives, with the copies.
+    `wanted`: the wanted replicas, the preferred leader first. `sessions`: live nodes with their incarnation and disk.
     """
     if len(wanted) < record.min_in_sync:
         return None
@@ -50,13 +50,13 @@ def next_step(record: PartitionRecord, wanted: Sequence[NodeId], sessions: Sessi
 
 
 def is_settled(record: PartitionRecord, wanted: Sequence[NodeId]) -> bool:
-    """Whether the replicas are those that are wanted, and all of them are in sync."""
+    """Whether the replicas are the wanted ones and all of them are in sync."""
     return set(record.replicas) == set(wanted) == set(record.isr)
 
 
 def may_be_removed(record: PartitionRecord, node: NodeId, wanted: Sequence[NodeId]) -> bool:
-    """Whether nobody misses it: one that is out of sync goes when enough of those wanted have everything, one that is
-    in sync when all of them do. A leader hands over first."""
+    """Whether a replica may be removed: one out of sync, when enough of the wanted replicas are in sync; one in sync,
+    when all of them are. A leader hands over first."""
     if node == record.leader:
         return False
     there = sum(other in record.isr for other in wanted)
@@ -64,7 +64,9 @@ def may_be_removed(record: PartitionRecord, node: NodeId, wanted: Sequence[NodeI
 
 
 def letting_go(record: PartitionRecord, me: Identity, wanted: Sequence[NodeId]) -> Change | None:
-    """What a node asks for before it deletes a copy; None: it is, or shall be, a replica, or has asked already."""
+    """Returns the change that a node submits before it deletes its copy. None: it is or will be a replica, or has
+    submitted it already.
+    """
     if me.node in record.replicas or me.node in wanted or record.left.get(me.node) == me.inc:
         return None
     return change(let_go(record, me.node, me.inc), NodeIs(me.node, me.inc), id=f"{me.node} {me.inc} lets go")

@@ -1,4 +1,4 @@
-"""What a leader knows of its followers: how far each has the log on its disk, in which life, and since when."""
+"""The progress of a leader's followers: how far each has the log on disk, in which incarnation, and since when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backend_store.model import Offset
 
 
 class Progress:
-    """One follower in one of its lives."""
+    """The progress of one follower in one incarnation."""
 
     __slots__ = (
         "asked_ms",
@@ -31,12 +31,12 @@ class Progress:
         self.identity = identity
         self.asked_ms = now_ms
         self.end: Offset | None = None
-        """It has all below on its disk, as the leader has it; None until a fetch of this life has shown it."""
+        """It has the leader's log on disk up to here; None until a fetch of this incarnation has shown it."""
         self.is_whole = False
         self.caught_up_ms = now_ms
         self.fetched_ms = now_ms
         self.fetched_end = Offset(0)
-        """Where the leader's log ended at the last fetch: to be there by the next one is to keep up."""
+        """Where the leader's log ended at the last fetch: a follower that is there by the next one keeps up."""
         self.heard_ms: int | None = None
         self.parked: Fetch | None = None
         self.request = -1
@@ -44,7 +44,7 @@ class Progress:
         self.snapshot_ms = 0
 
     def matched(self, fetch: Fetch, log_end: Offset, now_ms: int) -> None:
-        """Its log is the leader's, up to `fetch.end`."""
+        """Notes a fetch that shows that the follower's log equals the leader's up to `fetch.end`."""
         self.end = fetch.end if self.end is None else max(self.end, fetch.end)
         self.is_whole = fetch.is_whole
         self.snapshot = None
@@ -58,14 +58,14 @@ class Progress:
 
 
 class Followers:
-    """All followers of one epoch."""
+    """All followers of one epoch. The leader owns it."""
 
     def __init__(self, began_ms: int):
         self._began_ms = began_ms
         self._by_node: dict[NodeId, Progress] = {}
 
     def of(self, request: Fetch | AskSnapshot, now_ms: int) -> Progress | None:
-        """Who asks; a new life begins with nothing shown. None for a request that a later one has overtaken."""
+        """Returns the progress of the sender, which a new incarnation starts anew; None for an outdated request."""
         sender = request.sender
         found = self._by_node.get(sender.node)
         if found is None or sender.inc > found.identity.inc:
@@ -81,7 +81,7 @@ class Followers:
         return self._by_node.get(node)
 
     def end_of(self, node: NodeId, disks: Mapping[NodeId, DiskId]) -> Offset:
-        """Up to where a member has the log; nothing, when it is not on the disk that the membership is of."""
+        """Returns up to where a member has the log; 0 if it is not on the disk with which it became a member."""
         found = self._by_node.get(node)
         if found is None or found.end is None or found.identity.disk != disks.get(node):
             return Offset(0)
@@ -92,7 +92,7 @@ class Followers:
         return self._began_ms if found is None else found.caught_up_ms
 
     def asked_ms(self, node: NodeId) -> int:
-        """When it last asked for something; 0: never."""
+        """Returns when the node last sent a request; 0: never."""
         found = self._by_node.get(node)
         return 0 if found is None else found.asked_ms
 

@@ -1,8 +1,8 @@
-"""The partition's record at the coordinator, who may change it, and how each change is made.
+"""The partition's record at the coordinator: its leader and in-sync set, and every edit of them.
 
-Everything here is a pure edit of one record. An edit becomes true only as a compare-and-set: the record still has the
-version it was read with, and every guard holds. Guards are *monotone*: one that has failed once fails for ever, since
-incarnations and terms are never used again. So a refused change stays refused, however late or often it arrives.
+Everything here is a pure edit of one record. An edit takes effect only as a compare-and-set: the record must still have
+the version it was read with, and every guard must hold. Guards are *monotone*: a guard that has failed once fails for
+ever, since incarnations and terms are never reused. So a refused change stays refused, however late or often it comes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from backend_store.model import Epoch
 
 NodeId = NewType("NodeId", str)
 Incarnation = NewType("Incarnation", int)
-"""Number of a node's life; rises with each registration and is never used again."""
+"""Number of a node's registration; rises with each one and is never reused."""
 DiskId = NewType("DiskId", str)
-"""Name of what a node has stored; a replaced, restored or damaged disk gets a new one, and holds nothing."""
+"""Name of a node's stored data; a replaced, restored or damaged disk gets a new one, and counts as empty."""
 Version = NewType("Version", int)
 
 Mode = Literal["sync", "async"]
@@ -28,7 +28,7 @@ NO_INCARNATION = Incarnation(0)
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Who acts: a node in one of its lives, with one disk."""
+    """A node in one of its incarnations, with one disk."""
 
     node: NodeId
     inc: Incarnation
@@ -52,10 +52,11 @@ Guard = NodeIs | ControllerIs
 
 
 class PartitionRecord(msgspec.Struct, frozen=True):
-    """Who leads a partition, and who has all that is committed.
+    """The leader of a partition, and the replicas that have everything committed.
 
-    `isr`: in sync; the leader among them. `elr`: out of it since the set became smaller than `min_in_sync`, and nothing
-    was committed without them since. `disks`: the disk on which each of these has it.
+    `isr`: replicas in sync, among them the leader. `elr`: eligible replicas, which left the in-sync set when it was
+    smaller than `min_in_sync`; nothing was committed without them since. `disks`: the disk on which each of these has
+    the log.
     """
 
     partition: int
@@ -69,21 +70,21 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     elr: tuple[NodeId, ...] = ()
     disks: dict[NodeId, DiskId] = {}
     resigned: NodeId | None = None
-    """Gave its leadership back, and is elected last."""
+    """The leader that resigned, which is elected only if there is no other."""
     is_released: bool = False
-    """The leader before had stopped by itself, or there was none: there is no lease of it to wait out."""
+    """The previous leader stopped of its own accord, or there was none: there is no lease to wait out."""
     left: dict[NodeId, Incarnation] = {}
-    """Who has let go of its copy, in which life: in that one it is given no other."""
+    """Nodes that have let go of their copy, and in which incarnation: in that one they are not admitted again."""
     version: Version = Version(0)
 
     @property
     def is_short(self) -> bool:
-        """Fewer in sync than there must be: nothing is committed."""
+        """Whether fewer replicas are in sync than `min_in_sync`, so that nothing can be committed."""
         return len(self.isr) < self.min_in_sync
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Asks for `record` in place of the version before it. `id` tells a caller's changes of one version apart."""
+    """A request to replace the previous version by `record`. `id` tells a caller's changes of one version apart."""
 
     record: PartitionRecord
     guards: tuple[Guard, ...]
@@ -95,14 +96,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def may_apply(change: Change, record: PartitionRecord, holds: Callable[[Guard], bool]) -> bool:
-    """What the coordinator's transaction compares."""
+    """The comparison that the coordinator makes in one transaction: True if the change may be made."""
     return record.version == change.expects and all(map(holds, change.guards))
 
 
 def first_record(
     partition: int, disks: Mapping[NodeId, DiskId], *, min_in_sync: int, mode: Mode = "sync"
 ) -> PartitionRecord:
-    """Of a new partition: all replicas are empty, and so in sync. Raises ValueError."""
+    """Returns the record of a new partition: all replicas are empty, and so in sync. Raises `ValueError`."""
     if not 1 <= min_in_sync <= len(disks):
         raise ValueError(f"min_in_sync: {min_in_sync} of {len(disks)} replicas; choose 1 to {len(disks)}")
     replicas = tuple(disks)
@@ -110,7 +111,7 @@ def first_record(
 
 
 def change(record: PartitionRecord, *guards: Guard, id: str) -> Change:
-    """The change to an edited record."""
+    """Returns the change that stores an edited record."""
     named = {*record.isr, *record.elr}
     kept = {node: disk for node, disk in record.disks.items() if node in named}
     return Change(replace(record, disks=kept, version=Version(record.version + 1)), guards, id)
@@ -120,7 +121,7 @@ def change(record: PartitionRecord, *guards: Guard, id: str) -> Change:
 
 
 def dropped(record: PartitionRecord, node: NodeId) -> PartitionRecord:
-    """Takes one member out of the in-sync set. Below the minimum nothing is committed without it: it stays eligible."""
+    """Removes a member from the in-sync set. Below the minimum it stays eligible: nothing is committed without it."""
     isr = _without(record.isr, node)
     if len(isr) < record.min_in_sync:
         return replace(record, isr=isr, elr=(*_without(record.elr, node), node))
@@ -128,38 +129,40 @@ def dropped(record: PartitionRecord, node: NodeId) -> PartitionRecord:
 
 
 def disowned(record: PartitionRecord, node: NodeId) -> PartitionRecord:
-    """Forgets a node whose disk is gone: it has nothing of what it had."""
+    """Removes a node from both sets because its data is gone, or is about to be replaced by a snapshot."""
     return replace(record, isr=_without(record.isr, node), elr=_without(record.elr, node))
 
 
 def joined(record: PartitionRecord, node: NodeId, disk: DiskId) -> PartitionRecord:
-    """Adds one that has everything. With enough in sync the log goes on without the eligible ones."""
+    """Adds a replica that has everything to the in-sync set. Once enough are in sync, commits no longer need the
+    eligible replicas, so that set is cleared.
+    """
     isr = (*record.isr, node)
     elr = () if len(isr) >= record.min_in_sync else _without(record.elr, node)
     return replace(record, isr=isr, elr=elr, disks={**record.disks, node: disk})
 
 
 def admitted(record: PartitionRecord, node: NodeId) -> PartitionRecord:
-    """Adds a replica that has nothing yet and counts for nothing: its leader lets it join when it has everything."""
+    """Adds an empty replica that counts for nothing: the leader lets it join the in-sync set when it has everything."""
     left = {other: inc for other, inc in record.left.items() if other != node}
     return replace(record, replicas=(*_without(record.replicas, node), node), left=left)
 
 
 def removed(record: PartitionRecord, node: NodeId) -> PartitionRecord:
-    """Takes a replica away for good; see `moving.next_step` for when it may be."""
+    """Removes a replica for good; `moving.next_step` decides when."""
     assert node != record.leader, "a leader hands over first"
     after = replace(record, replicas=_without(record.replicas, node))
     return replace(after, isr=_without(record.isr, node), elr=_without(record.elr, node))
 
 
 def let_go(record: PartitionRecord, node: NodeId, inc: Incarnation) -> PartitionRecord:
-    """A node that is no replica any more is about to delete what it has."""
+    """Notes that a node that is no longer a replica is about to delete its copy."""
     assert node not in record.replicas, "a replica keeps what it has"
     return replace(record, left={**record.left, node: inc})
 
 
 def elected(record: PartitionRecord, chosen: Identity, is_alive: Callable[[NodeId], bool]) -> PartitionRecord:
-    """A new epoch under a leader from the in-sync set, or else from the eligible ones; who is not alive is dropped."""
+    """Starts a new epoch with a leader from the in-sync set, or else an eligible one. Members not alive are dropped."""
     leader, isr, elr = chosen.node, record.isr, record.elr
     if leader not in isr:
         eligible = (*_without(elr, leader), *isr)
@@ -169,7 +172,7 @@ def elected(record: PartitionRecord, chosen: Identity, is_alive: Callable[[NodeI
         alive = tuple(node for node in others if is_alive(node))
         after = replace(record, isr=(leader, *alive), elr=())
         if after.is_short:
-            # They go in one step, and nothing can be committed after it: each of them has all that ever was.
+            # They are dropped in one step, after which nothing can be committed: each still has everything committed.
             gone = tuple(node for node in others if node not in alive)
             after = replace(after, elr=(*(node for node in elr if node not in gone), *gone))
     has_resigned = record.resigned is not None and record.leader is None
@@ -177,12 +180,12 @@ def elected(record: PartitionRecord, chosen: Identity, is_alive: Callable[[NodeI
 
 
 def handed_over(record: PartitionRecord, target: NodeId, inc: Incarnation) -> PartitionRecord:
-    """A new epoch under a member of the in-sync set, which stays as it is."""
+    """Starts a new epoch with another member of the in-sync set as the leader; the set stays the same."""
     return _led(record, target, inc, is_released=True)
 
 
 def resigned(record: PartitionRecord) -> PartitionRecord:
-    """Nobody leads; the manager elects, somebody else if it can."""
+    """Removes the leader; the manager elects a new one, another replica if it can."""
     return replace(record, leader=None, leader_inc=NO_INCARNATION, resigned=record.leader)
 
 

@@ -1,7 +1,8 @@
-"""One replica of a partition: follows or leads as the partition's record says, and never by an older word.
+"""One replica of a partition: leads or follows as the partition's record says, and never by an older record.
 
-Shells call it and then do what `take` returns, in that order. It leads only when the record names its node in this
-very life, in an epoch that its own log has not seen; it obeys no record of an epoch below the last one in its log.
+A shell calls it and then performs the effects that `take` returns, in order. The replica leads only if the record names
+its node in this incarnation and an epoch that its own log has not seen; it ignores a record whose epoch is below the
+last one in its log.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from backend_store.core.replication.settings import Settings
 from backend_store.model import Epoch, Offset
 
 REQUEST_BITS = 32
-"""Numbers of requests in one life; the life's own number stands above them."""
+"""Bits of a request's number within one incarnation; the incarnation's own number is above them."""
 DRIFT_PERCENT_MAX = 10
-"""How much faster one node's steady clock may run than another's, for what rests on clocks at all."""
+"""How much faster one node's steady clock may run than another's, where safety rests on clocks."""
 
 
 def first_request(me: Identity) -> int:
-    """Where a life's request numbers begin: an answer to the life before must not be taken for one to this."""
+    """Returns the first request number of an incarnation, so that an answer to the previous one is not mistaken."""
     return me.inc << REQUEST_BITS
 
 
@@ -42,21 +43,21 @@ class Replica:
         settings: Settings | None = None,
         now_ms: int,
     ):
-        """`tail`: the verified entries above `stored.base`. Times are of the node's steady clock, unless said."""
+        """`tail`: the verified entries above `stored.base`. All times but `wall_ms` are of the node's steady clock."""
         self.me = me
         self.log = ReplicaLog(stored, tail)
         self.settings = settings or Settings()
         self.record: PartitionRecord | None = None
         self.role: Leader | Follower | None = None
         self.is_ahead = False
-        """The last record that came is older than the log, and is not obeyed."""
+        """True if the last record received is older than the log and was ignored."""
         self._out: list[Effect] = []
         self._request = first_request(me)
-        # What it lent its leader in the life before it does not know.
+        # What the previous incarnation lent its leader is not known.
         self._lent_ms = now_ms
 
     def take(self) -> list[Effect]:
-        """What to do, in this order."""
+        """Returns the effects since the last call, to be performed in this order."""
         taken = self._out[:]
         self._out.clear()
         return taken
@@ -68,7 +69,7 @@ class Replica:
     # --------------------------------------------------------------------------------------------------- the record
 
     def on_record(self, record: PartitionRecord, *, now_ms: int, wall_ms: int) -> None:
-        """A record was read, was announced, or is the outcome of a change."""
+        """Takes a record that was read, was announced, or is the outcome of a change."""
         known = self.record
         if known is not None and record.version <= known.version:
             return
@@ -90,7 +91,7 @@ class Replica:
                 self._take_role(record, now_ms, wall_ms)
 
     def on_refused(self, change: Change, record: PartitionRecord, *, now_ms: int, wall_ms: int) -> None:
-        """A change was refused; `record` is what it was compared with."""
+        """Handles a refused change; `record` is the record that it was compared with."""
         leader = self.leader
         if leader is not None and record.version == change.expects:
             leader.reshaping.refused(change)
@@ -98,7 +99,7 @@ class Replica:
         self.on_record(record, now_ms=now_ms, wall_ms=wall_ms)
 
     def rejoin(self, inc: Incarnation, *, now_ms: int, wall_ms: int) -> None:
-        """The session was lost and the node has a new one: what this replica was it has to become again."""
+        """Takes a new incarnation after the session was lost: the replica gives up its role and takes one anew."""
         record, self.record = self.record, None
         self._step_down()
         self.me = replace(self.me, inc=inc)
@@ -163,32 +164,32 @@ class Replica:
                 assert_never(request)
 
     def reconnected(self, node: NodeId, *, now_ms: int) -> None:
-        """There is a new line to that node: what was on its way from there may be lost."""
+        """Handles a new connection to a node: answers that were on their way from there may be lost."""
         if isinstance(self.role, Follower) and self.role.leader == node:
             self.role.reconnected(now_ms)
 
     def fetched(self, fetch: Fetch, entries: tuple[bytes, ...], *, now_ms: int) -> None:
-        """The shell has read the entries of a `Serve`. A partition that leads no more has nothing to say."""
+        """Answers a fetch with the entries of a `Serve`. Does nothing if the replica no longer leads in that epoch."""
         if self.leader is not None and self.leader.epoch == fetch.epoch:
             self.leader.fetched(fetch, entries, now_ms)
 
     def page(self, ask: AskSnapshot, rows: tuple[Row, ...], *, is_last: bool) -> None:
-        """The shell has read the rows of a `ServeSnapshot`, as they are applied now."""
+        """Answers with the rows of a `ServeSnapshot`, as they are applied now."""
         if self.leader is not None and self.leader.epoch == ask.epoch:
             self.leader.page(ask, rows, is_last=is_last)
 
     # ----------------------------------------------------------------------------------------------------- commits
 
     def applied_to(self, end: Offset) -> None:
-        """The entries below are applied, in what the next commit makes durable."""
+        """Notes that the entries below `end` are applied, by what the next commit makes durable."""
         self.log.apply_to(end)
 
     def staged(self) -> Mark:
-        """A commit begins, with all that was asked for so far and `log.stored()`."""
+        """Returns the mark of a commit that begins now, with all effects so far and `log.stored()`."""
         return self.log.staged()
 
     def committed(self, mark: Mark, *, now_ms: int) -> None:
-        """The commit that began with `mark` is durable."""
+        """Handles that the commit of `mark` is durable."""
         self.log.committed(mark)
         match self.role:
             case Leader() as leader:
@@ -203,14 +204,16 @@ class Replica:
     # -------------------------------------------------------------------------------------------------- as a leader
 
     def append(self, drafts: Sequence[Draft], *, now_ms: int, wall_ms: int) -> tuple[Entry, ...] | Refusal:
-        """The entries that were made of `drafts`, or why none were. Wait for their ends to be confirmed."""
+        """Appends `drafts`. Returns the entries, whose ends the caller should `wait` for, or why none were appended."""
         leader = self.leader
         return "not-leader" if leader is None else leader.append(drafts, now_ms=now_ms, wall_ms=wall_ms)
 
     def wait(self, end: Offset, ticket: Any, *, now_ms: int) -> bool:
-        """`ticket` is confirmed or abandoned: also of one who published again what the log has, confirmed or not.
+        """Has `ticket` confirmed or abandoned later. The ticket may be that of a duplicate publish, whose original is
+        in the log, confirmed or not.
 
-        False: too many wait already, and the caller is told `overloaded`; publishing again with the same id is safe.
+        Returns False if too many tickets wait: the caller then answers `overloaded`, and publishing again with the same
+        id is safe.
         """
         leader = self.leader
         assert leader is not None, "only a leader confirms"
@@ -221,39 +224,39 @@ class Replica:
         return True
 
     def renew(self, *, now_ms: int) -> bool:
-        """A follower's rows are damaged: they are taken anew from its leader. Whether that begins now."""
+        """Has a follower's damaged rows fetched from its leader again. Returns whether that begins now."""
         if not isinstance(self.role, Follower) or not self.role.renew():
             return False
         self.role.go_on(now_ms)
         return True
 
     def hand_over(self, target: NodeId | None, *, now_ms: int) -> None:
-        """Takes nothing new; when `target` has everything, it leads. None: resigns, when everything is committed."""
+        """Stops appending and lets `target` lead once it has everything. None: resigns once everything is committed."""
         if self.leader is not None:
             self.leader.leave(target, now_ms)
 
     def keep_lease(self, until_ms: int) -> None:
-        """The coordinator confirmed a heartbeat: it keeps this node's session until then, by this node's clock."""
+        """Extends the lease: the coordinator keeps this node's session until then, by this node's clock."""
         if self.leader is not None:
             self.leader.lease_until_ms = max(self.leader.lease_until_ms, until_ms)
 
     def lose_lease(self) -> None:
-        """The coordinator does not keep this node's session any more, however long it was to."""
+        """Ends the lease: the coordinator has ended this node's session early."""
         if self.leader is not None:
             self.leader.lease_until_ms = 0
 
     def has_ended(self, nodes: Collection[NodeId]) -> None:
-        """The coordinator has no session of these any more: the next `look` takes them out of the in-sync set."""
+        """Notes nodes without a session at the coordinator: the next `look` drops them from the in-sync set."""
         if self.leader is not None:
             self.leader.reshaping.gone = nodes
 
     def look(self, *, now_ms: int) -> None:
-        """What time brings; to be called by `next_look_ms`."""
+        """Handles what is due by time; to be called no later than `next_look_ms`."""
         if self.role is not None:
             self.role.look(now_ms)
 
     def next_look_ms(self, now_ms: int) -> int | None:
-        """When `look` must be called at the latest."""
+        """Returns when `look` must be called at the latest; None: not at all."""
         match self.role:
             case Leader():
                 return now_ms + self.settings.look_ms

@@ -1,8 +1,8 @@
-"""How a leader changes the partition's record: it lets followers join, drops those that lag, hands over, resigns.
+"""A leader's changes of the partition's record: lets followers join, drops those that lag, hands over, resigns.
 
-One change is on its way at a time, and until its outcome is known both the record before and the record after count:
-who joins must have what is committed at once, who is dropped must have it still. A change whose answer is lost is
-submitted again, the very same one, until the record has moved on or the change is refused for good.
+One change is pending at a time, and until its outcome is known both the old and the new record count: a commit must
+already include a replica that joins, and still include one that is dropped. If the answer to a change is lost, the same
+change is submitted again, until the record has moved on or the change is refused for good.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Reshaping:
         self.record = record
         self.pending: Change | None = None
         self.joining: NodeId | None = None
-        """Whom the pending change lets in: it counts at once."""
+        """The node that the pending change lets join: it counts at once."""
         self.is_leaving = False
-        """Hands over or resigns: takes nothing new."""
+        """True while the leader hands over or resigns, and appends nothing."""
         self.target: NodeId | None = None
         self._gives_up: NodeId | None = None
         self.gone: Collection[NodeId] = ()
-        """Members that are known to have ended: they are dropped without waiting for them. A hint, as lag is."""
+        """Members whose sessions have ended: they are dropped before they lag. Only a hint, as lag is."""
         self._short_since_ms: int | None = None
-        """Since when too few are in sync; None: enough are."""
+        """Since when too few replicas are in sync; None: enough are."""
 
     # ----------------------------------------------------------------------------------------------------- who counts
 
     def counted(self) -> Iterator[tuple[NodeId, dict[NodeId, DiskId]]]:
-        """Everybody else without whom nothing is committed, each with the disks by which it is a member."""
+        """Yields the other nodes that a commit needs, each with the disks of its membership."""
         for node in self.record.isr:
             if node != self._me.node:
                 yield node, self.record.disks
@@ -73,7 +73,7 @@ class Reshaping:
             yield self.joining, self.pending.record.disks
 
     def electable(self) -> set[NodeId]:
-        """Everybody else who might be made leader without a word from this one."""
+        """Returns the other nodes that might be elected without the consent of this one."""
         found = {*self.record.isr, *self.record.elr}
         if self.joining is not None:
             found.add(self.joining)
@@ -82,30 +82,30 @@ class Reshaping:
     # ------------------------------------------------------------------------------------------------------- outcomes
 
     def learned(self, record: PartitionRecord) -> None:
-        """The record has moved on, in this epoch: what was on its way is in it or never will be."""
+        """Takes a newer record of this epoch: it contains the pending change, or that will never be made."""
         self.record = record
         if self.pending is not None and record.version > self.pending.expects:
             self.pending = self.joining = None
 
     def refused(self, change: Change) -> None:
-        """The coordinator refused it at the version that it expected: a guard failed, and guards fail for ever."""
+        """Drops a change that was refused at the version it expected: a guard failed, and guards fail for ever."""
         if self.pending is not None and self.pending.id == change.id:
             self.pending = self.joining = None
 
     # -------------------------------------------------------------------------------------------------------- wishes
 
     def leave(self, target: NodeId | None, now_ms: int) -> None:
-        """Hands over to a member of the in-sync set, or resigns. Given up by itself after `handover_ms_max`."""
+        """Hands over to a member of the in-sync set, or resigns. The leader gives that up after `handover_ms_max`."""
         self.is_leaving, self.target = True, target
         self._leaving_until_ms = now_ms + self._settings.handover_ms_max
         self.propose(now_ms, barrier=Offset(0))
 
     def give_up(self, node: NodeId) -> None:
-        """A member is about to replace what it has: it must not be counted on any more."""
+        """Removes a member that is about to replace its data, so that no commit or election counts on it."""
         self._gives_up = node
 
     def propose(self, now_ms: int, *, barrier: Offset) -> None:
-        """Submits what is due."""
+        """Submits the change that is due, or the pending one again after `change_retry_ms`."""
         self._stop_waiting(now_ms)
         if self.pending is not None:
             if now_ms - self._asked_ms >= self._settings.change_retry_ms:
@@ -124,7 +124,7 @@ class Reshaping:
             self._propose_another(now_ms)
 
     def _stop_waiting(self, now_ms: int) -> None:
-        """Gives a handover up, unless it may have been made: then another may lead already, and deliver."""
+        """Gives up a handover that takes too long, unless it may have been made: then another node may already lead."""
         may_be_made = self.pending is not None and self.pending.record.leader != self._me.node
         if self.is_leaving and now_ms >= self._leaving_until_ms and not may_be_made:
             self.is_leaving, self.target = False, None
@@ -166,7 +166,8 @@ class Reshaping:
                 return
 
     def _propose_another(self, now_ms: int) -> None:
-        """Too few are in sync, nobody follows, and others live who could lead: it may be this one that is cut off.
+        """Resigns if too few replicas are in sync, none fetches, and others are alive that could lead: then this leader
+        may be the one that is cut off.
 
         It has confirmed nothing that they lack, and confirms nothing before enough are in sync again.
         """

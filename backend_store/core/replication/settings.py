@@ -1,4 +1,4 @@
-"""How a replica is set up: the times and sizes that a deployment, or a simulated one, may choose."""
+"""Settings of a replica: the times and sizes that a deployment, or a simulation, may choose."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What of a log's tail is kept when it is cut off: messages that were confirmed there and are nowhere else.
+"""Which messages of a truncated tail go to the quarantine: those that were confirmed there and are in no other log.
 
-An async leader confirms what only its own disk has. When it is lost and another one leads, its tail is not part of the
-log any more. Of that tail the messages are kept that were published in it and were still to be delivered at its end:
-what was acked there, purged or deleted is done, and what was only moved there from below still lies where it was.
+An async leader confirms what only its own disk has. If it is lost and another node leads, its tail is no longer part of
+the log. Kept are the messages that were published in that tail and not yet delivered at its end: those that were acked
+there, purged or deleted are done, and those that were only moved there from below are still in their old place.
 
-The tail is read from its end to its beginning, so what became of a message is known before the message itself comes.
+The tail is read from its end to its beginning, so that the outcome of a message is known before the message is read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from backend_store.core.shelves import is_scheduled, view_of
 from backend_store.model import Epoch, Offset
 
 Where = Literal["lacked", "there", "unknown"]
-"""Whether another log has an entry: "there" if it does, "unknown" where its old epochs are forgotten."""
+"""Whether another log has an entry: "there" if it does, "lacked" if not, "unknown" if that cannot be told."""
 
 
 class Written(NamedTuple):
-    """A chunk that an entry wrote, or with None deleted. `is_new`: nothing lay there before; None: nobody knows."""
+    """A chunk that an entry wrote, or deleted if `data` is None. `is_new`: there was no chunk before; None: unknown."""
 
     shelf: int
     base: int
@@ -33,22 +33,22 @@ class Written(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What one entry did in one partition."""
+    """The effects of one entry in one partition."""
 
     replica: int
     partition: int
-    """Its number within the queue."""
+    """The partition's number within the queue."""
     chunks: Sequence[Written] = ()
     settled: Mapping[tuple[int, int], int] = {}
     """(view, base) → bits, absolute."""
     dues: Mapping[int, Sequence[tuple[int, int]]] = {}
     """Base of a scheduled chunk → (due in ms, bits)."""
     floors: Mapping[int, int] = {}
-    """View → everything below is gone."""
+    """View → offset below which everything was purged."""
 
 
 class Stranded(NamedTuple):
-    """Messages of one chunk that are kept."""
+    """Messages of one chunk that go to the quarantine."""
 
     shelf: int
     base: int
@@ -58,17 +58,17 @@ class Stranded(NamedTuple):
 
 
 class Sifter:
-    """Of one tail. Give it what happened, the last entry first."""
+    """Selects the messages of one tail that are kept. Pass it the entries' effects, those of the last entry first."""
 
     def __init__(self) -> None:
         self._gone: set[tuple[int, int, int]] = set()
         self._settled: dict[tuple[int, int, int], int] = {}
         self._floors: dict[tuple[int, int], int] = {}
         self._moved: set[tuple[int, str]] = set()
-        """Messages that lie elsewhere at the end of the tail: dead letters, late ones."""
+        """Messages that are in another place at the end of the tail: dead letters and late messages."""
 
     def take(self, happened: Happened) -> list[Stranded]:
-        """What is to be kept of the chunks that this entry wrote."""
+        """Returns the messages to keep of the chunks that this entry wrote."""
         replica = happened.replica
         for (view, base), bits in happened.settled.items():
             self._settled.setdefault((replica, view, base), bits)
@@ -91,7 +91,7 @@ class Sifter:
             ids, moved_at = clear_column(chunk, "id"), clear_column(chunk, "at")
             there = (1 << chunk.count) - 1 & ~holes(chunk)
         except (CorruptEntry, ValueError):
-            return 1  # nobody can say what is in it: it is kept, and shown as broken
+            return 1  # the content is unknown: the chunk is kept, and shown as damaged
         is_gone = (replica, written.shelf, written.base) in self._gone
         is_gone = is_gone or written.base + chunk.count <= self._floors.get((replica, view), 0)
         live = 0 if is_gone else there & ~self._settled.get((replica, view, written.base), 0)
@@ -108,7 +108,7 @@ class Sifter:
 
 
 def where(epoch: Epoch, offset: int, epochs: Sequence[EpochStart], end: int) -> Where:
-    """Whether the log up to `end` with these epochs has the entry of `epoch` at `offset`.
+    """Returns whether the log up to `end` with these epochs has the entry of `epoch` at `offset`.
 
     Two entries of one epoch at one offset are the same entry, and epochs never go back along a log.
     """

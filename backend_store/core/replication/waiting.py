@@ -1,4 +1,4 @@
-"""Callers that wait until the log is confirmed up to an offset: publishers, and those who published the same again."""
+"""Callers that wait until the log is confirmed up to an offset: publishes, and duplicates of publishes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Waiting:
         heapq.heappush(self._heap, (end, self._number, ticket))
 
     def take(self, confirmed_end: int) -> tuple[Any, ...]:
-        """The tickets of what is confirmed now, in the order of the log."""
+        """Removes and returns the tickets up to `confirmed_end`, in log order."""
         taken = []
         while self._heap and self._heap[0][0] <= confirmed_end:
             taken.append(heapq.heappop(self._heap)[2])
