@@ -1,7 +1,7 @@
-"""One chunk's ready messages by their keys: which bits a key has, and which keys some bits have.
+"""An index of one chunk's ready messages by key: the bits of each key, and the keys of some bits.
 
-Both ways of sharing out by key, strict order (`keyed`) and fair share (`fair`), see a chunk through a `Spot`. The
-column of keys is read once, in one tight loop; everything after that is sets of keys and masks of bits.
+Both kinds of delivery by key, strict order (`keyed`) and fair share (`fair`), use a chunk through a `Spot`. The column
+of keys is read once, in one tight loop; after that there are only sets of keys and masks of bits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from backend_store.core.limits import FEW_KEYS_MAX, KEYED_COLUMNS_MAX
 from backend_store.model import CHUNK_MESSAGES_MAX
 
 Key = str | None
-"""A message's key. Messages without one share None: they are one sequence, and one tenant."""
+"""A message's key. Messages without one share the key None: in strict order one sequence, in fair share one tenant."""
 
 _BIT = tuple(1 << index for index in range(CHUNK_MESSAGES_MAX))
 _CHOSEN = bytes.maketrans(b"01", b"\0\1")
 
 
 class FewKeys(Sequence[Key]):
-    """A column of keys as bits by key: what a chunk keeps of it when it has few keys, or few messages are left.
+    """A column of keys in the form of bits by key, for a chunk with few keys or few unsettled messages.
 
-    A list of 256 strings takes 15 KB; ten thousand chunks with a slow message each, or of one hot key, must not.
+    A list of 256 strings takes 15 KB, which is too much for ten thousand chunks with one slow message or one hot key.
     """
 
     __slots__ = ("_count", "bits_of")
@@ -52,9 +52,9 @@ class FewKeys(Sequence[Key]):
 
 
 class Spot:
-    """A chunk some of whose messages wait by key.
+    """A chunk with messages that wait by key.
 
-    `ready` and `held` are its messages that may be drawn and that were; `runs` counts what waits in lines in memory.
+    `ready` are its messages that may be drawn, `held` those that were; `runs` counts its parts in lines in memory.
     """
 
     __slots__ = ("_column", "bits_of", "held", "is_shrunk", "ready", "repeated", "runs", "state")
@@ -65,7 +65,7 @@ class Spot:
         self.held = 0
         self.runs = 0
         self.is_shrunk = False
-        """The keys of settled messages are forgotten."""
+        """True if the keys of settled messages are forgotten."""
         self._column: Sequence[Key] | None = None
         self.bits_of: dict[Key, int]
         self.repeated: int
@@ -95,7 +95,7 @@ class Spot:
 
     @property
     def is_whole(self) -> bool:
-        """It still has the column of all its keys."""
+        """Whether it still has the column of all its keys."""
         return self._column is not None
 
     def shrink(self) -> None:
@@ -110,7 +110,7 @@ class Spot:
         self.state.keys = FewKeys(self.bits_of, self.state.count)
 
     def split(self, bits: int) -> dict[Key, int]:
-        """Bits by key, of some of the messages."""
+        """Returns bits by key for some of the messages."""
         if bits == self.state.full:
             return self.bits_of
         if self._column is None or bits.bit_count() > FEW_KEYS_MAX:
@@ -118,7 +118,7 @@ class Spot:
         return {key: self.bits_of[key] & bits for key in self.keys_at(bits)}
 
     def keys_at(self, bits: int) -> Collection[Key]:
-        """The keys of some messages, in no order; a key may stand there once a message."""
+        """Returns the keys of some messages, in no order; a key may occur once per message."""
         column = self._column
         if column is None:
             return [key for key, own in self.bits_of.items() if own & bits]
@@ -132,7 +132,7 @@ class Spot:
 
 
 class Spots:
-    """The spots of a lane by the offset of their chunk. Few of them have whole columns: the newest."""
+    """The spots of a lane by the offset of their chunk. Only the newest have whole columns."""
 
     def __init__(self) -> None:
         self._by_base: dict[int, Spot] = {}
@@ -145,7 +145,7 @@ class Spots:
         return self._by_base.get(base)
 
     def of(self, state: ChunkState) -> Spot:
-        """The chunk's spot, made where there is none."""
+        """Returns the chunk's spot, which is created if there is none."""
         spot = self._by_base.get(state.base)
         if spot is None:
             spot = self._by_base[state.base] = Spot(state)
@@ -157,7 +157,7 @@ class Spots:
         return spot
 
     def drop_if_idle(self, spot: Spot) -> bool:
-        """Forgets a spot of which nobody waits for anything."""
+        """Drops a spot that has no ready, held or waiting messages. Returns whether it did."""
         if spot.ready or spot.held or spot.runs or self._by_base.get(spot.state.base) is not spot:
             return False
         del self._by_base[spot.state.base]

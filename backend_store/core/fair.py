@@ -1,15 +1,16 @@
-"""Ready messages of a lane in fair share: as they came, but a key that takes more than its share lets others go first.
+"""Ready messages of a lane in fair share: in arrival order, but a key that has more than its share comes after others.
 
 A key is *noisy* while it has `NOISY_MESSAGES_MIN` messages or more in flight and more than one and a half times the
-share that each key would have if there were one more. "One more", because a flood hides the others: they lie behind it
-on the disk, where nobody has seen them, and a key that is alone must count as noisy for the lane to look for them. "One
-and a half", because keys that are served alike differ by chance. So with 1 key the line is at 3/4 of what is in flight,
-with 2 keys at 1/2, with 100 at 1.5 %, and always less than two thirds of the keys can be noisy.
+share that each key would have if there were one key more. "One more", because a flood hides other keys: their messages
+are behind it, still unread on disk, and a key that is alone must count as noisy for the lane to search for them. "One
+and a half", because keys that are served equally differ by chance. So with 1 key the bound is 3/4 of the messages in
+flight, with 2 keys 1/2, with 100 keys 1.5 %, and of n keys always fewer than two thirds of n + 1 can be noisy.
 
-Messages of noisy keys are set aside, and the lane reads on to a bound; they go when nobody else has anything, so no
-consumer idles, and as soon as the share of their key has fallen, so no key starves: a key without messages in flight is
-never noisy. What was settled last still counts as in flight: a single slow consumer has nothing in flight when it asks
-for more. Messages without a key count as one key's. Order within a key is kept as well as the plain queue keeps it.
+Messages of noisy keys are set aside, and the lane reads on up to a limit. They are drawn when there are no others, so
+no consumer idles, and as soon as the share of their key has fallen, so no key starves: a key without messages in flight
+is never noisy. Recently settled messages still count as in flight, because a single slow consumer has none in flight
+when it asks for more. Messages without a key count as those of one key. Order within a key is kept as well as in the
+plain queue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NOTHING: deque[Spot] = deque()
 
 
 class Found(NamedTuple):
-    """Messages of one chunk that may be drawn next. `is_aside`: they had been set aside."""
+    """Messages of one chunk that may be drawn next. `is_aside`: they were set aside before."""
 
     spot: Spot
     bits: int
@@ -42,7 +43,9 @@ class Found(NamedTuple):
 
 
 class Shares:
-    """What each key has in flight, and who is noisy. The answer is counted anew after as many messages as keys."""
+    """How many messages each key has in flight, and which keys are noisy. The noisy keys are recomputed after as many
+    messages as there are keys.
+    """
 
     def __init__(self) -> None:
         self.noisy: set[Key] = set()
@@ -60,7 +63,7 @@ class Shares:
         self._changed += total
 
     def settle(self, counts: Mapping[Key, int], total: int) -> None:
-        """They count until as many as `FAIR_MEMORY_MESSAGES` were settled after them."""
+        """Settles messages, which count as in flight until `FAIR_MEMORY_MESSAGES` were settled after them."""
         self._settled.append((total, counts))
         self._settled_count += total
         while self._settled_count - self._settled[0][0] >= FAIR_MEMORY_MESSAGES:
@@ -80,7 +83,7 @@ class Shares:
                 del load[key]
 
     def recount(self) -> bool:
-        """Whether `noisy` is new."""
+        """Recomputes `noisy` if it is time to. Returns whether it did."""
         keys = len(self._load)
         if self._changed < max(keys, RECOUNT_MESSAGES_MIN):
             return False
@@ -91,12 +94,14 @@ class Shares:
 
 
 class FairRuns:
-    """See the file's first sentence. Of a `Spot`, `ready` is what was set aside, `runs` counts those not looked at."""
+    """The ready messages of a lane in fair share. In a `Spot`, `ready` has messages set aside, `runs` counts those in
+    `_fresh`.
+    """
 
     def __init__(self) -> None:
         self._spots = Spots()
         self._fresh: deque[tuple[Spot, int]] = deque()
-        """As they came; noisy keys' messages are still among those of the first chunks."""
+        """Runs in arrival order that have not been checked for noisy keys."""
         self._aside: OrderedDict[Spot, None] = OrderedDict()
         """Chunks with messages that were set aside, oldest first."""
         self._aside_of: dict[Key, deque[Spot]] = {}
@@ -105,13 +110,13 @@ class FairRuns:
         """Keys with messages set aside that are not noisy now."""
         self._shares = Shares()
         self._read_ahead = 0
-        """Chunks that came since the last draw."""
+        """Chunks pushed since the last draw."""
         self._found: Found | None = None
-        """Quiet messages that the next draw takes."""
+        """Messages of quiet keys that the next draw takes."""
 
     @classmethod
     def from_arrival(cls, runs: ArrivalRuns) -> FairRuns:
-        """Goes on where a queue without keys stopped being one. What is in flight then is not counted."""
+        """Takes over the runs of a queue that gets its first keys. Messages in flight at that time are not counted."""
         fair = cls()
         for run in runs:
             fair.push(run.state, run.bits)
@@ -125,7 +130,7 @@ class FairRuns:
 
     @property
     def wants_more(self) -> bool:
-        """Nobody has messages here, or only noisy keys have, and a later chunk could have others'."""
+        """Whether no messages are here, or only those of noisy keys, and a later chunk could have others."""
         if self._read_ahead >= FAIR_AHEAD_CHUNKS_MAX or self._aside_runs >= FAIR_ASIDE_RUNS_MAX:
             return not self
         return self._next_quiet() is None
@@ -150,7 +155,7 @@ class FairRuns:
         self._read_ahead += 1
 
     def put_back(self, state: ChunkState, bits: int) -> None:
-        """They go first, as far as their keys are not noisy."""
+        """Puts messages at the front, where they go first unless their keys are noisy."""
         spot = self._spots.of(state)
         spot.runs += 1
         self._fresh.appendleft((spot, bits))
@@ -185,14 +190,14 @@ class FairRuns:
         return self._next_quiet() or self._find_noisy()
 
     def _next_quiet(self) -> Found | None:
-        """The same answer until something is drawn or put back: a turn asks three times."""
+        """Returns `_find_quiet`, cached until messages are drawn or put back, because a turn calls it three times."""
         found = self._found
         if found is None or found.bits & ~found.spot.state.free:
             found = self._found = self._find_quiet()
         return found
 
     def _find_quiet(self) -> Found | None:
-        """Messages of keys that are not noisy: first of those that were; then as they came."""
+        """Returns messages of quiet keys, or None: first of keys that were noisy, then in arrival order."""
         if self._shares.recount():
             noisy = self._shares.noisy
             self._calm = deque(key for key in self._aside_of if key not in noisy)
@@ -222,7 +227,7 @@ class FairRuns:
         return bits
 
     def _find_calm(self, key: Key) -> Found | None:
-        """The oldest messages of a key that is no longer noisy, with what else is quiet in their chunk."""
+        """Returns the oldest messages of a key that is no longer noisy, with other quiet ones of their chunk."""
         while line := self._aside_of.get(key):
             spot = line[0]
             self._clean(spot)
@@ -240,7 +245,7 @@ class FairRuns:
     # ---------------------------------------------------------------------------------------------------- aside
 
     def _set_aside(self, spot: Spot, bits: int) -> None:
-        """Puts messages behind what is older."""
+        """Sets messages aside, behind older ones."""
         for key in spot.split(bits):
             line = self._aside_of.setdefault(key, deque())
             if line and spot.state.base < line[0].state.base:
@@ -255,7 +260,7 @@ class FairRuns:
         spot.ready |= bits
 
     def _leave_aside(self, spot: Spot, bits: int) -> None:
-        """These are drawn, or no longer free: their keys' lines begin with a chunk that has something for them."""
+        """Removes messages that are drawn or no longer free; each key's line then begins with a chunk that has some."""
         spot.ready &= ~bits
         for key in set(spot.keys_at(bits)):
             line = self._aside_of.get(key, _NOTHING)
@@ -269,7 +274,7 @@ class FairRuns:
             self._spots.drop_if_idle(spot)
 
     def _clean(self, spot: Spot) -> bool:
-        """Passes over what is no longer free. Whether anything of the chunk is still set aside."""
+        """Removes messages that are no longer free. Returns whether any of the chunk is still set aside."""
         if gone := spot.ready & ~spot.state.free:
             self._leave_aside(spot, gone)
         return bool(spot.ready)
@@ -285,7 +290,7 @@ class FairRuns:
             self._shares.add(self._counts(spot, bits), bits.bit_count())
 
     def freed(self, state: ChunkState, bits: int) -> None:
-        """Takes them off the count, after a while."""
+        """Stops counting messages as in flight, after a while: see `Shares.settle`."""
         spot = self._spots.get(state.base)
         bits = bits & spot.held if spot is not None else 0
         if spot is not None and bits:

@@ -1,12 +1,12 @@
-"""How ids lie on the disk once they left memory: in runs, sorted by hash, so that a look-up is one read a run.
+"""Deduplication on disk: ids are stored in runs, sorted by hash, so that a look-up is one read per run.
 
     record = hash (16 bytes) | time i64, inverted: the newest message of a hash comes first | offset u64
-    row    = up to 127 records; its key ends with the last of them: the first row at or above a hash is where it lies
+    row    = up to 127 records; its key ends with the last of them: a hash is in the first row at or above it
     arrival row = version u8 | group | group | …        group = time i64 | count u32 | hashes | offsets, little-endian
 
-Ids arrive in the order of time and are looked up by hash. So they are first appended as they come, in arrival rows; a
-dict full of them becomes a run, and sixteen runs of a level become one of the next. Each step writes rows in the order
-of their keys: ids put straight to where they belong dirty a page each, which halves the commit rate.
+Ids arrive in the order of time and are looked up by hash. So they are first appended as they arrive, in arrival rows; a
+full dict becomes a run, and sixteen runs of a level become one of the next, as in an LSM tree. Each step writes rows in
+the order of their keys: ids written straight to their final place dirty a page each, which halves the commit rate.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _U64_MAX = (1 << 64) - 1
 ROW_RECORDS_MAX = 127
 """127 records, a checksum and LMDB's own header fill one page of 4 KiB."""
 LEVEL_MAX = 2
-"""Runs of this level are not merged: a run goes when its last id is out of the window, and a bigger one would hold what
-is out of it for too long."""
+"""Runs of this level are not merged: a run is deleted when its last id is out of the window, and a bigger one would
+keep expired ids for too long."""
 FORMAT_VERSION = 1
 
 _HASH = struct.Struct(f"{HASH_BYTES}s")
@@ -42,7 +42,7 @@ _BUCKET_ENDS = [*(bytes([first << 4]) for first in range(1, _BUCKETS)), b"\xff" 
 
 
 class Known(NamedTuple):
-    """The message that had an id first."""
+    """The message that first had an id."""
 
     offset: int
     time_ms: int
@@ -52,7 +52,7 @@ class Known(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Ids that came at one time."""
+    """Ids that arrived at one time."""
 
     time_ms: int
     hashes: list[bytes]
@@ -60,7 +60,7 @@ class Arrivals(NamedTuple):
 
 
 def pack_arrivals(time_ms: int, hashes: bytes, offsets: array[int]) -> bytes:
-    """One group of an arrival row; `hashes` are joined."""
+    """Returns one group of an arrival row; `hashes` are concatenated."""
     return b"".join((_GROUP.pack(time_ms, len(offsets)), hashes, _little_endian(offsets).tobytes()))
 
 
@@ -69,7 +69,7 @@ def arrival_row(groups: Iterable[bytes]) -> bytes:
 
 
 def read_arrivals(row: bytes) -> Iterator[Arrivals]:
-    """The groups of an arrival row. Raises `ValueError` when it is of another version."""
+    """Yields the groups of an arrival row. Raises `ValueError` if it is of another version."""
     _check_version(row[0], "an arrival row")
     at = 1
     while at < len(row):
@@ -98,7 +98,7 @@ def _check_version(version: int, what: str) -> None:
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """Ids in rows of their own, under one number."""
+    """A run of ids, stored in rows under its number."""
 
     number: int
     level: int
@@ -108,7 +108,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """The runs that count, oldest first. Rows of any other are left from a crash, or about to be deleted."""
+    """The valid runs, oldest first. Rows of any other run are left from a crash, or about to be deleted."""
 
     version: int
     runs: tuple[Run, ...]
@@ -122,14 +122,14 @@ def encode_manifest(runs: Sequence[Run]) -> bytes:
 
 
 def decode_manifest(row: bytes) -> list[Run]:
-    """Raises `ValueError` when it is of another version."""
+    """Decodes a manifest. Raises `ValueError` if it is of another version."""
     manifest = _manifest.decode(row)
     _check_version(manifest.version, "a list of id runs")
     return list(manifest.runs)
 
 
 def find(row: bytes, hash_: bytes) -> Known | None:
-    """The newest message of a run's row that has this hash."""
+    """Returns the newest message with this hash in a run's row, or None."""
     at = row.find(hash_)
     while at % RECORD_BYTES and at >= 0:
         at = row.find(hash_, at + 1)
@@ -141,19 +141,21 @@ def find(row: bytes, hash_: bytes) -> Known | None:
 
 @cache
 def _cutter(layout: str, count: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Cuts a row of so many records in one call: four times as fast as `iter_unpack`, which makes a tuple of each."""
+    """Returns a function that cuts a row of `count` records in one call: four times as fast as `iter_unpack`, which
+    makes a tuple of each.
+    """
     return struct.Struct(layout * count).unpack
 
 
 def tails(time_ms: int, offsets: array[int]) -> array[int]:
-    """What the records of ids of one time have behind their hashes, as numbers: the inverted time, the offset."""
+    """Returns the rest of the records of ids of one time, behind their hashes: pairs of inverted time and offset."""
     found = array("Q", [~time_ms & _U64_MAX]) * (2 * len(offsets))
     found[1::2] = offsets
     return found
 
 
 def records(hashes: Sequence[bytes], tails: array[int]) -> list[bytes]:
-    """A record each, column by column: three times as fast as one `pack` a record. Changes `tails`."""
+    """Returns the records, built column by column: three times as fast as one `pack` per record. Changes `tails`."""
     if sys.byteorder == "little":
         tails.byteswap()
     return list(map(add, hashes, _cutter(f"{_TAIL_BYTES}s", len(hashes))(tails.tobytes())))
@@ -168,9 +170,10 @@ def hashes_of(row: bytes) -> tuple[bytes, ...]:
 
 
 def plan_merge(runs: Sequence[Run], level: int, *, count: int, avoid: Collection[int]) -> list[Run]:
-    """The oldest `count` neighbours of a level that may become one run; none while there are fewer.
+    """Returns the oldest `count` adjacent runs of a level that may be merged; none if there are fewer.
 
-    Neighbours only: so the order of runs stays the order of time, and the newest message of a hash is found first.
+    Only adjacent runs, so that the order of runs stays the order of time, and the newest message of a hash is found
+    first.
     """
     found: list[Run] = []
     for run in runs:
@@ -187,7 +190,7 @@ def plan_merge(runs: Sequence[Run], level: int, *, count: int, avoid: Collection
 
 
 class Stream:
-    """A run that is read in the order of its hashes, a few rows at a time."""
+    """A run that is being read in the order of its hashes, a few rows at a time."""
 
     __slots__ = ("run", "records", "after", "is_ended")
 
@@ -195,11 +198,11 @@ class Stream:
         self.run = run
         self.records: list[bytes] = []
         self.after = b""
-        """Where the next read begins: the end of the key of a row."""
+        """Where the next read begins, as the end of a row's key."""
         self.is_ended = False
 
     def feed(self, rows: Sequence[tuple[bytes, bytes]], *, is_last: bool) -> None:
-        """Takes (end of the key, row) pairs in; `is_last`: there are no more."""
+        """Takes (end of the key, row) pairs; `is_last`: there are no more."""
         for key, row in rows:
             self.records += records_of(row)
             self.after = key + b"\0"
@@ -207,25 +210,25 @@ class Stream:
 
 
 class Source(Protocol):
-    """Where the records of a run in the making come from."""
+    """The source of the records of a run that is being built."""
 
     @property
     def is_done(self) -> bool: ...
 
     @property
     def runs(self) -> Sequence[Run]:
-        """What the new run replaces."""
+        """The runs that the new run replaces."""
 
     def hungry(self) -> list[Stream]:
-        """What must be fed before the next `take`."""
+        """Returns the streams that must be fed before the next `take`."""
 
     def take(self) -> list[bytes]:
-        """The next records, in order; it may take several calls until there are some."""
+        """Returns the next records, in order; several calls may return none before there are some."""
 
 
 class Freeze:
-    """The ids of a full dict. Sorting all of them at once would hold up a commit, so they are sorted some at a time and
-    dealt out by their first bits; the sorted stretches of a bucket are merged when it is taken.
+    """The ids of a full dict as a source. Sorting all of them at once would delay a commit, so they are sorted in parts
+    and distributed into buckets by their first bits; the sorted parts of a bucket are merged when it is taken.
     """
 
     runs: Sequence[Run] = ()
@@ -261,7 +264,7 @@ class Freeze:
 
 
 class Merge:
-    """Neighbouring runs on their way to be one."""
+    """Adjacent runs as a source, merged into one run (compaction)."""
 
     def __init__(self, runs: Sequence[Run]):
         self.runs = runs
@@ -275,7 +278,7 @@ class Merge:
         return [s for s in self._streams if not s.is_ended and len(s.records) < ROW_RECORDS_MAX]
 
     def take(self) -> list[bytes]:
-        """All records up to the first end of what was read of a stream: whatever is still to come lies behind it."""
+        """Returns all records up to the lowest end of what was read of a stream: later records are behind it."""
         bound = min((s.records[-1] for s in self._streams if not s.is_ended), default=None)
         taken: list[bytes] = []
         for stream in self._streams:
@@ -283,13 +286,13 @@ class Merge:
             cut = len(records) if bound is None else bisect_right(records, bound)
             taken += records[:cut]
             del records[:cut]
-        # Sixteen sorted stretches: list.sort finds and merges them.
+        # `list.sort` detects the sixteen sorted parts and merges them.
         taken.sort()
         return taken
 
 
 class Build:
-    """A run in the making: sorted records in, full rows out. Nobody looks into it before all of it is there."""
+    """A run that is being built: sorted records in, full rows out. It is not read before it is complete."""
 
     def __init__(self, source: Source, *, number: int, level: int, oldest_ms: int, newest_ms: int):
         self.source = source
@@ -301,7 +304,7 @@ class Build:
         self._rest: list[bytes] = []
 
     def cut(self, records: list[bytes]) -> list[list[bytes]]:
-        """Full rows of what came so far; after the source's last records all the rest."""
+        """Returns full rows of the records so far; after the source's last records also the rest."""
         rest = self._rest + records
         end = len(rest) if self.source.is_done else len(rest) // ROW_RECORDS_MAX * ROW_RECORDS_MAX
         self._rest = rest[end:]

@@ -1,11 +1,11 @@
-"""Ready messages of a lane in strict order: those of one key one after the other, of different keys side by side.
+"""Ready messages of a lane in strict order: sequential within a key, parallel across keys.
 
-A key is *locked* by the messages of it that somebody was given, all of one chunk, until the end of the last of them is
-on disk. Its later messages are moved aside once, into its line, and the lane reads on: a hot key is in nobody's way.
-When a key is free again, its next messages may be drawn at once. A draw has messages of many keys of one chunk, so that
-a lease costs as little a message as without order.
+A key is *locked* while messages of it are drawn, all of one chunk, until the end of the last of them is on disk. Its
+later messages are moved aside once, into its line, and the lane reads on, so a hot key does not block others. When a
+key is unlocked, its next messages may be drawn at once. A draw has messages of many keys of one chunk, so that a lease
+costs as little per message as without order.
 
-What is known of a key hangs at its `Spot`: the chunk its next messages may be drawn from, or where it is locked.
+A key's state refers to a `Spot`: the chunk from which its next messages may be drawn, or in which it is locked.
 Messages without a key share the key None.
 """
 
@@ -26,38 +26,38 @@ _LOCKED = object()
 
 
 class KeyedRuns:
-    """See the file's first sentence. It is a `Runs`; what it has beyond that is for messages parked on the disk."""
+    """The ready messages of a lane in strict order. A `Runs`, with further methods for messages parked on disk."""
 
     def __init__(self, key_run_max: int, *, is_patient: bool = False):
-        """`is_patient`: whoever drives it calls `reads_on_ms` when there is nothing to draw."""
+        """`is_patient`: the caller uses `reads_on_ms` when there is nothing to draw."""
         self.key_run_max = key_run_max
         self._is_patient = is_patient
         self._fresh: deque[tuple[ChunkState, int]] = deque()
-        """Pushed, and their keys not yet looked at: that waits until nothing else may be drawn."""
+        """Pushed messages whose keys are not sorted in yet: that is done when nothing else may be drawn."""
         self._spots = Spots()
         self._open: OrderedDict[Spot, None] = OrderedDict()
-        """Those with ready messages, in the order in which they are drawn from."""
+        """Spots with ready messages, in the order in which they are drawn from."""
         self._at: dict[Key, Spot | None] = {}
-        """Keys that are known: ready or locked at a spot. None: the next messages are to be read from the disk."""
+        """Known keys: ready or locked at a spot. None: the next messages must be read from disk, or wait for others."""
         self._also: dict[Key, list[Spot]] = {}
-        """Further spots that lock a key. Only what outlived a restart can do that."""
+        """Further spots that lock a key, which happens only with leases and retries that outlived a restart."""
         self._restored: dict[int, int] = {}
-        """What is held since a restart, of chunks that nobody has looked at since."""
+        """Messages held since a restart, of chunks that the lane has not sorted in since."""
         self._lines = Lines()
         self._idle: dict[int, ChunkState] = {}
         self._disk_waits = 0
-        """Draws since one has been put off that needs the disk."""
+        """Draws since one was put off that needs the disk."""
         self._crowd = KEYED_CROWD_MIN
         self._unlocked = 0
         self._closed: Mapping[int, int] = {}
-        """Slot → offset from which on its messages wait for older ones in another partition, or at another place."""
+        """Slot → offset from which on its messages wait for older ones in another partition, or elsewhere here."""
         self._behind: dict[int, dict[Key, None]] = {}
-        """By slot: keys whose next messages wait for that."""
+        """Slot → keys whose next messages wait for that reason."""
         self._held_back: tuple[int, int] | None = None
-        """While it does not read on: (`_unlocked`, time in ms) of when that began."""
+        """While the lane does not read on: (`_unlocked`, time in ms) when that began."""
 
     def __len__(self) -> int:
-        """Chunks that nobody has looked at. What waits for locked keys keeps new chunks away when memory is full."""
+        """Returns how many chunks are not sorted in; with memory full the waiting runs, to keep new chunks away."""
         return self._lines.count if self._lines.is_memory_full else len(self._fresh)
 
     def __bool__(self) -> bool:
@@ -66,7 +66,7 @@ class KeyedRuns:
 
     @property
     def wants_more(self) -> bool:
-        """Nothing may be drawn, and a later chunk could have a key that is not locked."""
+        """Whether nothing may be drawn, and a later chunk could have a key that is not locked."""
         return self._is_starved and not (self._is_patient and self._is_crowded)
 
     @property
@@ -76,17 +76,17 @@ class KeyedRuns:
 
     @property
     def _is_crowded(self) -> bool:
-        """Half of the locked keys have more messages waiting, and so will those of the next chunk.
+        """Whether half of the locked keys have more messages waiting, as those of the next chunk will have, too.
 
-        Reading on at once would bring some more keys, and scatter what is drawable over ever more chunks: with 1,000
+        Reading on at once would bring a few more keys, and scatter the ready messages over ever more chunks: with 1,000
         keys at full speed a draw then has three messages instead of thirty, and each draw is a lease. So the lane reads
-        on when some are unlocked; or after a moment in which none was, for these may be slow for ever.
+        on when some keys are unlocked, or after a moment in which none was, because those may be slow for ever.
         """
         waiting = len(self._lines.by_key)
         return waiting >= self._crowd and 2 * waiting >= len(self._at)
 
     def reads_on_ms(self, now_ms: int) -> int | None:
-        """When to ask again whether it `wants_more`, if nothing is freed until then; None: it does not wait."""
+        """Returns when to check `wants_more` again, if nothing is freed until then; None: it does not wait."""
         if not self._is_starved or not self._is_crowded:
             self._held_back = None
             return None
@@ -106,7 +106,7 @@ class KeyedRuns:
         self._at.clear()
         self._also.clear()
         self._restored.clear()
-        # Numbers go on: rows that were written before mean nothing to the lines that come after.
+        # Numbers continue, so that rows written before do not belong to any later line.
         self._lines = Lines(self._lines.last_number)
         self._idle.clear()
         self._behind.clear()
@@ -124,7 +124,7 @@ class KeyedRuns:
             self._sort_in(*self._fresh.popleft())
 
     def _sort_in(self, state: ChunkState, bits: int) -> None:
-        """Makes messages of unknown keys ready; the others join their keys' lines."""
+        """Makes messages of unknown keys ready, and adds the others to their keys' lines."""
         bits &= state.free
         if self._restored:
             self._restored.pop(state.base, None)
@@ -154,7 +154,7 @@ class KeyedRuns:
         return spot.state.base if spot is not None and spot.state.chunk is None else None
 
     def _front(self) -> Spot | None:
-        """Where the next draw is from: the first spot, but loaded chunks go before one that has to be read, a while."""
+        """Returns the spot of the next draw: the first one, but for a while loaded chunks before one to be read."""
         self._look()
         while self._open:
             front = first = next(iter(self._open))
@@ -184,7 +184,7 @@ class KeyedRuns:
         return spot.state, drawn
 
     def _cut(self, spot: Spot, drawn: int, limit: int) -> int:
-        """A draw in which keys have several messages: up to `key_run_max` of each; their others go to their lines."""
+        """Limits a draw to `key_run_max` messages of each key; other ready ones of these keys go to their lines."""
         bits_of, most = spot.bits_of, self.key_run_max
         keys = set(spot.keys_at(drawn & spot.repeated))
         if drawn.bit_count() > most and any((bits_of[key] & drawn).bit_count() > most for key in keys):
@@ -198,7 +198,7 @@ class KeyedRuns:
         return drawn
 
     def _fill(self, spot: Spot, limit: int) -> int:
-        """Goes on where a key has more than its most, until the draw is full or the chunk has no more."""
+        """Returns a draw with at most `key_run_max` messages of each key, filled up from the rest of the chunk."""
         drawn, left = 0, spot.ready
         while limit > 0 and left:
             part = lowest(left, limit)
@@ -213,7 +213,7 @@ class KeyedRuns:
         return drawn
 
     def _pass_over(self, spot: Spot, gone: int) -> None:
-        """Ready messages that are settled, or held, without having been drawn: their keys go on."""
+        """Removes ready messages that were settled or leased without a draw; their keys continue with the next ones."""
         spot.ready ^= gone
         self._go_on([key for key in set(spot.keys_at(gone)) if not spot.bits_of[key] & spot.ready])
         if not spot.ready:
@@ -223,9 +223,9 @@ class KeyedRuns:
     # ------------------------------------------------------------------------------------------------- come back
 
     def freed(self, state: ChunkState, bits: int) -> None:
-        """Unlocks keys. A message that waits for a retry is freed when it is due, so its key stays locked till then.
+        """Unlocks keys. A message that waits for a retry is freed when it is due, so its key stays locked until then.
 
-        What was not drawn is passed over here, so all bits that a commit settled may be named.
+        Messages that were not drawn are ignored, so the caller may pass all bits that a commit settled.
         """
         spot = self._spots.get(state.base)
         bits = bits & spot.held if spot is not None else 0
@@ -258,7 +258,7 @@ class KeyedRuns:
         return True
 
     def _go_on(self, keys: Iterable[Key]) -> None:
-        """Nothing of these keys is ready or held: their next messages are, if they have any."""
+        """Makes the next messages of keys ready that have none ready or held, and forgets keys without messages."""
         at, lines = self._at, self._lines
         by_key = lines.by_key
         for key in keys:
@@ -281,7 +281,7 @@ class KeyedRuns:
                 self._open[spot] = None
 
     def _look_further(self, key: Key) -> None:
-        """As `_go_on`, where a line goes on on the disk, or a chunk has forgotten whose its settled messages were."""
+        """Does the work of `_go_on` for a line that continues on disk, or a chunk that has forgotten settled keys."""
         lines = self._lines
         while key in lines.by_key:
             if self._closed and self._is_behind(key):
@@ -300,9 +300,9 @@ class KeyedRuns:
         del self._at[key]
 
     def put_back(self, state: ChunkState, bits: int) -> None:
-        """Messages that are free to go again, after `freed`: each goes before all others of its key.
+        """Puts messages back after `freed`, each before all others of its key.
 
-        Those of a chunk that the lane has yet to read come with its push: others may lie before them.
+        Messages of a chunk that the lane has yet to read come with its push: others may be before them.
         """
         bits = self._without_early(state, bits)
         spot = self._spots.of(state)
@@ -329,7 +329,7 @@ class KeyedRuns:
             self._open.move_to_end(spot, last=False)
 
     def _without_early(self, state: ChunkState, bits: int) -> int:
-        """After a restart messages come back before their chunk had its turn: then they wait for it with the others."""
+        """Removes messages that come back, after a restart, before their chunk is sorted in: they wait for that."""
         early = bits & self._restored.get(state.base, 0)
         for number, (fresh, waiting) in enumerate(self._fresh if early else ()):
             if fresh is state:
@@ -340,7 +340,7 @@ class KeyedRuns:
         return bits
 
     def hold(self, state: ChunkState, bits: int) -> None:
-        """Messages that were drawn before a restart: a lease was kept, or their retry waits for its time."""
+        """Locks the keys of messages drawn before a restart: their lease was kept, or their retry is delayed."""
         spot = self._spots.of(state)
         bits &= ~spot.held
         for key in spot.split(bits):
@@ -357,7 +357,7 @@ class KeyedRuns:
         return spot is not None and bool(spot.bits_of.get(key, 0) & spot.held)
 
     def _withdraw(self, key: Key) -> None:
-        """Puts a key's ready messages back to the beginning of its line: others go first."""
+        """Moves a key's ready messages back to the beginning of its line, because others go first."""
         spot = self._at.get(key)
         if spot is None:
             self._lines.unwant(key)
@@ -372,7 +372,7 @@ class KeyedRuns:
     # ------------------------------------------------------------------------------------------ other partitions
 
     def close(self, slots: Mapping[int, int]) -> None:
-        """From these offsets on the slots' messages wait; those of slots that waited before and are not named go on."""
+        """Lets the slots' messages wait from these offsets on. Slots that waited before and are not named continue."""
         before, self._closed = self._closed, slots
         for slot in [slot for slot in self._behind if slots.get(slot) != before.get(slot)]:
             keys = self._behind.pop(slot)
@@ -381,7 +381,7 @@ class KeyedRuns:
             self._call_off()
 
     def _call_off(self) -> None:
-        """Slots were closed: what was ready of them waits, too."""
+        """Takes back ready messages of slots that were closed, so that they wait, too."""
         lowest = min(self._closed.values())
         for spot in [one for one in self._open if one.state.base >= lowest]:
             keys = [key for key in set(spot.keys_at(spot.ready)) if self._waits(key, spot.state.base)]
@@ -394,11 +394,11 @@ class KeyedRuns:
             self._go_on(keys)
 
     def _waits(self, key: Key, base: int) -> bool:
-        """Whether a key's messages of the chunk at `base` wait."""
+        """Whether a key's messages in the chunk at `base` must wait."""
         return base >= self._closed.get(slot_of(key or ""), base + 1)
 
     def _keep_behind(self, keys: Collection[Key], base: int) -> set[Key]:
-        """Those of new keys whose messages in the chunk at `base` wait: they are known from now on."""
+        """Returns those of new keys whose messages in the chunk at `base` must wait; they are known from now on."""
         found = set()
         for key in keys:
             if self._waits(key, base):
@@ -408,10 +408,10 @@ class KeyedRuns:
         return found
 
     def _is_behind(self, key: Key) -> bool:
-        """Whether a key's next messages wait. Where they lie on the disk, that is seen when they are here.
+        """Whether a key's next messages must wait. For messages on disk that is decided when they are in memory.
 
-        A scheduled message may have come behind such as wait, though it is older: it goes first, or all would wait for
-        ever, the others for it.
+        A scheduled message may be in line behind waiting ones though it is older: it goes first, or all would wait for
+        ever, because the others wait for it.
         """
         slot, base = slot_of(key or ""), self._lines.first_base(key)
         bound = self._closed.get(slot)
@@ -422,7 +422,7 @@ class KeyedRuns:
         return True
 
     def _go_before(self, keys: Iterable[Key], base: int) -> None:
-        """Keys whose messages all waited have got some of a chunk that need not."""
+        """Lets keys continue whose messages all had to wait, if they now have some in a chunk that need not wait."""
         for key in keys:
             slot = slot_of(key or "")
             behind = self._behind.get(slot, {})
@@ -434,34 +434,34 @@ class KeyedRuns:
 
     @property
     def wants_spill(self) -> bool:
-        """Memory is full of messages that wait, and nothing may be drawn: a commit should take some of it away."""
+        """Whether memory is full of waiting messages and nothing may be drawn, so that a commit should spill some."""
         return not self and self._lines.is_memory_full and not self._lines.is_full
 
     def take_spill(self, now_ms: int) -> Spill | None:
-        """Rows of Table.PARKED for the next commit. Asked each time; the answer is None nearly always."""
+        """Returns rows of Table.PARKED for the next commit. Called with each commit; nearly always returns None."""
         return self._lines.take_spill(now_ms, is_needed=self.wants_spill)
 
     def spilled(self) -> None:
-        """The last `take_spill` is on disk."""
+        """Handles that the rows of the last `take_spill` are on disk."""
         for spot in self._lines.spilled():
             self._drop_if_idle(spot)
 
     def take_idle(self) -> list[ChunkState]:
-        """Chunks of which only the disk knows what waits: the view may forget them, if it needs nothing of them."""
+        """Returns chunks whose waiting messages are all on disk: the view may forget them if it does not need them."""
         idle, self._idle = self._idle, {}
         fresh = {state.base for state, _ in self._fresh}
         return [state for base, state in idle.items() if base not in self._spots and base not in fresh]
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """(number, position) of the row to read next, once nothing else may be drawn or others had their turn."""
+        """(number, position) of the row to read next, once nothing else may be drawn or others have had their turn."""
         if not self._lines.rows:
             return None
         front = self._front()
         return self._lines.wanted if front is None or self._disk_waits >= KEYED_LOADED_FIRST_MAX else None
 
     def unpark(self, number: int, state: ChunkState | None, bits: int) -> None:
-        """The wanted row, with its chunk; None where that is gone."""
+        """Takes the wanted row with its chunk's state; None if the chunk is gone."""
         self._disk_waits = 0
         spot = None if state is None else self._spots.of(state)
         key = self._lines.unpark(number, spot, bits)

@@ -1,8 +1,8 @@
-"""What waits behind locked keys: a line for each key, in memory, and of long-stuck keys on the disk.
+"""Lines, the queues of messages behind locked keys: in memory, and for keys that are stuck for long, on disk.
 
-A line's oldest part is in memory, its middle may lie in rows of Table.PARKED, its end is in memory again. The rows are
-an index only: at start they are deleted, and the lane is read anew. Nothing here does I/O; the shell writes what
-`take_spill` says in its next commit, and reads back what `wanted` names.
+A line's oldest part is in memory, its middle may be in rows of Table.PARKED, its end is in memory again. The rows are
+an index only: at start they are deleted, and the lane is read again. Nothing here does I/O; the shell writes what
+`take_spill` returns in its next commit, and reads the row that `wanted` names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from backend_store.core.limits import (
 )
 
 Part = tuple[Spot, int]
-"""A chunk and its messages of one key."""
+"""A chunk and the bits of its messages of one key."""
 
 
 class ParkedRow(NamedTuple):
     """Messages of one key in the chunk at `base`.
 
-    Rows are keyed (`number`, `position`): the key's number, good until the next start, and the row's place in its
-    line. Bases would not do: scheduled messages join a line behind others of later chunks.
+    Rows are keyed (`number`, `position`): the key's number, valid until the next start, and the row's place in its
+    line. Bases cannot be the key: scheduled messages join a line behind others of later chunks.
     """
 
     number: int
@@ -37,16 +37,16 @@ class ParkedRow(NamedTuple):
 
 
 class Spill(NamedTuple):
-    """Rows to write, and (number, position) of rows that were brought back and are to be deleted."""
+    """Rows to write, and (number, position) of rows that were read back and must be deleted."""
 
     rows: list[ParkedRow]
     done: list[tuple[int, int]]
 
 
 class Parked:
-    """The parts of a line that are not its end: `head` before the rows, and the rows from `first` on.
+    """The parts of a spilled line before its end: `head` before the rows, and the rows from `first` on.
 
-    `rows` can be read, `coming` are on their way to the disk. A line without either is not parked.
+    `rows` counts rows that can be read, `coming` those on their way to the disk. A line without either is not parked.
     """
 
     __slots__ = ("coming", "first", "head", "number", "rows")
@@ -60,19 +60,19 @@ class Parked:
 
 
 class Lines:
-    """Lines by key. `by_key` has the end of each line, which is all of it unless the key is parked."""
+    """The lines of a lane by key. `by_key` has the end of each line, which is all of it unless the key is parked."""
 
     def __init__(self, last_number: int = 0) -> None:
         self.last_number = last_number
-        """The highest number that a parked key ever had."""
+        """The highest number that a parked key has ever had."""
         self.by_key: dict[Key, list[Part]] = {}
         self.parked: dict[Key, Parked] = {}
         self.count = 0
         """Parts in memory."""
         self.chunks = 0
-        """Chunks that those parts are of."""
+        """Chunks of those parts."""
         self.rows = 0
-        """Parts on the disk or on their way to it."""
+        """Parts on disk or on their way to it."""
         self._keys: dict[int, Key] = {}
         self._wanted: dict[Key, None] = {}
         self._spilling: list[tuple[Key, Spot]] = []
@@ -107,7 +107,7 @@ class Lines:
         return bits
 
     def prepend(self, key: Key, spot: Spot, bits: int) -> None:
-        """Adds messages to the beginning of a line: with the first part, where that is of the same chunk."""
+        """Adds messages to the beginning of a line: to the first part, if that is of the same chunk."""
         parked = self.parked.get(key)
         line = parked.head if parked is not None else self.by_key.setdefault(key, [])
         has_first = bool(line) and line[0][0] is spot
@@ -116,7 +116,9 @@ class Lines:
         self._entered(spot, len(parts) - has_first)
 
     def pull(self, key: Key, bound: int) -> bool:
-        """Moves the first part of a chunk below offset `bound` to the beginning of its line, where one is in memory."""
+        """Moves the first part of a chunk below offset `bound` to the front of its line. Returns False if there is no
+        such part in memory.
+        """
         parked, end = self.parked.get(key), self.by_key.get(key, [])
         head = end if parked is None else parked.head
         for line in (head,) if head is end else (head, end):
@@ -127,7 +129,7 @@ class Lines:
         return False
 
     def pop(self, key: Key) -> Part | None:
-        """Takes the first part of a line that there is. None: it lies on the disk, and is `wanted` from now on."""
+        """Removes and returns the first part of an existing line. None: it is on disk, and `wanted` from now on."""
         parked = self.parked.get(key) if self.parked else None
         if parked is None:
             line = self.by_key[key]
@@ -143,7 +145,7 @@ class Lines:
         return part
 
     def first_base(self, key: Key) -> int | None:
-        """The chunk of the first part of a line; None where that lies on the disk."""
+        """Returns the base of the chunk of a line's first part; None if that is on disk."""
         parked = self.parked.get(key) if self.parked else None
         line = self.by_key.get(key) if parked is None else parked.head
         return line[0][0].state.base if line else None
@@ -155,7 +157,7 @@ class Lines:
         self.count += count
 
     def left(self, spot: Spot) -> None:
-        """A part of the chunk is no longer in a line."""
+        """Notes that a part of the chunk is no longer in a line."""
         self.count -= 1
         spot.runs -= 1
         if not spot.runs:
@@ -165,7 +167,7 @@ class Lines:
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """(number, position) of a row without which its key cannot go on."""
+        """(number, position) of a row that must be read before its key can continue; None if there is none."""
         for key in self._wanted:
             parked = self.parked[key]
             if parked.rows:
@@ -173,11 +175,11 @@ class Lines:
         return None
 
     def unwant(self, key: Key) -> None:
-        """The key has something else to go on with."""
+        """Notes that the key has other messages that come first, so that its row is not needed yet."""
         self._wanted.pop(key, None)
 
     def unpark(self, number: int, spot: Spot | None, bits: int) -> Key:
-        """Takes the wanted row of a key to the end of what is before the rows. Returns the key."""
+        """Appends the wanted row of a key to the part before its rows. Returns the key."""
         key = self._keys[number]
         parked = self.parked[key]
         assert parked.rows, f"row {parked.first} of parked key {number} was never written"
@@ -194,7 +196,7 @@ class Lines:
         return key
 
     def _join(self, key: Key, parked: Parked) -> None:
-        """No row is left: what was before the rows and what came after them are one line again."""
+        """Joins the part before the rows and the part after them, since no row is left between."""
         del self.parked[key], self._keys[parked.number]
         line = parked.head + self.by_key.pop(key, [])
         if line:
@@ -203,14 +205,14 @@ class Lines:
     # --------------------------------------------------------------------------------------------------- spill
 
     def take_spill(self, now_ms: int, *, is_needed: bool) -> Spill | None:
-        """Rows for the next commit. Lines whose beginning moves are left alone: they are short-lived."""
+        """Returns rows for the next commit, or None. Only stuck lines are spilled, because others are short-lived."""
         if self._spilling:
             return None
         done, self._done = self._done[:KEYED_SPILL_ROWS_MAX], self._done[KEYED_SPILL_ROWS_MAX:]
         rows: list[ParkedRow] = []
         if is_needed:
             self._look_for_stuck(now_ms)
-            # The next message of a stuck key stays in memory, unless there are only such.
+            # The next message of each stuck key stays in memory, unless there is nothing else to spill.
             for keep in (1, 0):
                 for key in self._stuck:
                     self._spill(key, keep, rows)
@@ -247,7 +249,7 @@ class Lines:
         self.by_key[key] = line[start + room :]
 
     def spilled(self) -> list[Spot]:
-        """The rows are on disk: they leave memory. Returns the chunks they are of."""
+        """Removes rows from memory that are now on disk. Returns their chunks."""
         spilling, self._spilling = self._spilling, []
         for key, spot in spilling:
             parked = self.parked[key]

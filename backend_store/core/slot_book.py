@@ -1,10 +1,10 @@
-"""What a partition's log says of slots: since when it has them, when it gave them away, what waits for what.
+"""A partition's slot history, from its log: when it got each slot, when it gave it away, and which messages must wait.
 
 A *tenure* is a slot's time in a partition: from the offset at which it was opened here to the offset at which it was
-sealed. A slot that comes and goes leaves several, each with its own messages, until nothing of them is left.
+sealed. A slot that comes and goes leaves several tenures, each with its own messages, until none of these are left.
 
-Invariants, asserted where a record is applied: only a slot's last tenure is unsealed; a tenure begins at or behind the
-seal of the one before; versions rise from tenure to seal to tenure.
+Invariants, asserted where a record is applied: only a slot's last tenure is unsealed; a tenure begins at or after the
+seal of the previous one; versions rise from tenure to seal to tenure.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 from backend_store.core.slots import Role, SlotTable
 
 BORN_HERE = -1
-"""As a tenure's source: the slot did not come from another partition."""
+"""In place of a tenure's source: the slot did not come from another partition."""
 
 
 class SlotsSealed(NamedTuple):
-    """From offset `at` on, the slots are not this partition's: the table of `version` took them away."""
+    """From offset `at` on, the partition does not have the slots: the table of `version` took them away."""
 
     version: int
     slots: tuple[int, ...]
@@ -32,7 +32,7 @@ class SlotsSealed(NamedTuple):
 
 
 class SlotsOpened(NamedTuple):
-    """From offset `at` on, the slots are this partition's. In the source they were sealed at `source_sealed_at`."""
+    """From offset `at` on, the partition has the slots. In the source they were sealed at `source_sealed_at`."""
 
     version: int
     slots: tuple[int, ...]
@@ -43,21 +43,21 @@ class SlotsOpened(NamedTuple):
 
 
 class SlotsReleased(NamedTuple):
-    """What came before is settled: messages of the tenures that began with this version may be delivered."""
+    """The slots' earlier messages are settled: those of the tenures that began with this version may be delivered."""
 
     version: int
     slots: tuple[int, ...]
 
 
 class SlotsForgotten(NamedTuple):
-    """The tenures that this version sealed are over: nothing is left of them, and nobody will ask for their ids."""
+    """The tenures that this version sealed are over: no messages are left, and no target will fetch their ids."""
 
     version: int
     slots: tuple[int, ...]
 
 
 class RoleTaken(NamedTuple):
-    """The partition takes unkeyed messages (open) or none any more (draining, retired), as the table said."""
+    """The partition's role by the table: it takes unkeyed messages (open), or none any more (draining, retired)."""
 
     version: int
     role: Role
@@ -67,7 +67,7 @@ SlotRecord = SlotsSealed | SlotsOpened | SlotsReleased | SlotsForgotten | RoleTa
 
 
 class Tenure(NamedTuple):
-    """A slot's time in this partition. `sealed_by` 0: it lasts."""
+    """A slot's time in this partition. `sealed_by` 0: it has not ended."""
 
     version: int
     opened_at: int
@@ -80,14 +80,14 @@ class Tenure(NamedTuple):
 
 
 class SlotBook(msgspec.Struct, frozen=True):
-    """A partition's row about its slots, and all it knows of them. Applying a record twice changes nothing."""
+    """A partition's row with the history of its slots. Applying a record twice changes nothing."""
 
     version: int = 0
-    """Of the newest table that a record stems from: an older table has nothing to say here any more."""
+    """Version of the newest table that a record is based on: older tables are ignored."""
     role: Role = "retired"
     role_since: int = 0
     tenures: dict[int, tuple[Tenure, ...]] = msgspec.field(default_factory=dict)
-    """By slot, in the order of their offsets."""
+    """The tenures of each slot, in the order of their offsets."""
 
     def apply(self, record: SlotRecord) -> SlotBook:
         version = max(self.version, record.version)
@@ -101,14 +101,14 @@ class SlotBook(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, version=version, tenures=tenures)
 
     def sealed_by(self, version: int, slot: int) -> Tenure | None:
-        """The slot's tenure that the table of this version ended."""
+        """Returns the slot's tenure that the table of this version ended, or None."""
         return next((tenure for tenure in self.tenures.get(slot, ()) if tenure.sealed_by == version), None)
 
     def handling(self, slot: int, offset: int, due_ms: int = 0) -> Literal["deliver", "hold", "forward"]:
-        """What becomes of an unsettled message of a strict queue when its turn comes.
+        """Returns what to do with an unsettled message of a strict queue when its turn comes.
 
         `hold`: older messages of the slot, in another partition, come first. `forward`: it was scheduled beyond the
-        seal, so it goes by way of the outbox to the partition that has the slot when it is due.
+        seal, so it goes through the outbox to the partition that has the slot when it is due.
         """
         for tenure in reversed(self.tenures.get(slot, ())):
             if offset >= tenure.opened_at:
@@ -118,7 +118,7 @@ class SlotBook(msgspec.Struct, frozen=True):
         return "forward"
 
     def barriers(self) -> list[Barrier]:
-        """For readers of a strict stream: see `may_read`."""
+        """Returns the barriers for readers of a strict stream, sorted: see `may_read`."""
         found = {
             Barrier(tenure.opened_at, tenure.source, tenure.source_sealed_at)
             for tenures in self.tenures.values()
@@ -129,7 +129,7 @@ class SlotBook(msgspec.Struct, frozen=True):
 
 
 class Barrier(NamedTuple):
-    """A stream's reader passes `opened_at` in this partition after `sealed_at` in the other."""
+    """A stream's reader may pass `opened_at` in this partition only after `sealed_at` in the source."""
 
     opened_at: int
     source: int
@@ -137,7 +137,7 @@ class Barrier(NamedTuple):
 
 
 def may_read(barriers: Sequence[Barrier], offset: int, positions: Mapping[int, int]) -> bool:
-    """Whether a stream's reader who stands at `offset` may read on there, given where he stands in other partitions.
+    """Whether a stream's reader at `offset` may read on in this partition, given its positions in other partitions.
 
     Readers never wait in a circle: a slot is sealed before it is opened, so in a circle a record would precede itself.
     A partition that is not among the positions has retired, and all of it was read or trimmed.
@@ -148,11 +148,11 @@ def may_read(barriers: Sequence[Barrier], offset: int, positions: Mapping[int, i
 def standing(
     ahead: Mapping[int, int], places: Mapping[int, int], barriers: Mapping[int, Sequence[Barrier]]
 ) -> dict[int, int]:
-    """How far a stream's reader goes in each partition without a message: to its next one, or to the end where there is
-    none (`ahead`), but past no opening before it stands at the seal.
+    """Returns how far a stream's reader advances in each partition without a message: to its next one, or to the end if
+    there is none (`ahead`), but past no opening before it has reached the seal in the source.
 
-    An opening between two messages counts, too: what came to this partition and went on before a message was stored is
-    behind a reader only where all of the slot's earlier homes are. `places` is where the reader stood before.
+    An opening between two messages counts, too: a slot that came and went before a message was stored is behind the
+    reader only if the reader has passed all earlier partitions of the slot. `places`: the reader's previous positions.
     """
     stands = dict(ahead)
     held = set(stands)
@@ -162,7 +162,7 @@ def standing(
 
 
 def _holds_back(number: int, stands: dict[int, int], place: int, barriers: Sequence[Barrier]) -> bool:
-    """Takes a reader back to the first opening of a partition that it may not pass yet; whether there was one."""
+    """Moves a reader back to a partition's first opening that it may not pass yet. Returns whether there was one."""
     for barrier in islice(barriers, bisect_left(barriers, place, key=_opened_at), None):
         if barrier.opened_at >= stands[number]:
             return False
@@ -177,7 +177,7 @@ def _opened_at(barrier: Barrier) -> int:
 
 
 def first_book(table: SlotTable, number: int) -> SlotBook:
-    """The book of a partition that is as old as its queue."""
+    """Returns the history of a partition that was created with its queue."""
     tenures: tuple[Tenure, ...] = (Tenure(table.version, 0),)
     owned = {slot: tenures for slot, owner in enumerate(table.owners) if owner == number}
     return SlotBook(table.version, "open", table.version, owned)

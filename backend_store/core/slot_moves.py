@@ -1,23 +1,24 @@
-"""A partition's side of a move: which slots it takes messages for, what it waits for, what it hands over.
+"""Slot migration, the partition's side of a move: which slots it takes messages for, waits for, and hands over.
 
-One move, between the partition that has the slots and the one that the table gives them to:
+One move, between the partition that has the slots (source) and the one that gets them by the table (target):
 
-    target  fetch() ─────────────────▶ source  seal(): SlotsSealed. From here on in its log it refuses the slots
-    target  take() ◀─── pages ──────── source  hands_over(): once that is durable; what it knows is frozen now
-    target  SlotsOpened: takes messages of the slots; where they `wait`, it does not deliver them yet
+    target  fetch() ─────────────────▶ source  seal(): SlotsSealed. From there on in its log it refuses the slots
+    target  take() ◀─── pages ──────── source  hands_over(): once that is durable; its ids are frozen now
+    target  SlotsOpened: takes messages of the slots; if the queue `waits`, it does not deliver them yet
     metadata ◀── opened_moves() ────── target  once that is durable: callers are routed there
-    target  questions() ─────────────▶ source  drained(): nothing unsettled is left of the tenure, and that tenure
+    target  questions() ─────────────▶ source  drained(): no message of the tenure is unsettled, and the tenure
     target  release() ◀─────────────── source             does not wait itself
     target  SlotsReleased: delivers
 
-The target asks until it is answered, so the source owes nobody anything; what is late, doubled or out of order finds
-its version passed and changes nothing. A record is all that a crash leaves, and each is enough to go on from: sealed
-and not opened, the table still lists the move and the target fetches again; opened and not released, it asks again.
+The target repeats a request until it is answered, so the source need not send anything by itself; late, duplicate or
+reordered messages have an outdated version and change nothing. A crash leaves only records, and each is enough to
+continue: sealed but not opened, the table still lists the move and the target fetches again; opened but not released,
+the target asks again.
 
-A keeper has two books: `book` is committed, `ahead` has what this commit will add. Work is refused by `ahead`; what
-others are told is read from `book`.
+A keeper has two books: `book` is committed, `ahead` includes the next commit. Publishes are refused by `ahead`; answers
+to other partitions are read from `book`.
 
-Invariant, over all partitions: at most one takes messages for a slot. `tests/simulation` holds them to it, by crashes.
+Invariant, over all partitions: at most one takes messages for a slot. `tests/simulation` checks that with crashes.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ PAGE_IDS_MAX = 4096
 
 
 class Fetch(NamedTuple):
-    """Target to source: seal the slots of this move, and hand over what follows `after` (b"": from the start)."""
+    """Target to source: seal the slots of this move, and send the page after `after` (b"": the first one)."""
 
     move: Move
     after: bytes = b""
 
 
 class KnownId(NamedTuple):
-    """A dedupe id within its window, and where the first message of it lies: perhaps in a third partition."""
+    """A dedupe id within its window, and the place of its first message, which may be in a third partition."""
 
     slot: int
     id: bytes
@@ -61,7 +62,7 @@ class KnownId(NamedTuple):
 
 
 class KnownProducer(NamedTuple):
-    """What a partition keeps of a producer whose messages are known by their numbers: its row, as it is stored."""
+    """A partition's row of a producer that numbers its messages, as it is stored."""
 
     slot: int
     producer: str
@@ -69,9 +70,9 @@ class KnownProducer(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Source to target: part of what is known of the slots' messages. `next` None: that was all of it.
+    """Source to target: a part of the ids and producers of the slots. `next` None: this is the last page.
 
-    `time_ms` is the source's log time at the seal: the target's goes on from there, so that times along a key rise.
+    `time_ms` is the source's log time at the seal: the target's continues from there, so that times along a key rise.
     """
 
     fetch: Fetch
@@ -83,7 +84,7 @@ class Page(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Target to source: is everything settled that you had of these slots when this version took them away?"""
+    """Target to source: are all messages settled that the source had of these slots when this version sealed them?"""
 
     version: int
     source: int
@@ -91,27 +92,30 @@ class Question(NamedTuple):
 
 
 class SlotState(Enum):
-    """Where a slot stands in one partition: its last tenure there."""
+    """The state of a slot in one partition, by its last tenure there."""
 
     ABSENT = "absent"
     IMPORTING = "importing"
-    """It is to come here; what is known of it is on its way. Nobody takes its messages."""
+    """The partition is fetching its ids. No partition takes its messages."""
     WAITING = "waiting"
-    """Messages are taken; none is delivered before the older ones, in the partition it came from, are settled."""
+    """Messages are taken; none is delivered before the older ones, in the source, are settled."""
     OPEN = "open"
     SEALED = "sealed"
-    """It has gone elsewhere; what is left of it here is still delivered, and acks are taken."""
+    """It has moved elsewhere; its messages left here are still delivered, and acks are taken."""
 
 
 Unsettled = Callable[[int, Tenure], bool]
 """Whether the committed state has a message of the slot, at an offset of the tenure and not due after its seal, that is
-neither settled, dead nor expired. In a strict stream: one that is not trimmed yet. Where nothing waits: never. What a
-sorting queue had not released at the seal counts as due after it."""
+neither settled, dead nor expired. In a strict stream: a message that is not trimmed yet. In a queue where no message
+waits for another: always False. Messages that a sorting queue had not released at the seal count as due after it."""
 
 
 class SlotKeeper:
-    """Decides for one partition. Records it returns are in `ahead` at once; the shell adds them to its commit, and says
-    `committed` when that is durable. `waits`: a work queue with strict order."""
+    """Takes the slot decisions of one partition, which owns it.
+
+    Records that it returns are in `ahead` at once; the shell adds them to its commit, and calls `committed` when that
+    is durable. `waits`: a work queue with strict order.
+    """
 
     def __init__(self, number: int, book: SlotBook, *, waits: bool):
         self.number = number
@@ -126,7 +130,7 @@ class SlotKeeper:
         self.book = self.ahead
 
     def heed(self, table: SlotTable) -> None:
-        """Looks at a table. One that is older than what this log has acted on is passed over, whoever sent it."""
+        """Takes a newer table. A table that is older than one that this log has acted on is ignored."""
         if table.version < self.ahead.version or (self.table is not None and table.version <= self.table.version):
             return
         self.table = table
@@ -148,10 +152,10 @@ class SlotKeeper:
         self._summarise()
 
     def _summarise(self) -> None:
-        """What publishing and delivery ask for each time, made when it changes."""
+        """Computes the fields that each publish and delivery reads, whenever the history changes."""
         book = self.ahead
         self.taken = 1 << UNKEYED if book.role == "open" else 0
-        """The slots whose messages are taken, as bits; and bit `UNKEYED`."""
+        """The slots whose messages are taken, as bits, with bit `UNKEYED` if the partition is open."""
         self.newest = 0
         for slot, tenures in book.tenures.items():
             if not tenures[-1].sealed_by:
@@ -159,16 +163,16 @@ class SlotKeeper:
                 self.newest = max(self.newest, tenures[-1].version)
         every = [tenure for tenures in book.tenures.values() for tenure in tenures]
         self.holds = any(not tenure.is_released for tenure in every)
-        """Some messages wait for others: `handling` is asked for all, and not only for those that were scheduled."""
+        """True if some messages wait for others: `handling` is called for all of them, not only for scheduled ones."""
         self.drains = any(tenure.sealed_by for tenure in every)
-        """Something is left of slots that went elsewhere: `forget` may have something to decide."""
+        """True if tenures of slots that moved elsewhere are left, so that `forget` may have something to decide."""
 
     # ---------------------------------------------------------------------------------- publishing and delivery
 
     def refused(self, slots: int, *, version: int) -> int:
-        """Of the slots of a call (as bits), those whose messages are not taken from a caller with this table.
+        """Returns those of a call's slots, as bits, whose messages are not taken from a caller with this table version.
 
-        A caller whose table is older than the tenure may have other calls on the way that were refused: this one would
+        A caller whose table is older than the tenure may have other calls in flight that were refused: this call would
         overtake them.
         """
         refused = slots & ~self.taken
@@ -186,10 +190,11 @@ class SlotKeeper:
 
     def seal(self, move: Move, *, end: int, now_ms: int) -> SlotsSealed | None:
         """Decides that the slots of a fetched move are no longer taken. `end` is the record's own offset, behind all
-        that was decided before; `now_ms` is not below any due time that was woken up for already."""
+        earlier decisions; `now_ms` is not below any due time that was already handled. Returns None if that is done.
+        """
         here = [slot for slot in move.slots if self._can_seal(slot, move)]
         if not here:
-            return None  # a late one: it was done before
+            return None  # a late or duplicate fetch: the slots are sealed already
         assert len(here) == len(move.slots), "slots of one move are sealed together"
         record = SlotsSealed(move.version, move.slots, end, now_ms)
         self._decide(record)
@@ -200,13 +205,14 @@ class SlotKeeper:
         return bool(tenures) and not tenures[-1].sealed_by and tenures[-1].version < move.version
 
     def hands_over(self, move: Move) -> Tenure | None:
-        """A tenure of the move, when all of them are durably sealed by it: then the source sends pages."""
+        """Returns a tenure of the move if all of them are durably sealed by it, so that the source may send pages."""
         sealed = [self.book.sealed_by(move.version, slot) for slot in move.slots]
         return sealed[0] if all(sealed) else None
 
     def drained(self, question: Question, unsettled: Unsettled) -> tuple[int, ...]:
-        """The slots of a question of which nothing is left. A tenure that is not in the book was drained and
-        forgotten: nobody asks before the seal was durable."""
+        """Returns the slots of a question that have no unsettled messages left. A tenure that is not in the book was
+        drained and forgotten: no target asks before the seal is durable.
+        """
         return tuple(
             slot
             for slot in question.slots
@@ -214,7 +220,7 @@ class SlotKeeper:
         )
 
     def over(self, unsettled: Unsettled) -> dict[int, list[int]]:
-        """The tenures that are over, as version → slots: they are drained, and their move has arrived."""
+        """Returns the tenures that are over, as version → slots: they are drained, and their move is complete."""
         over: defaultdict[int, list[int]] = defaultdict(list)
         for slot, tenures in self.book.tenures.items():
             for tenure in tenures:
@@ -223,7 +229,7 @@ class SlotKeeper:
         return over
 
     def forget(self, unsettled: Unsettled) -> list[SlotsForgotten]:
-        """Decides that what is over is forgotten."""
+        """Decides that the tenures that are over are forgotten."""
         records = [SlotsForgotten(version, tuple(slots)) for version, slots in self.over(unsettled).items()]
         for record in records:
             self._decide(record)
@@ -238,7 +244,7 @@ class SlotKeeper:
     # -------------------------------------------------------------------------------------------------- target
 
     def fetch(self) -> Fetch | None:
-        """What to ask for now; again and again, until it has come. One move at a time."""
+        """Returns the request to send now, the same one until its page has arrived. One move at a time."""
         if self.importing is None and self.table is not None:
             for move in self.table.moves:
                 if move.target == self.number and not _is_opened(self.ahead, move):
@@ -247,11 +253,11 @@ class SlotKeeper:
         return self.importing
 
     def wants(self, page: Page) -> bool:
-        """Whether this is the page that was asked for: then the shell stores what is in it, in this commit."""
+        """Whether this is the page that was requested: then the shell stores its content in this commit."""
         return page.fetch == self.importing
 
     def take(self, page: Page, *, end: int) -> SlotsOpened | None:
-        """Takes in a page that is wanted; with the last one the slots are opened, at offset `end`."""
+        """Takes a page that is wanted. With the last page the slots are opened at offset `end`."""
         assert self.importing is not None and page.fetch == self.importing
         move = page.fetch.move
         if page.next is not None:
@@ -263,12 +269,12 @@ class SlotKeeper:
         return record
 
     def opened_moves(self) -> list[Move]:
-        """Moves of the table that have durably arrived here: the metadata store is to be told."""
+        """Returns the table's moves whose slots are durably opened here, which the metadata store must be told."""
         moves = self.table.moves if self.table is not None else ()
         return [move for move in moves if move.target == self.number and _is_opened(self.book, move)]
 
     def questions(self) -> list[Question]:
-        """What tenures wait for."""
+        """Returns the questions to the sources for which tenures wait."""
         waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for slot, tenures in self.book.tenures.items():
             for tenure in tenures:
@@ -277,7 +283,7 @@ class SlotKeeper:
         return [Question(version, source, tuple(slots)) for (version, source), slots in waiting.items()]
 
     def answers_itself(self, question: Question) -> bool:
-        """A source that has retired since had nothing left; it need not be asked, nor be there."""
+        """Whether the source has retired since, and so had nothing left: it need not be asked, nor exist."""
         table = self.table
         if table is None:
             return False
@@ -286,7 +292,7 @@ class SlotKeeper:
         return member is not None and member.role == "retired"
 
     def release(self, version: int, slots: Iterable[int]) -> SlotsReleased | None:
-        """Decides that the older messages of these slots are settled."""
+        """Decides that the older messages of these slots are settled, so that theirs may be delivered."""
         tenures = self.ahead.tenures
         waiting = [s for s in slots if any(t.version == version and not t.is_released for t in tenures.get(s, ()))]
         if not waiting:
@@ -298,7 +304,7 @@ class SlotKeeper:
     # ---------------------------------------------------------------------------------------------------- role
 
     def take_role(self) -> RoleTaken | None:
-        """Decides to be what the table says."""
+        """Decides to take the role that the table gives the partition."""
         member = self.table.members.get(self.number) if self.table is not None else None
         if member is None or member.since == self.ahead.role_since:
             return None
@@ -308,8 +314,9 @@ class SlotKeeper:
         return record
 
     def may_retire(self, live: int) -> int | None:
-        """Since which version this partition drains, when nothing is in it: no tenure, and no message on any shelf
-        (`live`, committed). Nothing can come any more, so that stays true."""
+        """Returns since which version this partition drains if it is empty: no tenure, and no message on any shelf
+        (`live`, committed). No message can arrive any more, so that stays true. None: it may not retire.
+        """
         book = self.book
         return book.role_since if book.role == "draining" and not book.tenures and not live else None
 

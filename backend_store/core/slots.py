@@ -1,32 +1,32 @@
-"""Which partition of its queue takes a message: slots, the slot table, and the plans that grow and shrink a queue.
+"""Partitioning: slots, the slot table that maps them to partitions, and the plans that grow and shrink a queue.
 
-A message with something to be known by (its key, else its dedupe id, else its producer) belongs to one of 256 *slots*,
-and the *slot table* says which partition has the slot now. So all messages of a key, and all repetitions of an id, meet
-in one place. A message without any goes to whichever partition is next.
+A message with a key, else a dedupe id, else a producer belongs to one of 256 *slots*, and the *slot table* says which
+partition has the slot now. So all messages of a key, and all duplicates of an id, go to the same partition. Messages
+without any of these go to the partitions in turn.
 
-How a shell uses the four files about partitions, in the order of a message's path:
+How a shell uses the four modules about partitions, in the order of a message's path:
 
     slot      = routing.slot(key=…, dedupe_id=…, producer=…)    # None: partition = table.spread(turn)
-    partition = table.route(slot)                               # None: the slot is on the move; keep the call, in order
-    refused   = keeper.refused(slots, version=table.version)    # the partition's own word, from its log
-    … append. A refused call waits for a newer table and goes there with the same ids, before later ones of its slot.
+    partition = table.route(slot)                               # None: the slot is moving; hold the call, in order
+    refused   = keeper.refused(slots, version=table.version)    # the partition's own decision, by its log
+    … append. A refused call waits for a newer table and is sent again with the same ids, before later ones of its slot.
 
     table     = resized(table, partitions)                      # a plan: one transaction of the metadata store
-    keeper.heed(table)                                          # every partition; what follows stands in `slot_moves`
-    table     = with_opened(table, move)                        # when the target says that it has opened the slots
-    table     = with_retired(table, number, since)              # when a draining partition says that it is empty
+    keeper.heed(table)                                          # every partition; `slot_moves` has the next steps
+    table     = with_opened(table, move)                        # when the target reports that it has opened the slots
+    table     = with_retired(table, number, since)              # when a draining partition reports that it is empty
 
-`slot_moves` is the partition's side: sealing, handing over, waiting. `places` has ids and cursors that name partitions,
+`slot_moves` is the partition's side: sealing, handing over, waiting. `places` has message ids that name partitions,
 `expansion` decides when a queue grows or shrinks.
 
-A plan is carried out in *moves* of a few slots, one at a time into each partition. A slot is on the move from the table
-that says so until its target has opened it. Nothing else is planned before all have arrived, so a slot never has two
-moves to think of, and growing never meets shrinking. A move is not aborted, for nobody could say whether its seal is on
-a disk already: it ends, and may be followed by one back. What it leaves behind in the old partition may still drain
-while the slot moves on.
+A plan is carried out in *moves* of a few slots, one at a time into each partition. A slot is moving from the table that
+says so until its target has opened it. No other plan begins before all slots have arrived, so a slot is never part of
+two moves, and growing never meets shrinking. A move is not aborted, because its seal may be on disk already: it is
+completed, and a move back may follow. Messages that it leaves in the old partition may still drain while the slot moves
+on.
 
-What callers owe to order: calls of a slot that are on the way together carry one version, and after a refusal they go
-again, all of them and in their order, by a newer table. So a partition takes them up to its seal and none behind it.
+Callers keep the order like this: calls of a slot that are in flight together carry one version, and after a refusal
+they are all sent again, in their order, by a newer table. So a partition takes them up to its seal and none behind it.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ from google_crc32c import value as crc32c
 from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest, QueueConfig, QueueDefinition
 
 SLOTS = 256
-"""A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, where 64 slots would make it half
-as much again. A table of them is still small enough to be sent to whoever asks."""
+"""A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, and of 64 slots it would have half
+as many again. A table of 256 slots is still small enough to be sent to each client that asks for it."""
 UNKEYED = SLOTS
-"""Bit of messages without a slot in a set of slots."""
+"""Bit of messages without a slot, in a set of slots."""
 WAITS = -1
-"""As a partition's number: the slot is on the move, so the messages wait for the next table."""
+"""In place of a partition's number: the slot is moving, so its messages wait for the next table."""
 ANYWHERE = -2
-"""As a partition's number: the messages have no slot, so any open partition may take them."""
+"""In place of a partition's number: the messages have no slot, so any open partition may take them."""
 MOVE_SLOTS_MAX = 8
-"""Slots that are sealed together. Their publishes wait until the last dedupe id of them is handed over."""
+"""Slots that are sealed together. Publishes to them wait until their last dedupe id is handed over."""
 
 ALL_SLOTS = (1 << SLOTS) - 1
 """All slots, as bits."""
 EVERY_SLOT = ALL_SLOTS | 1 << UNKEYED
-"""The same with messages that have none."""
+"""All slots, and messages without a slot."""
 _SPREAD = 0x9E3779B1
-"""2³² divided by the golden ratio: similar keys have similar checksums, and this pulls them apart."""
+"""2³² divided by the golden ratio: similar keys have similar checksums, and this factor spreads them."""
 
 Role = Literal["open", "draining", "retired"]
 """Open partitions take slots and unkeyed messages; draining ones only deliver; of a retired one only its end is kept,
-from which a later life of the same number goes on, so that a message's place is never given out twice."""
+from which a later partition of the same number continues, so that no message's place is used twice."""
 
 
 def slot_of(text: str | bytes) -> int:
-    """The slot of a key, a dedupe id or a producer: the same in every process and every version."""
+    """Returns the slot of a key, a dedupe id or a producer: the same in every process and every version."""
     checksum: int = crc32c(text.encode() if isinstance(text, str) else text)
     return (checksum * _SPREAD & 0xFFFFFFFF) >> 24
 
 
 def slots_of_keys(keys: Sequence[str]) -> list[int]:
-    """`slot_of` for many: the hot path of a queue with several partitions."""
+    """Returns `slot_of` for many keys: the hot path of a queue with several partitions."""
     return [(crc32c(key.encode()) * _SPREAD & 0xFFFFFFFF) >> 24 for key in keys]
 
 
 def packed(slots: int) -> bytes:
-    """Slots, given as bits, as they are written; b"" for none."""
+    """Returns a set of slots, given as bits, in its stored form; b"" for none."""
     return slots.to_bytes(SLOTS // 8, "little") if slots else b""
 
 
@@ -86,22 +86,22 @@ def unpacked(slots: bytes) -> int:
 
 
 def slots_taken(definition: QueueDefinition) -> int:
-    """What a shard takes of a queue as it was told, as bits; with `UNKEYED` where it takes anything."""
+    """Returns the slots of a queue that a shard takes by its definition, as bits, with `UNKEYED` if there are any."""
     if definition.takes_none:
         return 0
     return (unpacked(definition.takes) or ALL_SLOTS) | 1 << UNKEYED
 
 
 class Routing(NamedTuple):
-    """What a queue's messages are known by."""
+    """How a queue's config routes its messages."""
 
     is_strict: bool = False
-    """Messages without a key have one order among them: one key, so to speak."""
+    """Messages without a key are ordered among themselves, as if they shared a key."""
     by_producer: bool = False
-    """A producer's numbers must be seen in one place (`sequencing: producer`), whatever the keys are."""
+    """All messages of a producer must go to one partition (`sequencing: producer`), whatever their keys are."""
 
     def slot(self, *, key: str | None = None, dedupe_id: bytes | None = None, producer: str = "") -> int | None:
-        """None for a message that any partition may take."""
+        """Returns the slot of a message; None if any partition may take it."""
         if self.by_producer:
             return slot_of(producer)
         if key is not None:
@@ -118,7 +118,7 @@ def routing_of(config: QueueConfig) -> Routing:
 
 
 class Move(NamedTuple):
-    """Slots on their way from one partition to another, since the table of this version."""
+    """Slots that move from one partition to another, since the table of this version."""
 
     version: int
     source: int
@@ -134,9 +134,9 @@ class Member(NamedTuple):
 
 
 class SlotTable(msgspec.Struct, frozen=True, dict=True):
-    """The one truth about a queue's partitions, in the metadata store. Each change makes a new version of it.
+    """The authoritative state of a queue's partitions, in the metadata store. Each change makes a new version.
 
-    `owners` has each slot's partition, for a slot on the move the target already; `goal` has those of the plan.
+    `owners` has the partition of each slot, for a moving slot already the target; `goal` has those of the plan.
     """
 
     version: int
@@ -151,53 +151,54 @@ class SlotTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def moving(self) -> frozenset[int]:
-        """The slots that nobody takes messages for at the moment."""
+        """The slots for which no partition takes messages at the moment."""
         return frozenset(slot for move in self.moves for slot in move.slots)
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """By slot its partition, `WAITS` for one on the move; and `ANYWHERE` for `UNKEYED`."""
+        """The partition of each slot, `WAITS` for a moving one; last, `ANYWHERE` for `UNKEYED`."""
         return (*(WAITS if (taker := self.route(slot)) is None else taker for slot in range(SLOTS)), ANYWHERE)
 
     @cached_property
     def takers(self) -> dict[int, int]:
-        """By partition the slots that it takes, as bits, and `UNKEYED` where it is open. `WAITS`: those on the move."""
+        """The slots that each partition takes, as bits, with `UNKEYED` if it is open. Under `WAITS`: moving slots."""
         bits = dict.fromkeys(self.open_partitions, 1 << UNKEYED)
         for slot, place in enumerate(self.places[:SLOTS]):
             bits[place] = bits.get(place, 0) | 1 << slot
         return bits
 
     def route(self, slot: int) -> int | None:
-        """The slot's partition; None while it is on the move: the call waits, in its order, for the next table."""
+        """Returns the slot's partition; None while the slot moves: the call waits, in order, for the next table."""
         return None if slot in self.moving else self.owners[slot]
 
     def spread(self, turn: int) -> int:
-        """The partition of a publish call's unkeyed messages: all of one call, by turns from call to call."""
+        """Returns the partition of all unkeyed messages of a publish call; successive turns rotate the partitions."""
         return self.open_partitions[turn % len(self.open_partitions)]
 
 
 class PartitionMap(msgspec.Struct, frozen=True):
-    """A queue's partitions, as the metadata store keeps them."""
+    """A queue's partitions, as the metadata store has them."""
 
     uid: int
     table: SlotTable
     replicas: dict[int, int]
-    """Under which number each partition is stored. A retired one keeps its own, where its next life goes on."""
+    """The number under which each partition is stored. A retired one keeps it, and continues there when reopened."""
 
 
 # ------------------------------------------------------------------------------------------------------- plans
 
 
 def first_table(partitions: int = 1) -> SlotTable:
-    """The table of a new queue. One partition: also that of a queue that never had a table."""
+    """Returns the table of a new queue; with one partition also that of a queue that never had a table."""
     _check_size(partitions)
     owners = tuple(slot % partitions for slot in range(SLOTS))
     return _checked(SlotTable(1, owners, owners, {number: Member("open", 1) for number in range(partitions)}))
 
 
 def resized(table: SlotTable, partitions: int) -> SlotTable:
-    """The plan for as many open partitions: no more slots move than must, and all have the same number, give or take
-    one. Raises `Conflict` while another plan is carried out."""
+    """Returns the table with a plan for `partitions` open partitions: as few slots as possible move, and the numbers of
+    slots per partition differ by one at most. Raises `InvalidRequest`, or `Conflict` while another plan is carried out.
+    """
     _check_size(partitions)
     _check_at_rest(table)
     version = table.version + 1
@@ -211,7 +212,9 @@ def resized(table: SlotTable, partitions: int) -> SlotTable:
 
 
 def moved(table: SlotTable, slots: Iterable[int], target: int) -> SlotTable:
-    """The plan that gives some slots to another open partition: away from a busy one. Raises `Conflict`."""
+    """Returns the table with a plan that moves some slots to another open partition, away from a busy one. Raises
+    `Conflict` if the target is not open or another plan is carried out.
+    """
     _check_at_rest(table)
     if target not in table.open_partitions:
         raise Conflict(f"partition {target} is not open; open ones are {list(table.open_partitions)}")
@@ -221,7 +224,7 @@ def moved(table: SlotTable, slots: Iterable[int], target: int) -> SlotTable:
 
 
 def with_opened(table: SlotTable, move: Move) -> SlotTable:
-    """The table after the target has durably opened the slots; its next move begins. Said twice, it changes nothing."""
+    """Returns the table after the target has durably opened the slots; its next move begins. Idempotent."""
     if move not in table.moves:
         return table
     rest = tuple(other for other in table.moves if other != move)
@@ -229,9 +232,9 @@ def with_opened(table: SlotTable, move: Move) -> SlotTable:
 
 
 def with_retired(table: SlotTable, number: int, since: int) -> SlotTable:
-    """The table after a partition that drains since that version has said that nothing is left in it.
+    """Returns the table after a partition that drains since that version has reported that it is empty.
 
-    A partition that was opened again since then said so of a former life: that changes nothing.
+    If the partition was opened again since then, the report is outdated and changes nothing.
     """
     if table.members.get(number) != Member("draining", since):
         return table
@@ -248,7 +251,7 @@ def _planned(table: SlotTable, members: dict[int, Member], goal: tuple[int, ...]
 
 
 def _with_next_moves(table: SlotTable) -> SlotTable:
-    """Begins what the plan has next for each target that waits for nothing."""
+    """Begins the next move of the plan into each target that has none in progress."""
     owners, moves = list(table.owners), list(table.moves)
     for target in sorted(set(table.goal) - {move.target for move in moves}):
         slots = [slot for slot in range(SLOTS) if table.goal[slot] == target != owners[slot]]
@@ -262,7 +265,7 @@ def _with_next_moves(table: SlotTable) -> SlotTable:
 
 
 def _joining(table: SlotTable, count: int) -> list[int]:
-    """Partitions to open: one that still drains, before one that must be made."""
+    """Returns the partitions to open: those that still drain before those that must be created."""
     draining = sorted(number for number, member in table.members.items() if member.role == "draining")
     others = (n for n in range(PARTITIONS_MAX) if n not in table.open_partitions and n not in draining)
     return [*draining, *others][: max(0, count)]
@@ -271,7 +274,7 @@ def _joining(table: SlotTable, count: int) -> list[int]:
 def _balanced(owners: Sequence[int], staying: Sequence[int]) -> tuple[int, ...]:
     held = Counter(owners)
     share, extra = divmod(SLOTS, len(staying))
-    # Who has most now may keep one more, so that it need not move.
+    # The partitions with the most slots now may keep one more, which then need not move.
     by_load = sorted(staying, key=lambda number: (-held[number], number))
     room = {number: share + (rank < extra) for rank, number in enumerate(by_load)}
     after, homeless = list(owners), []

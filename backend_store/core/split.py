@@ -1,7 +1,7 @@
-"""Shares a publish call out among the partitions of its queue, by the slots of its messages.
+"""Routing of a publish: divides a call among the partitions of its queue, by the slots of its messages.
 
-Nearly always a call's blocks go whole: `routed_blocks` makes them for one partition each, and says which slots are in
-them. One whose messages belong to several, because the table changed meanwhile, is cut and encoded anew.
+A call's blocks nearly always stay whole: `routed_blocks` makes each for one partition and notes the slots in it. If the
+table has changed meanwhile, so that a block's messages belong to several partitions, it is cut and encoded again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from backend_store.model import Block, Stamp
 
 
 class Share(NamedTuple):
-    """What one partition gets of a call."""
+    """The part of a call that goes to one partition."""
 
     partition: int
-    """Or `WAITS`."""
+    """The partition's number, or `WAITS`."""
     blocks: list[Block]
     numbers: list[int]
     """For each message of the blocks its number in the call."""
     slots: int
-    """As bits, with `UNKEYED` among them."""
+    """The slots of the messages as bits, including `UNKEYED`."""
 
     @property
     def messages(self) -> int:
@@ -46,7 +46,7 @@ class Share(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What messages are known by: a column each, None where none of them has it."""
+    """The columns by which messages are routed. A column is None if no message has a value."""
 
     keys: Sequence[str | None] | None
     ids: Sequence[bytes | None] | None
@@ -54,7 +54,7 @@ class Known(NamedTuple):
 
 
 def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
-    """The slot of each message, or the one of all; `UNKEYED` for a message that any partition may take."""
+    """Returns the slot of each message, or one slot for all; `UNKEYED` for a message that any partition may take."""
     keys, ids, stamps = known
     if keys is None and ids is None and stamps is None:
         slot = routing.slot()
@@ -75,7 +75,7 @@ def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
 
 
 def message_slots(blocks: Sequence[Block], routing: Routing) -> list[int]:
-    """The slot of each message of a call; `UNKEYED` where any partition may take it."""
+    """Returns the slot of each message of a call; `UNKEYED` if any partition may take it."""
     found: list[int] = []
     for block in blocks:
         is_one = block.slots and not block.slots & (block.slots - 1)
@@ -85,7 +85,7 @@ def message_slots(blocks: Sequence[Block], routing: Routing) -> list[int]:
 
 
 def slot_bits(blocks: Sequence[Block], routing: Routing) -> int:
-    """The slots of a call's messages, with `UNKEYED` among them."""
+    """Returns the slots of a call's messages as bits, including `UNKEYED`."""
     bits = 0
     for block in blocks:
         bits |= block.slots or _slots_in(block, routing)
@@ -109,7 +109,7 @@ def _slots_in(block: Block, routing: Routing) -> int:
 
 
 def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: SlotTable) -> Blocks:
-    """Blocks of a call's messages, each for one partition as the table stands."""
+    """Returns the blocks of a call's messages, each for one partition by the current table."""
     columns = with_names(columns)
     count = len(columns.bodies)
     slots = slots_of(Known(columns.table.get("key"), columns.hashes, columns.stamps), count, routing)
@@ -122,8 +122,9 @@ def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: 
 def shares(
     blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int, seal: Seal | None = None
 ) -> list[Share]:
-    """A call's blocks by partition, each message in the order in which it came. `turn` counts calls: it says where
-    messages go that any partition may take. `seal` opens and seals blocks that have to be cut."""
+    """Returns a call's blocks by partition, with the messages in their original order. `turn` counts calls and selects
+    the partition of messages that any may take. `seal` opens and seals blocks that have to be cut.
+    """
     found: dict[int, Share] = {}
     first = 0
     for block in blocks:
@@ -140,7 +141,7 @@ def shares(
 
 
 def _owned(block: Block, routing: Routing, table: SlotTable, turn: int) -> list[tuple[int, Sequence[int], int]]:
-    """(partition, which messages, their slots as bits), of all that have messages of the block."""
+    """Returns (partition, message numbers, their slots as bits) for each partition with messages of the block."""
     traits = block.traits
     slots: Sequence[int] | int
     if block.slots:
@@ -169,7 +170,7 @@ def _partition(slot: int, table: SlotTable, turn: int) -> int:
 
 
 def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block:
-    """A block of some of a block's messages, in this order."""
+    """Returns a block of some of a block's messages, in the order of `numbers`."""
     flags, key_id, count, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     at = BLOCK_HEAD.size + clear_size
     clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}

@@ -1,15 +1,15 @@
-"""How a lane changes its owner: adopted when its host's session has lapsed, given back by a handover.
+"""Change of a lane's owner (failover): adoption when its host's session has lapsed, return by a handover.
 
-Each function makes the next table from one that was read, or raises `Conflict`; the coordinator writes it only over
-that one. `alive` has the hosts with a session, by their present incarnation: who started anew since is not the owner
-that the table names, so its lane is adopted, most often by itself.
+Each function returns the next table from one that was read, or raises `Conflict`; the coordinator writes it only over
+that table. `alive` has the hosts with a session, with their present incarnation: a host that restarted since is not the
+owner that the table names, so its lane is adopted, most often by the same host.
 
-    adopted()        the owner is gone: a holder that has all that is committed takes the lane, in the next epoch
-    handed_over()    the owner has stopped and said so in the lane's log: the preferred host, in sync, takes it back
-    with_in_sync()   the owner takes a holder out, or back in
+    adopted()        the owner is gone: a holder that has everything committed takes the lane, in the next epoch
+    handed_over()    the owner has stopped and logged that in the lane: the preferred host, in sync, takes it back
+    with_in_sync()   the owner removes a holder from the in-sync set, or adds it again
 
-Whoever adopts was in sync, so no commit was possible without it, and it obeys no older epoch from then on: that is
-what fences the last owner, not this table. A commit may still succeed in the old epoch until the adopter has heard.
+The adopter was in sync, so no commit was possible without it, and it obeys no older epoch from then on: that fences the
+last owner, not this table. A commit may still succeed in the old epoch until the adopter has learned of the new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
 from backend_store.model import Conflict, Epoch
 
 Alive = Mapping[str, int]
-"""By host the incarnation that has a session."""
+"""The incarnation with a session, by host."""
 
 
 def is_alive(owner: Owner | None, alive: Alive) -> bool:
@@ -30,16 +30,17 @@ def is_alive(owner: Owner | None, alive: Alive) -> bool:
 
 
 def adopters(lane: LaneRow, alive: Alive) -> list[str]:
-    """Hosts that may adopt a lane: those in sync, the preferred one first; without one of them, eligible ones.
+    """Returns the live hosts that may adopt a lane, the preferred one first: those in sync, or if there is none, those
+    that are eligible.
 
-    None of them alive: the lane waits. To take another holder would be to lose what was confirmed.
+    If none of either is alive, the lane waits, because any other holder may lack confirmed messages.
     """
     candidates = [host for host in lane.in_sync if host in alive] or [host for host in lane.eligible if host in alive]
     return sorted(candidates, key=lambda host: host != lane.preferred)
 
 
 def adopted(table: LaneTable, number: int, host: str, alive: Alive) -> LaneTable:
-    """The lane after a host has adopted it. Raises `Conflict` while its owner is alive, and for who may not."""
+    """Returns the table after a host has adopted a lane. Raises `Conflict` if its owner lives or the host may not."""
     lane = table.lanes[number]
     if is_alive(lane.owner, alive):
         raise Conflict(f"lane {number}: its owner is alive; it gives the lane away itself")
@@ -50,10 +51,10 @@ def adopted(table: LaneTable, number: int, host: str, alive: Alive) -> LaneTable
 
 
 def handed_over(table: LaneTable, number: int, by: Owner, epoch: Epoch, target: str, alive: Alive) -> LaneTable:
-    """The lane after its owner has given it to another host, or to itself: then a handover begun is taken back.
+    """Returns the table after the owner has given a lane to another host, or to itself, which cancels a handover.
 
-    It is about the epoch in which the owner has stopped; in a later one of its own it may be lending again. Raises
-    `Conflict` where that epoch is over, or the target is dead or not in sync.
+    `epoch` is the one in which the owner has stopped; in a later one of its own it may be lending again. Raises
+    `Conflict` if that epoch is over, or the target is dead or not in sync.
     """
     lane = table.lanes[number]
     if (lane.owner, lane.epoch) != (by, epoch):
@@ -64,10 +65,11 @@ def handed_over(table: LaneTable, number: int, by: Owner, epoch: Epoch, target: 
 
 
 def with_in_sync(table: LaneTable, number: int, by: Owner, seen: int, members: Iterable[str]) -> LaneTable:
-    """The lane with other holders in sync: what its owner asks for, by the row whose version it has `seen`.
+    """Returns the table with another in-sync set of a lane, at the request of its owner, which has `seen` a version of
+    the row. Raises `Conflict` if that version or the owner is another, or for members that are no holders.
 
-    An ask that comes late, or twice, finds another version, also where the row looks as it did then: a holder that has
-    fallen behind since would be taken in again. Raises `Conflict`.
+    The version differs for a late or duplicate request even if the row looks the same: otherwise a holder that has
+    fallen behind since would be in sync again.
     """
     lane = table.lanes[number]
     if lane.owner != by or lane.version != seen:
@@ -83,14 +85,18 @@ def _owned(lane: LaneRow, owner: Owner) -> LaneRow:
 
 
 def _without_the_dead(lane: LaneRow, adopter: str, alive: Alive, min_in_sync: int) -> LaneRow:
-    """Who was eligible alone cannot vouch for those in sync, who are dead now: they stay eligible beside it."""
+    """Returns the lane without dead members in sync. If the adopter was only eligible, it cannot vouch for the former
+    in-sync members, all of which are dead: they stay eligible beside it.
+    """
     if adopter in lane.in_sync:
         return _in_sync(lane, {host for host in lane.in_sync if host in alive}, set(), min_in_sync)
     return _in_sync(lane, {adopter}, {*lane.in_sync, *lane.eligible} - {adopter}, min_in_sync)
 
 
 def _in_sync(lane: LaneRow, wanted: set[str], remembered: set[str], min_in_sync: int) -> LaneRow:
-    """Below the minimum nothing can be committed, so whoever was in sync until then still has all there is."""
+    """Returns the lane with another in-sync set. Below the minimum nothing can be committed, so every holder that was
+    in sync until then still has everything and stays eligible.
+    """
     dropped = set(lane.in_sync) - wanted
     eligible = {*lane.eligible, *dropped, *remembered} - wanted if len(wanted) < min_in_sync else set[str]()
     return msgspec.structs.replace(

@@ -1,11 +1,12 @@
-"""A host as a delivery agent: borrows messages from the owners of lanes and hands each out once, while its lease lasts.
+"""A host as a delivery agent: borrows messages from the owners of lanes and delivers each once, while its lease lasts.
 
-It counts from when it asked, not from when the grant came: the grant may have been long on its way, and the owner
-began to count before it left. What cannot be handed out in time is not handed out at all; nobody need be told, the
-owner counts as well.
+The agent's time runs from its request, not from the arrival of the grant, which may have been long on its way, while
+the owner's time ran. Messages that cannot be delivered in time are not delivered at all; the agent need not report
+that, because the owner's time runs out as well.
 
-A grant that nobody waits for any more is given back, if it is the first answer to an ask of this life. Of any other,
-the agent may have handed out all: a second copy of a grant that was taken, or a grant to the host's last life.
+A grant that the agent no longer waits for is given back, if it is the first answer to a request of this incarnation. Of
+any other grant the agent may have delivered everything: it is a duplicate of one that was taken, or was made to an
+earlier incarnation.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from backend_store.core.host_lanes.limits import (
 
 
 class AskId(NamedTuple):
-    """No two asks of a host have the same: an incarnation is one life of it, a number one ask of that life."""
+    """Unique among the requests of a host: an incarnation is one run of it, a number one request of that run."""
 
     incarnation: int
     number: int
 
 
 class LoanAsked(NamedTuple):
-    """Agent to owner."""
+    """Agent to owner: asks for messages on a bulk lease."""
 
     request: AskId
     lane: int
@@ -40,7 +41,7 @@ class LoanAsked(NamedTuple):
 
 
 class LoanGranted(NamedTuple):
-    """Owner to agent: the messages with their offsets."""
+    """Owner to agent: the lent messages, as (offset, message)."""
 
     request: AskId
     lease: LeaseId
@@ -48,14 +49,14 @@ class LoanGranted(NamedTuple):
 
 
 class UnsentReturned(NamedTuple):
-    """Agent to owner: these were not handed out, and will not be."""
+    """Agent to owner: these messages were not delivered, and will not be."""
 
     lease: LeaseId
     offsets: tuple[int, ...]
 
 
 class HandedOut(NamedTuple):
-    """A message on its way to a consumer, who holds it until then by the agent's steady clock."""
+    """A message on its way to a consumer, which holds it until `until_ms` by the agent's steady clock."""
 
     receipt: LaneReceipt
     message: Any
@@ -63,7 +64,7 @@ class HandedOut(NamedTuple):
 
 
 class Agent:
-    """What one host was lent, of one queue. `now_ms` is its steady clock."""
+    """The messages of one queue that were lent to one host. `now_ms` is its steady clock."""
 
     def __init__(
         self, incarnation: int, *, lease_ms: int = BULK_LEASE_MS_MAX, messages_max: int = BULK_LEASE_MESSAGES_MAX
@@ -73,13 +74,13 @@ class Agent:
         self._incarnation = incarnation
         self._number = 0
         self._asked: dict[int, tuple[LoanAsked, int]] = {}
-        """By lane what was asked for, and when. One ask a lane."""
+        """The pending request of each lane, and when it was made."""
         self._forgotten: dict[AskId, None] = {}
-        """Asks that nobody waits for, and that had no answer."""
+        """Requests without an answer that the agent no longer waits for."""
         self._unsent: deque[HandedOut] = deque()
 
     def ask(self, lanes: Iterable[int], now_ms: int) -> list[LoanAsked]:
-        """What to ask the owners of these lanes now: nothing while something is left to hand out."""
+        """Returns the requests to the owners of these lanes: none while messages are left to deliver."""
         self._drop_expired(now_ms)
         if self._unsent:
             return []
@@ -101,13 +102,13 @@ class Agent:
             del self._forgotten[next(iter(self._forgotten))]
 
     def nothing_granted(self, request: AskId) -> None:
-        """The owner has nothing to lend: it may be asked again at once."""
+        """Notes that the owner has nothing to lend: it may be asked again at once."""
         for lane, (ask, _) in list(self._asked.items()):
             if ask.request == request:
                 del self._asked[lane]
 
     def take(self, grant: LoanGranted, now_ms: int) -> UnsentReturned | None:
-        """Takes what it was lent, or says what goes back. None for a grant that was answered before, too."""
+        """Takes the messages of a grant, or returns those to give back. Ignores a grant that was handled before."""
         ask, asked_ms = self._asked.get(grant.lease.lane, (None, 0))
         until_ms = asked_ms + self._lease_ms
         if ask is None or ask.request != grant.request:
@@ -123,12 +124,12 @@ class Agent:
         return None
 
     def hand_out(self, now_ms: int) -> HandedOut | None:
-        """The next message for a consumer; None where something must be asked for first."""
+        """Returns the next message for a consumer; None if more must be requested first."""
         self._drop_expired(now_ms)
         return self._unsent.popleft() if self._unsent else None
 
     def return_unsent(self) -> list[UnsentReturned]:
-        """Gives back all that was not handed out: the host drains, or its consumers are gone."""
+        """Gives back all messages that were not delivered, because the host drains or its consumers are gone."""
         by_lease: dict[LeaseId, list[int]] = {}
         for one in self._unsent:
             by_lease.setdefault(one.receipt.lease, []).append(one.receipt.offset)
@@ -136,7 +137,7 @@ class Agent:
         return [UnsentReturned(lease, tuple(offsets)) for lease, offsets in by_lease.items()]
 
     def _drop_expired(self, now_ms: int) -> None:
-        """Grants of several lanes end at different times."""
+        """Drops messages whose lease is over. The leases of several lanes end at different times."""
         if any(one.until_ms <= now_ms for one in self._unsent):
             self._unsent = deque(one for one in self._unsent if one.until_ms > now_ms)
 

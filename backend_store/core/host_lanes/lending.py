@@ -1,20 +1,20 @@
-"""The owner's side of bulk leases: up to 100 messages for up to 10 s, lent to a host that hands them out.
+"""The owner's side of bulk leases: up to 100 messages for up to 10 s, lent to a host that delivers them.
 
-A lane has one lender: its owner. Agents may be many, and acks come back from any host; the receipt says which lane and
-which lease. What is lent, what is settled and by whom is decided here, and is a record of the lane's log:
+A lane has one lender: its owner. There may be many agents, and acks arrive at any host; the receipt names the lane and
+the lease. Loans and acks are decided here, and are records of the lane's log:
 
     MessagesLent      replicated leases only: granted when it is committed
     LeaseExtended     replicated leases only: answered when it is committed
     MessagesSettled   the ack that won; answered when it is committed
-    LaneHandedOver    what is still lent when the owner gives the lane away; nothing is lent after it
+    LaneHandedOver    the loans that remain when the owner gives the lane away; nothing is lent after it
 
-Whose lease it is hangs on steady clocks that may each go wrong by 1 %, and on nothing that is set. An agent counts
-from when it asked, the owner from when it granted, and a little longer. An adopter cannot know how much of a lease is
-left and waits all of it out, from when it took over: it begins to count after the agent did.
+Leases rest on steady clocks, each of which may be wrong by 1 %, and never on clocks that are set. An agent's time runs
+from its request, the owner's from the grant, and a little longer. An adopter cannot know how much of a lease is left
+and waits for all of it, from its takeover on, which is later than the agent's request.
 
-With memory leases the log does not say what is lent. So an adopter lends nothing of what it inherits for as long as a
-bulk lease can last; otherwise an agent of the last owner might hand out a message whose ack has been confirmed
-meanwhile. And an owner that lends without a commit does so only while its session lasts, by its own count.
+With memory leases the log does not have the loans. So an adopter lends no inherited message for as long as a bulk lease
+can last; otherwise an agent of the last owner might deliver a message whose ack has been confirmed meanwhile. And an
+owner that lends without a commit does so only while its session lasts, by its own clock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LeaseMode = Literal["memory", "replicated"]
 
 
 class LeaseId(NamedTuple):
-    """No two leases of a lane have the same: a number is its owner's, an owner's epoch is its own."""
+    """Unique among the leases of a lane: the owner assigns the number, and each epoch has one owner."""
 
     lane: int
     epoch: Epoch
@@ -45,14 +45,14 @@ class LeaseId(NamedTuple):
 
 
 class LaneReceipt(NamedTuple):
-    """What a holder of one message shows. The shell makes a text of it that cannot be forged."""
+    """The receipt of one message. The shell makes a text of it that cannot be forged."""
 
     lease: LeaseId
     offset: int
 
 
 class Waiting(NamedTuple):
-    """A committed message that is not settled. `key`: in strict order one of a key is lent at a time."""
+    """A committed message that is not settled. `key`: in strict order one message per key is lent at a time."""
 
     offset: int
     key: str | None
@@ -66,7 +66,7 @@ class MessagesLent(NamedTuple):
 
 
 class LeaseExtended(NamedTuple):
-    """Of one message; in milliseconds from now."""
+    """The lease of one message was extended to `lease_ms` from now."""
 
     lease: LeaseId
     offset: int
@@ -86,7 +86,7 @@ class StillLent(NamedTuple):
 
 
 class LaneHandedOver(NamedTuple):
-    """`quiet_ms`: how long what lies below `inherited_below` must not be lent, if the owner had waited itself."""
+    """`quiet_ms`: how long messages below `inherited_below` must not be lent yet, if the owner itself was waiting."""
 
     leases: tuple[StillLent, ...]
     quiet_ms: int
@@ -99,8 +99,8 @@ _Counted = TypeVar("_Counted", LeaseId, str)
 _STALE_ENDS_MAX = 1_024
 
 Verdict = MessagesSettled | Literal["settled", "already-acked", "stale-receipt"]
-"""Of an ack. A record: append it. `settled`: this lease's ack has won before. Both are told when all that is appended
-by then is committed, and so is `already-acked`: until then the ack that won may vanish."""
+"""The decision about an ack. A record: append it. `settled`: an ack of this lease has won before. The answer to both,
+and to `already-acked`, waits until everything appended so far is committed: before that the winning ack may vanish."""
 
 
 class _Hold(NamedTuple):
@@ -110,7 +110,7 @@ class _Hold(NamedTuple):
 
 
 class Lender:
-    """One lane's leases in one epoch. `now_ms` is the owner's steady clock."""
+    """The bulk leases of one lane in one epoch. The lane's owner has it; `now_ms` is the owner's steady clock."""
 
     def __init__(self, lane: int, epoch: Epoch, *, mode: LeaseMode, is_strict: bool):
         self.mode = mode
@@ -120,14 +120,14 @@ class Lender:
         self._number = 0
         self._out: dict[int, _Hold] = {}
         self._loans: Counter[LeaseId] = Counter()
-        """Messages that are out, by lease."""
+        """The number of lent messages by lease."""
         self._ends: list[tuple[int, int]] = []
-        """(time, offset) of what is out, a heap. Of what was extended or settled the old times remain for a while."""
+        """A heap of (time, offset) of lent messages. Outdated times of extended or settled ones remain for a while."""
         self._busy: Counter[str] = Counter()
-        """Keys of what is out, or about to be settled."""
+        """Keys of messages that are lent or about to be settled."""
         self._settled: dict[int, LeaseId] = {}
         self._settling: dict[int, str | None] = {}
-        """Acks decided and not committed, by offset with the key: it is not free, nor is the message lent again."""
+        """Acks that are decided but not committed: offset → key. The key is locked, and the message not lent again."""
         self._quiet_until_ms = 0
         self._inherited_below = 0
         self.has_handed_over = False
@@ -144,9 +144,9 @@ class Lender:
         now_ms: int,
         session_ends_ms: int,
     ) -> MessagesLent | None:
-        """Lends the first messages that are free, at most `count`; None when there are none, or nothing may be lent.
+        """Lends the first messages that are free, at most `count`. Returns None if none is free or none may be lent.
 
-        `waiting` rises by offset, and has all that waits up to where it ends.
+        `waiting` has all unsettled messages in ascending offsets, up to where it ends.
         """
         self._expire(now_ms)
         in_memory = self.mode == "memory"
@@ -178,18 +178,18 @@ class Lender:
             if not is_held and not is_locked and not (is_quiet and offset < self._inherited_below):
                 chosen.append(one)
             if key is not None:
-                passed.add(key)  # also where this one may not go yet: none of its key goes before it
+                passed.add(key)  # even if this one may not be lent yet: no other of its key goes before it
         return chosen
 
     def give_back(self, lease: LeaseId, offsets: Iterable[int]) -> None:
-        """An agent says that it has not handed these out, and will not. What was lent anew since is left alone."""
+        """Takes back messages that an agent will not deliver. Those that were lent again since are left alone."""
         for offset in offsets:
             hold = self._out.get(offset)
             if hold is not None and hold.lease == lease:
                 self._release(offset)
 
     def extend(self, receipt: LaneReceipt, lease_ms: int, now_ms: int) -> LeaseExtended | None:
-        """Lengthens the hold of one message; None where the receipt's lease is over, or its message is settled."""
+        """Extends the lease of one message. Returns None if the receipt's lease is over, or the message settled."""
         self._expire(now_ms)
         hold = self._out.get(receipt.offset)
         if hold is None or hold.lease != receipt.lease or self.has_handed_over:
@@ -199,7 +199,7 @@ class Lender:
         return LeaseExtended(receipt.lease, receipt.offset, lease_ms)
 
     def next_wakeup_ms(self) -> int | None:
-        """When something may be lent that may not be now, unless an ack or a message comes."""
+        """Returns when more may be lent than now, unless an ack or a message arrives; None: never."""
         times = [self._ends[0][0]] if self._ends else []
         return min([*times, self._quiet_until_ms] if self._quiet_until_ms else times, default=None)
 
@@ -235,7 +235,7 @@ class Lender:
     def ack(self, receipt: LaneReceipt, *, key: str | None, is_there: bool, now_ms: int) -> Verdict:
         """Decides about an ack. `is_there`: the message is in the lane, and no ack of it is committed.
 
-        A receipt outlives its lease and its epoch, until the message is lent to somebody else.
+        A receipt stays valid after its lease and its epoch, until the message is lent again.
         """
         self._expire(now_ms)
         offset = receipt.offset
@@ -255,7 +255,7 @@ class Lender:
         return record
 
     def committed(self, record: MessagesSettled) -> None:
-        """The acks are committed: their keys are free."""
+        """Unlocks the keys of acks that are committed."""
         for offset in record.offsets:
             key = self._settling.pop(offset, None)
             if key is not None:
@@ -271,7 +271,7 @@ class Lender:
     # ----------------------------------------------------------------------------------------- from owner to owner
 
     def hand_over(self, now_ms: int) -> LaneHandedOver:
-        """Stops lending and says what is still lent. The lane may change its owner once this is committed."""
+        """Stops lending. Returns the remaining loans; the lane may change its owner once that record is committed."""
         self._expire(now_ms)
         self.has_handed_over = True
         leases = tuple(
@@ -282,8 +282,9 @@ class Lender:
     def inherit(
         self, epochs: Iterable[tuple[Epoch, LeaseRecord]], *, last_epoch: Epoch, below: int, now_ms: int
     ) -> None:
-        """Takes in the log's records, each with the epoch that wrote it. `last_epoch`: of the owner before this one,
-        0 if there was none; `below`: where this one's own entries begin; `now_ms`: not before it took over."""
+        """Replays the log's records, each with the epoch that wrote it. `last_epoch`: that of the previous owner, 0 if
+        there was none; `below`: where the new owner's entries begin; `now_ms`: not before it took over.
+        """
         handover: LaneHandedOver | None = None
         for epoch, record in epochs:
             handover = record if isinstance(record, LaneHandedOver) and epoch == last_epoch else handover
@@ -316,7 +317,7 @@ class Lender:
                 assert_never(record)
 
     def name_keys(self, keys: Iterable[tuple[int, str | None]]) -> None:
-        """The keys of messages that are lent, which the log has with the messages alone."""
+        """Sets the keys of lent messages, which the log has only in the messages themselves."""
         for offset, key in keys:
             hold = self._out.get(offset)
             if hold is not None:
@@ -330,5 +331,5 @@ def _count_down(counts: Counter[_Counted], what: _Counted) -> None:
 
 
 def owned_ms(lease_ms: int) -> int:
-    """How long an owner keeps a message for whoever it lent it to for `lease_ms`, by a clock of its own."""
+    """Returns for how long, by its own clock, an owner reserves a message that it lent for `lease_ms`."""
     return lease_ms + -(-lease_ms // DRIFT_DIVISOR)

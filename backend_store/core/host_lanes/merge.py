@@ -1,18 +1,19 @@
-"""One order of time over the lanes of a queue: reads their committed logs and emits what nothing older can follow.
+"""One order of time over the lanes of a queue: reads their committed logs and emits messages that no older can follow.
 
 A lane is closed up to the time of the last entry read from it, since times only rise along a log (`stamping`). The
-*watermark* is the smallest of these. All that is not above it is emitted, by time, then lane, then offset; so the order
-by stamps is exact, and clocks that differ only make it differ from the order in which things really happened.
+*watermark* is the smallest of these times. Messages up to the watermark are emitted by time, then lane, then offset. So
+the order by stamps is exact; clocks that differ only make it differ from the order of the real events.
 
-A lane that holds the others up for longer than the window is *left out*: one that says nothing, or one read to its end
-whose time lies further back than the window from the middle one of all lanes. A lane whose clock runs ahead leaves out
-nobody. What a lane brings later below the watermark is *late*. It is let in again when it has closed what the
-watermark has passed. A strict merge leaves nobody out and waits.
+A lane that delays the others for longer than the window is *left out*: a silent lane, or one that was read to its end
+and whose time is more than the window behind the median of all lanes. A lane whose clock is ahead causes no other to be
+left out. A message that a lane delivers below the watermark is *late*. A left-out lane is included again when its time
+has reached the watermark. A strict merge leaves no lane out and waits.
 
-A reader that hears nothing from any lane is deaf itself, and leaves nobody out for it: when it hears again, all have
-the window once more to say something. So a pause of the reader makes no message late.
+A reader that hears from no lane at all is itself cut off, and leaves no lane out: when it hears from one again, all
+lanes get a new window. So a pause of the reader makes no message late.
 
-What was emitted, what was late and `place` belong in one transaction, for each message is one of both, once.
+Emitted messages, late messages and `place` must be stored in one transaction, because each message is one or the other,
+once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from backend_store.core.host_lanes.limits import MERGE_HELD_MESSAGES_MAX, MERGE_
 
 
 class LaneEntry(NamedTuple):
-    """A committed entry of a lane; `message` is None for one that says only what time it is."""
+    """A committed entry of a lane; `message` is None for an entry that has only a time."""
 
     offset: int
     time_us: int
@@ -33,7 +34,7 @@ class LaneEntry(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A message whose place in the order of time is known."""
+    """A message whose place in the order of time is final."""
 
     time_us: int
     lane: int
@@ -42,14 +43,14 @@ class Merged(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A message whose place was passed, and by how much."""
+    """A message that arrived after its place was passed, and by how much it was late."""
 
     merged: Merged
     lateness_us: int
 
 
 class MergePlace(NamedTuple):
-    """Where a merge stands: all up to `watermark_us` is out, and of each lane all below its offset."""
+    """The position of a merge: everything up to `watermark_us` is emitted, and in each lane all below its offset."""
 
     watermark_us: int
     offsets: dict[int, int]
@@ -61,16 +62,16 @@ class _Lane:
     def __init__(self, offset: int, now_ms: int):
         self.next = offset
         self.done = offset
-        """All below is emitted or late; what lies between is held."""
+        """Messages below are emitted or late; those between it and `next` are held."""
         self.closed_us = 0
         self.moved_ms = now_ms
         self.is_out = False
         self.is_read = False
-        """To its end, when it was last heard of: if it lies back then, that is its own doing."""
+        """Whether it was read to its end when last heard of: if its time is behind then, the reader is not to blame."""
 
 
 class Merge:
-    """`now_ms` is the reader's steady clock."""
+    """Merges the lanes of one queue for one reader. `now_ms` is the reader's steady clock."""
 
     def __init__(
         self,
@@ -95,15 +96,16 @@ class Merge:
         return MergePlace(self.watermark_us, {number: lane.done for number, lane in self._lanes.items()})
 
     def wants(self, number: int) -> int | None:
-        """From which offset on to read a lane now; None where it would only add to too much that is held."""
+        """Returns the offset from which to read a lane now; None if too much is held and the lane would add to that."""
         lane = self._lanes[number]
         if len(self._held) >= self._held_max and lane.closed_us > min(one.closed_us for one in self._lanes.values()):
             return None
         return lane.next
 
     def take(self, number: int, entries: Iterable[LaneEntry], *, end: int, now_ms: int) -> list[Late]:
-        """Takes in committed entries of a lane, from where it was read to; others are passed over. `end`: up to where
-        the lane was committed when it sent them."""
+        """Takes committed entries of a lane that continue where it was read to; ignores others. Returns late messages.
+        `end`: up to where the lane was committed when it sent them.
+        """
         self._hear(now_ms)
         lane, late = self._lanes[number], []
         for entry in entries:
@@ -124,7 +126,7 @@ class Merge:
         return late
 
     def advance(self, now_ms: int) -> list[Merged]:
-        """Emits what is older than anything that may still come."""
+        """Returns the messages that are older than any that may still arrive."""
         self._leave_out(now_ms)
         waited_for = [lane.closed_us for lane in self._lanes.values() if not lane.is_out]
         if not waited_for:
@@ -138,7 +140,7 @@ class Merge:
         return out
 
     def next_wakeup_ms(self) -> int | None:
-        """When a lane that says nothing may be left out."""
+        """Returns when the next silent lane may be left out; None: never."""
         if self._is_strict:
             return None
         return min((lane.moved_ms + self._window_ms for lane in self._lanes.values() if not lane.is_out), default=None)

@@ -1,10 +1,10 @@
-"""What a host does with a send: appends it to a lane of its own, passes it on once, or says who would know better.
+"""Routing of a send (a publish to a host): append it to an own lane, forward it once, redirect it, or refuse it.
 
-What has no slot (no dedupe id, no producer's number, no key) goes into the lane of whoever took it. What has one goes
-to its home lane, so that all repetitions of an id meet in one log, whichever host they were sent to.
+A send without a slot (no dedupe id, no producer's number, no key) goes to the lane of the host that received it. One
+with a slot goes to its home lane, so that all duplicates of an id meet in one log, whichever host received them.
 
-A send that was appended is never passed on, also when its commit does not come: it may be committed later, and a
-second copy in another lane would be a second message. Its sender is told that the outcome is open.
+A send that was appended is never forwarded, even if its commit fails to arrive: it may be committed later, and a second
+copy in another lane would be a second message. The sender is told that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backend_store.core.host_lanes.table import LaneRow, LaneTable
 
 
 class Send(NamedTuple):
-    """A send as a host gets it. `version`: of the slot table that the sender has, the same on all its way."""
+    """A send as a host receives it. `version`: that of the sender's slot table, which forwarding does not change."""
 
     slot: int | None
     version: int
@@ -25,32 +25,32 @@ class Send(NamedTuple):
 
 
 class AppendTo(NamedTuple):
-    """The lane is this host's: its log decides, by `LaneSlots.refused` where the send has a slot."""
+    """This host owns the lane: its log decides, by `LaneSlots.refused` if the send has a slot."""
 
     lane: int
 
 
 class ForwardTo(NamedTuple):
-    """Pass it on to this host, as forwarded once more, and its answer back."""
+    """Forward it to this host, with `forwards` increased, and pass its answer back."""
 
     host: str
 
 
 class Moved(NamedTuple):
-    """Not here any more: nothing was written. The sender asks again by a slot table of at least this version."""
+    """The slot is elsewhere: nothing was written. The sender retries by a slot table of at least this version."""
 
     version: int
     cluster: str
 
 
 class Refused(NamedTuple):
-    """Nobody who may take it can: nothing was written."""
+    """No host that may take it can take it now: nothing was written."""
 
     retry_after_ms: int = RETRY_AFTER_MS
 
 
 class Behind(NamedTuple):
-    """The sender's table is newer than this host's, which gets a newer one first and asks again."""
+    """The sender's table is newer than this host's, which must get a newer one and route again."""
 
     version: int
 
@@ -59,18 +59,18 @@ Route = AppendTo | ForwardTo | Moved | Refused | Behind
 
 
 class Standing(NamedTuple):
-    """What a host knows beside the table."""
+    """The state of a host beside the table."""
 
     host: str
     cluster: str
     can_commit: Callable[[int], bool]
-    """Of a lane that this host owns: whether enough holders are in sync and within reach."""
+    """Whether a lane that this host owns has enough holders in sync and reachable."""
     alive: Collection[str]
-    """Hosts that are believed to be there."""
+    """Hosts that are believed to be alive."""
 
 
 def route(table: LaneTable, send: Send, standing: Standing, *, turn: int) -> Route:
-    """Decides about one send. `turn` spreads what this host cannot take over the others."""
+    """Decides about one send. `turn` distributes sends that this host cannot take over the others."""
     if send.version > table.slots.version:
         return Behind(send.version)
     return _unkeyed(table, send, standing, turn) if send.slot is None else _keyed(table, send, send.slot, standing)

@@ -1,7 +1,7 @@
-"""Which queues of independent hosts lie in one lane alone: those that are decided over all of their messages.
+"""Which queues of independent hosts have a single lane: those with a decision over all of their messages.
 
-A lane knows its own messages and no others. A queue whose config asks for an order, a limit or a commit over all of
-them lies in a single lane, which is adopted and given back as any other one.
+A lane knows only its own messages. A queue whose config requires an order, a limit or a commit over all messages has a
+single lane, which is adopted and given back like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RULES: Final[tuple[tuple[str, Callable[[QueueConfig], bool], str], ...]] = (
     ("max_bytes", lambda c: c.max_bytes is not None, "the limit is for all messages"),
     ("colocate_with", lambda c: c.colocate_with is not None, "an ack that publishes is one commit of one lane"),
 )
-"""Setting, when it takes a single lane, and why."""
+"""Setting, the condition under which it requires a single lane, and the reason."""
 
 
 def needs_single_lane(config: QueueConfig) -> bool:
@@ -28,8 +28,9 @@ def needs_single_lane(config: QueueConfig) -> bool:
 
 
 def check_has_lanes(name: str, config: QueueConfig) -> None:
-    """Of a queue that has a lane at each host, or shall have: raises `InvalidRequest` with an error for each setting
-    that takes a single lane."""
+    """Checks the config of a queue that has, or will have, a lane at each host. Raises `InvalidRequest` with an error
+    for each setting that requires a single lane.
+    """
     errors = tuple(
         FieldError(f"/{setting}", f"{why}, and this queue has a lane at each host; make it anew with this setting")
         for setting, is_asked, why in _RULES

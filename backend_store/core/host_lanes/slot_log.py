@@ -1,9 +1,9 @@
-"""A lane's slots, where the log's end is committed later than it is written.
+"""A lane's slots, in a log whose end is committed later than it is written.
 
-`SlotKeeper` has two books: what is decided, and what is committed. In a partition of one host a commit makes them
-equal. A lane has many entries on their way to its holders: each book waits for the offset that it rests on, and what
-others are told (pages, answers, that slots have arrived) is read from what is committed. An adopter begins from the
-log: what it inherits uncommitted counts as decided, and as committed when its own epoch's beginning is.
+`SlotKeeper` has two books: the decided and the committed one. In a partition of one host a commit makes them equal. A
+lane has many entries on their way to its holders: each book waits until its offset is committed, and answers to others
+(pages, answers to questions, opened slots) are read from the committed one. An adopter starts from the log: inherited
+entries that are not committed count as decided, and as committed once its own `EpochBegan` is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from backend_store.core.slot_moves import SlotKeeper
 
 
 class LaneSlots(SlotKeeper):
-    """The keeper of one lane in one epoch. `records`: those in the log, each with its offset, rising."""
+    """The keeper of one lane in one epoch. `records`: those in the log, each with its offset, ascending."""
 
     def __init__(
         self,
@@ -35,16 +35,16 @@ class LaneSlots(SlotKeeper):
         self.committed_below(committed)
 
     def appended(self, offset: int) -> None:
-        """What was decided last lies at this offset."""
+        """Notes that the last decision is in the log at this offset."""
         self._waiting.append((offset, self.ahead))
 
     def committed_below(self, offset: int) -> bool:
-        """The log is committed up to there; whether the book says more than before."""
+        """Notes that the log is committed up to an offset. Returns whether the committed book has changed."""
         before = self.book
         while self._waiting and self._waiting[0][0] < offset:
             self.book = self._waiting.popleft()[1]
         return self.book is not before
 
     def committed(self) -> None:
-        """Not to be said of a lane: what was decided since the commit began is not committed with it."""
+        """Must not be called for a lane: decisions made since a commit began are not committed with it."""
         raise AssertionError("a lane's book is committed up to an offset")

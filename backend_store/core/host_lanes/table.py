@@ -1,9 +1,9 @@
 """The lane table: which host owns which lane of a queue, in which epoch, and which lane is home to which keys.
 
-One row of the coordinator for each queue. Each change makes a new version, written only over the version it was made
-from. The slot table inside counts versions of its own: lanes are its partitions, so moving a key's home between lanes
-is what `slots` and `slot_moves` do between partitions, and a caller's order hangs on that version alone. An adoption
-changes no slot.
+The coordinator has one row per queue. Each change makes a new version, which is written only over the version it was
+made from. The slot table inside has versions of its own: lanes are its partitions, so `slots` and `slot_moves` move a
+key's home between lanes as between partitions, and a caller's order depends on that version alone. An adoption changes
+no slot.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ CLUSTER_DEFAULT = ""
 
 
 class Owner(NamedTuple):
-    """A process that may own a lane: its host, and which start of it. A host that started anew is another one."""
+    """A process that may own a lane: a host in one of its incarnations. After a restart it is another owner."""
 
     host: str
     incarnation: int
 
 
 class LaneRow(msgspec.Struct, frozen=True):
-    """A lane: its log is kept by the holders, and written by the owner in the epoch."""
+    """A lane: its holders store its log, and its owner writes the log in the epoch."""
 
     preferred: str
     """The host whose lane this is."""
     holders: tuple[str, ...]
     owner: Owner | None = None
-    """None: nobody has taken the lane yet. One whose session has lapsed is named until somebody has adopted it."""
+    """None: no host has taken the lane yet. An owner whose session has lapsed stays here until the lane is adopted."""
     epoch: Epoch = Epoch(0)
     in_sync: tuple[str, ...] = ()
-    """Holders that have all that is committed, and without whom nothing is."""
+    """Holders that have everything committed, all of which a commit needs."""
     eligible: tuple[str, ...] = ()
-    """Holders that were in sync when nothing could be committed any more: they still have all of it."""
+    """Holders that were in sync when commits became impossible: they still have everything committed."""
     cluster: str = CLUSTER_DEFAULT
     version: int = 1
-    """Of the table that changed the row last: what was asked for by an older row is refused, however it looks."""
+    """Version of the table that last changed the row: a request by an older row is refused, even if they look equal."""
 
     @property
     def is_home(self) -> bool:
-        """Whether the lane is owned by the host that it prefers. An adopted one takes no unkeyed sends."""
+        """Whether the preferred host owns the lane. An adopted lane takes no unkeyed sends."""
         return self.owner is not None and self.owner.host == self.preferred
 
     def is_owned_by(self, host: str) -> bool:
@@ -54,7 +54,7 @@ class LaneRow(msgspec.Struct, frozen=True):
 
 
 class LaneTable(msgspec.Struct, frozen=True):
-    """See the file's first sentence. `lanes` has a row for each partition number of `slots`."""
+    """The row of one queue at the coordinator. `lanes` has a row for each partition number of `slots`."""
 
     version: int
     slots: SlotTable
@@ -62,20 +62,20 @@ class LaneTable(msgspec.Struct, frozen=True):
     min_in_sync: int
 
     def lane_of(self, host: str) -> int | None:
-        """The lane that prefers a host; None for a host that holds no part of the queue."""
+        """Returns the lane that prefers a host; None for a host without a lane of the queue."""
         return next((number for number, lane in self.lanes.items() if lane.preferred == host), None)
 
     def owned_by(self, host: str) -> list[int]:
         return [number for number, lane in self.lanes.items() if lane.is_owned_by(host)]
 
     def with_lane(self, number: int, lane: LaneRow) -> LaneTable:
-        """The next version of the table, with another row for one lane."""
+        """Returns the next version of the table, with another row for one lane."""
         version = self.version + 1
         row = _checked(msgspec.structs.replace(lane, version=version))
         return msgspec.structs.replace(self, version=version, lanes={**self.lanes, number: row})
 
     def with_slots(self, slots: SlotTable) -> LaneTable:
-        """The next version of the table, with a newer slot table. One that is not newer changes nothing."""
+        """Returns the next version of the table, with a newer slot table. One that is not newer changes nothing."""
         if slots.version <= self.slots.version:
             return self
         return msgspec.structs.replace(self, version=self.version + 1, slots=slots)
@@ -84,10 +84,10 @@ class LaneTable(msgspec.Struct, frozen=True):
 def first_lanes(
     clusters: Mapping[str, Sequence[str]], *, min_in_sync: int, holders_max: int = LANES_PER_QUEUE_MAX
 ) -> LaneTable:
-    """The table of a new queue: a lane for each host, held by it and its next `holders_max` − 1 neighbours.
+    """Returns the table of a new queue: a lane per host, stored on it and its next `holders_max` − 1 neighbours.
 
     `clusters` has the hosts of each cluster. No lane has an owner yet: each host takes its own by the first adoption.
-    Raises `InvalidRequest`.
+    Raises `InvalidRequest` for too few or too many hosts.
     """
     lanes: dict[int, LaneRow] = {}
     for cluster, hosts in clusters.items():

@@ -11,10 +11,10 @@ from backend_store.core.outer.limits import HOT_AT
 def choose(
     clusters: Iterable[Cluster], now_ms: int, *, expected: float = 0.0, pending: Mapping[str, float] | None = None
 ) -> str | None:
-    """The one with most capacity to spare after the queue has come, or None where none may take it.
+    """Returns the cluster with the most spare capacity after it has taken the queue, or None if none may take it.
 
-    `expected` is what the queue will need and `pending` what queues put there since its last report will, by cluster;
-    both in nodes' worth of capacity.
+    `expected` is the need of the queue, `pending` that of queues placed since the last report, by cluster; both in
+    nodes' worth of capacity.
     """
     coming = pending or {}
     best: tuple[float, str] | None = None

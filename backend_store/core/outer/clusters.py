@@ -1,4 +1,4 @@
-"""What the out-cluster manager knows of a cluster, and since when it has been hot or nearly idle."""
+"""The out-cluster manager's state of a cluster: its last report, and since when it has been hot or nearly idle."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ State = Literal["ok", "hot", "unhealthy", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a cluster says of itself."""
+    """A cluster's report of its own state."""
 
     cluster: str
     at_ms: int
     nodes: int
     utilisation: float
-    """The fullest of CPU, disk and bandwidth, as a part of what the nodes have; over 1 while work waits."""
+    """Mean over the nodes of the fullest of CPU, disk and commits, as a part of capacity; above 1 while work waits."""
     is_healthy: bool = True
     """Every shard has a leader and enough copies in sync."""
     fullest: str = ""
-    """What the fullest node has least left of: `CPU`, `disk` or `commits`."""
+    """The resource of which the fullest node has least left: `CPU`, `disk` or `commits`."""
     detail: str = ""
-    """For people: which node is fullest, and what ails the cluster."""
+    """For people: which node is fullest, and what is wrong with the cluster."""
     nodes_needed: int = 0
-    """With fewer it cannot keep as many copies, or lanes, as its settings say."""
+    """With fewer nodes the cluster cannot have as many copies, or lanes, as its settings demand."""
     copies_missing: int = 0
-    """Copies of shards that shall be there, and are not or are behind."""
+    """Copies of shards that should exist, and do not or are behind."""
     is_fixed: bool = False
-    """Its backends are independent hosts, whose lanes stay where they are: others would have nothing to do."""
+    """Its backends are independent hosts, whose lanes stay where they are: new hosts would have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The last report, and what the manager remembers."""
+    """The last report of a cluster, and what the manager remembers about it."""
 
     report: Report
     is_hot: bool = False
     hot_since_ms: int | None = None
-    """Since when it has been hot without a break and with its present size."""
+    """Since when it has been hot without interruption and with its present size."""
     idle_since_ms: int | None = None
-    """Since when it has been below `SHRINK_BELOW` without a break."""
+    """Since when it has been below `SHRINK_BELOW` without interruption."""
     resized_at_ms: int | None = None
     grown: int = 0
     """How often it has grown since it was last not hot."""
     turns: int = 0
-    """How often it was said since `turns_since_ms` that it has become hot, cool, ill or well."""
+    """How many events since `turns_since_ms` told that it has become hot, cool, ill or well."""
     turns_since_ms: int = 0
     is_silent: bool = False
-    """It was said that nothing is heard of it."""
+    """An event has told that the cluster is silent."""
 
     @property
     def name(self) -> str:
@@ -67,15 +67,15 @@ class Cluster:
         return "hot" if self.is_hot else "ok"
 
     def takes_queues(self, now_ms: int) -> bool:
-        """Whether a new queue may be put there."""
+        """Whether a new queue may be placed there."""
         return self.state(now_ms) == "ok"
 
 
 def heard(known: Cluster | None, report: Report) -> Cluster:
-    """The cluster after a report; one that is a little older than the last changes nothing.
+    """Returns the cluster after a report; one that is a little older than the last changes nothing.
 
-    A silence breaks "without a break": what was not seen is not counted. So does a last report of a far later time,
-    from a clock that was wrong: nobody waits until it is right.
+    A silence counts as an interruption, because what was not seen is not counted. So does a last report with a far
+    later time, from a clock that was wrong: the manager does not wait for that time.
     """
     before = known if known is not None else Cluster(report)
     passed_ms = report.at_ms - before.report.at_ms

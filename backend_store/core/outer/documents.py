@@ -1,7 +1,7 @@
-"""Rows in which the out-cluster manager writes down what it knows of each cluster, as bytes. No I/O.
+"""Rows in which the out-cluster manager stores its state of each cluster, as bytes. No I/O.
 
-They lie beside the metadata of the home cluster: the manager alone writes them, bound to its duty, and gateways read
-them to choose where a new queue goes.
+They are stored beside the metadata of the home cluster: only the manager writes them, while it holds its duty, and
+gateways read them to choose the cluster of a new queue.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from backend_store.core.outer.clusters import Cluster
 KIND: Final = "cluster"
 """Documents of clusters, each by its name: see `stored`."""
 EVENT_KIND: Final = "cluster-event"
-"""Documents of what the manager decided, a ring of slots."""
+"""Documents of the manager's events, a ring of slots."""
 DUTY: Final = "out-cluster manager"
-"""Whose holder writes them."""
+"""The duty whose holder writes the documents."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Cluster).decode
 
 
 def stored(cluster: Cluster) -> bytes:
-    """Fields by their names, so that one may be added: who does not know it passes over it."""
+    """Encodes a cluster with the names of its fields, so that fields may be added: older versions ignore them."""
     return _encode(cluster)
 
 
 def parsed(data: bytes) -> Cluster:
-    """Raises `ValueError` for what is no such row."""
+    """Decodes the row of a cluster. Raises `ValueError` for any other data."""
     try:
         return _decode(data)
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""What the shards of a cluster say of themselves becomes the cluster's report."""
+"""Combines the answers of a cluster's shards into the cluster's report."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from backend_store.core.outer.clusters import Report
 
 @dataclass(frozen=True, slots=True)
 class ShardSaid:
-    """What the leader of a shard answered. All figures are parts, 0 to 1, and may go above 1 while work waits."""
+    """The answer of a shard's leader. Usages are parts of capacity, 0 to 1, and may be above 1 while work waits."""
 
     node: str
-    """The backend that leads it; "" of one that is too old to say."""
+    """The backend that leads the shard; "" from a version that does not report it."""
     cpu: float = 0.0
     disk: float = 0.0
     commits: float = 0.0
     others: Mapping[str, float | None] = field(default_factory=dict)
-    """Of every other backend that lives, the fullest of its three as it wrote it down; None: it has not said yet."""
+    """For each other live backend, the highest of its three usages as it stored it; None: not stored yet."""
     nodes_needed: int = 0
-    """With fewer backends there cannot be as many copies, or lanes, as the cluster is told to have."""
+    """With fewer backends there cannot be as many copies, or lanes, as the cluster's settings demand."""
     copies_missing: int = 0
-    """Copies of any shard that shall be there, and are not or are behind."""
+    """Copies of any shard that should exist, and do not or are behind."""
     ails: str = ""
-    """Why the shard is not as it should be; "" where it is."""
+    """What is wrong with the shard; "" if nothing is."""
 
     @property
     def fullest(self) -> tuple[float, str]:
@@ -32,11 +32,11 @@ class ShardSaid:
 
 
 def gathered(cluster: str, at_ms: int, shards: Sequence[ShardSaid | None]) -> Report | None:
-    """The report; None where no shard has answered. `shards`: by number, None for one that is silent.
+    """Returns the report, or None if no shard has answered. `shards`: by number, None for a silent one.
 
     A node is as full as the fullest of its CPU, its disk and its commits: with any of them full it takes no more. The
-    cluster is as full as its nodes are on the average, since `sizing` multiplies by their number: of the fullest node
-    it would ask for a new cluster where one node has a bad day.
+    cluster is as full as its nodes are on average, since `sizing` multiplies by their number: by the fullest node, it
+    would ask for nodes as if all were that full.
     """
     said = {number: one for number, one in enumerate(shards) if one is not None}
     if not said:

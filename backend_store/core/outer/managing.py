@@ -1,7 +1,8 @@
-"""One look of the out-cluster manager: what it knew, what it hears now, and what is to be written and done.
+"""One step of the out-cluster manager: from its stored state and new reports to what must be written and done.
 
-All that it knows lies in documents, so whoever has the duty next goes on from there. A call to the provisioner is
-written down before it is made: one that a manager did not live to see the end of is given up when its time is over.
+The manager's whole state is in documents, so the next holder of the duty continues from there. A call to the
+provisioner is recorded before it is made: if its manager does not live to see its end, the call is given up when its
+time is over.
 """
 
 from __future__ import annotations
@@ -54,30 +55,30 @@ class Event:
     """What the manager saw or decided, and why."""
 
     number: int
-    """Rises with each."""
+    """Rises with each event."""
     time_ms: int
     kind: str
-    """An `EventKind`, or a later one's."""
+    """An `EventKind`, or one of a later version."""
     cluster: str
-    """"" where it is about none."""
+    """"" if it is about no cluster."""
     text: str
     manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionCall:
-    """The provisioner is asked for a number of nodes. The last one of its cluster."""
+    """A call to the provisioner for a number of nodes, the last one of its cluster."""
 
     number: int
-    """That of the event which announced it: no other call has it."""
+    """The number of the event that announced the call, which is unique."""
     cluster: str
     nodes: int
-    """How many it had."""
+    """How many nodes the cluster had."""
     wanted: int
     reason: str
     begun_ms: int
     ended_ms: int | None = None
-    """None: it is under way, as far as is known."""
+    """None: the call is in progress, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,12 @@ class CallEnded:
     cluster: str
     is_ok: bool
     text: str
-    """How it ended, for people."""
+    """How the call ended, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Which queues should go from hot clusters to others, or be merged, as a plan that a person may apply."""
+    """Which queues should move from hot clusters to others, or be merged, as a plan that an operator may apply."""
 
     at_ms: int
     plan: Plan = NO_PLAN
@@ -107,32 +108,32 @@ class Rules:
     call_ms_max: int = CALL_MS_MAX
     has_provisioner: bool = False
     moves_queues: bool = False
-    """Whether the moves, splits and merges of the plan are carried out, and not only shown."""
+    """Whether the manager carries out the moves, splits and merges of the plan, instead of only showing them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the documents say."""
+    """The manager's state as read from the documents."""
 
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     calls: Mapping[str, ProvisionCall] = field(default_factory=dict)
     """By cluster."""
     proposed: Proposed = field(default_factory=lambda: Proposed(0))
     attempts: tuple[Attempt, ...] = ()
-    """Queues that are left alone, because they were had moved, split or merged, or cannot be; some are over."""
+    """Queues that are left alone, because they were moved, split or merged, or cannot be; some of these may be over."""
     next_event: int = 1
     cold: tuple[ColdQueue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came since the last look."""
+    """The input of a step: what arrived since the last one."""
 
     reports: Mapping[str, Report]
-    """By cluster; those that said nothing are missing."""
+    """By cluster; silent clusters are missing."""
     ended: Sequence[CallEnded] = ()
     under_way: Collection[int] = ()
-    """Numbers of the calls that this process is making."""
+    """Numbers of the calls in progress in this process."""
     loads: Sequence[Load] = ()
     moving: Sequence[UnderWay] = ()
     not_begun: Sequence[NotBegun] = ()
@@ -141,18 +142,18 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """To be written in one commit; then the calls of `begin` are made, and the moves of `move` begun."""
+    """The result of a step, written in one commit; then the calls of `begin` and the moves of `move` are started."""
 
     clusters: tuple[Cluster, ...] = ()
     gone: tuple[str, ...] = ()
-    """Clusters that the settings do not name any more."""
+    """Clusters that the settings no longer name."""
     calls: tuple[ProvisionCall, ...] = ()
     proposed: Proposed | None = None
-    """None: as it was."""
+    """None: unchanged."""
     attempts: tuple[Attempt, ...] | None = None
-    """All of them; None: as they were."""
+    """All attempts; None: unchanged."""
     cold: tuple[ColdQueue, ...] | None = None
-    """The same."""
+    """All cold queues; None: unchanged."""
     events: tuple[Event, ...] = ()
     begin: tuple[ProvisionCall, ...] = ()
     move: tuple[Attempt, ...] = ()
@@ -161,14 +162,16 @@ class Decided:
 def step(
     memory: Memory, seen: Seen, now_ms: int, *, named: Sequence[str], manager: str, rules: Rules, is_new: bool = False
 ) -> Decided:
-    """`named`: the clusters of the settings. `is_new`: the duty has just come to this manager."""
+    """Returns the decisions of one step. `named`: the clusters of the settings. `is_new`: this manager has just got the
+    duty.
+    """
     return _Step(memory, seen, now_ms, manager, rules).decide(named, is_new=is_new)
 
 
 def closing(
     memory: Memory, ended: Sequence[CallEnded], not_begun: Sequence[NotBegun], now_ms: int, manager: str
 ) -> Decided:
-    """What a manager that stops writes down: how the calls that it was making ended, and moves that were refused."""
+    """Returns what a manager writes when it stops: how its calls ended, and which moves were refused."""
     last = _Step(memory, Seen({}), now_ms, manager, Rules())
     last.clusters = dict(memory.clusters)
     for one in ended:
@@ -179,7 +182,7 @@ def closing(
 
 
 class _Step:
-    """The work of one look."""
+    """The work of one step."""
 
     def __init__(self, memory: Memory, seen: Seen, now_ms: int, manager: str, rules: Rules) -> None:
         self.memory = memory
@@ -188,15 +191,15 @@ class _Step:
         self.manager = manager
         self.rules = rules
         self.clusters: dict[str, Cluster] = {}
-        """As they are after this look."""
+        """The clusters after this step."""
         self.are_several = False
-        """One that is alone gets all queues, however hot it is."""
+        """Whether there are several clusters. A single one gets all queues, however hot it is."""
         self.calls: dict[str, ProvisionCall] = {}
-        """Those that changed."""
+        """The calls that changed."""
         self.begin: list[ProvisionCall] = []
         self.attempts = Attempts(memory.attempts, now_ms)
         self.gaps: set[str] = set()
-        """Clusters that were silent until this look."""
+        """Clusters that were silent until this step."""
         self.events: list[Event] = []
 
     def decide(self, named: Sequence[str], *, is_new: bool) -> Decided:
@@ -261,7 +264,7 @@ class _Step:
             self.turn("well" if report.is_healthy else "ill", name, report.detail)
 
     def turn(self, kind: EventKind, name: str, text: str) -> None:
-        """Not told while it turns again and again: the last one that is told says so."""
+        """Adds an event for a change of state, except while a cluster flaps: the last event before that says so."""
         cluster = self.clusters[name]
         turns, since_ms = cluster.turns, cluster.turns_since_ms
         if abs(self.now_ms - since_ms) >= TURNS_MS:
@@ -314,7 +317,7 @@ class _Step:
         return self.calls.get(name) or self.memory.calls.get(name)
 
     def end_call(self, ended: CallEnded) -> None:
-        """What ended twice, or is not the last of its cluster, is known already."""
+        """Records the end of a call. Ignores one that has ended before or is not the last of its cluster."""
         call = self.call_of(ended.cluster)
         if call is None or call.number != ended.number or call.ended_ms is not None:
             return
@@ -322,13 +325,13 @@ class _Step:
         change = f"from {call.nodes} to {backends(call.wanted)}"
         self.tell("provisioned" if ended.is_ok else "provision-failed", call.cluster, f"{change}: {ended.text}")
         if (cluster := self.clusters.get(call.cluster)) is not None:
-            # What it did shows from now on, and not from when it was asked for.
+            # The effect of the call shows from its end on, not from its request.
             after = resized(cluster, self.now_ms) if ended.is_ok else called_off(cluster)
             self.clusters[call.cluster] = grown(after, call.nodes, call.wanted) if ended.is_ok else after
 
     def end_lost_calls(self) -> None:
         for call in self.memory.calls.values():
-            # One of a far later time is from a clock that was wrong: nobody waits until it is right.
+            # A call with a far later time is from a clock that was wrong: it is not waited for either.
             is_over = abs(self.now_ms - call.begun_ms) > self.rules.call_ms_max + CALL_SLACK_MS
             if call.ended_ms is None and call.number not in self.seen.under_way and is_over:
                 text = "the manager that made the call did not see its end, and its time is over"
@@ -337,20 +340,21 @@ class _Step:
     # --------------------------------------------------------------------------------------------------------- relief
 
     def propose(self, cold: ColdQueues) -> Proposed | None:
-        """None: as it was. A plan stands for a minute: what queues need is never twice the same. Where nothing was
-        found to do it is looked for again, for nobody may have known then what queues hold."""
+        """Returns a new plan, or None if it stays the same. A plan stands for a minute, because measured needs are
+        never the same twice. An empty plan is computed again at each step, because loads may have been unknown.
+        """
         before = self.memory.proposed
         told = {event.kind for event in self.events}
-        # What moves have done must show first; a queue that cannot move is planned for anew at once.
+        # The effect of moves must show first; if a queue cannot move, a new plan is made at once.
         since_ms = max(0 if "moves" in told else before.at_ms, self.attempts.last_ms)
         is_planned = before.plan != NO_PLAN or bool(self.attempts.last_ms)
         if is_planned and not told & {"hot", "cool"} and 0 <= self.now_ms - since_ms < RELIEF_MS:
             return None
-        # What cannot move is not in the way of what can.
+        # Queues that cannot move must not keep others from moving.
         refused = self.attempts.refused
         loads = [one for one in self.seen.loads if (one.tenant, one.queue) not in refused]
         reliefs = relieve(self.clusters.values(), loads, self.now_ms)
-        # While a cluster is to be cooled, none is given more to do.
+        # While a cluster must be cooled, no cluster gets more load by merges.
         merges = [] if reliefs else cold.merges(but=refused)
         plan = proposed([*reliefs, *merges])
         if plan == before.plan:
@@ -362,7 +366,7 @@ class _Step:
         return Proposed(self.now_ms, plan)
 
     def move(self, now: Proposed | None, cold: ColdQueues) -> tuple[Attempt, ...]:
-        """What begins of a plan that has stood for a look."""
+        """Returns the attempts that begin now, from entries that were in the plan at the last step already."""
         stood = _entries(self.memory.proposed.plan)
         planned = _entries(now.plan) if now is not None else stood
         begun = self.attempts.begin(stood, planned, self.clusters, self.seen.moving, cold)
@@ -373,7 +377,7 @@ class _Step:
         return begun
 
     def end_move(self, ended: NotBegun) -> None:
-        """Of one that was refused, or not answered."""
+        """Records the end of a move that was refused, or not answered."""
         if self.attempts.end(ended):
             move, rest_ms = ended.attempt, RELIEF_REFUSED_MS if ended.is_refused else RELIEF_REST_MS
             text = f"{begins_not(move)}, and is left alone for {rest_ms // 60_000} minutes: {ended.text}"

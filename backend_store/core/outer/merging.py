@@ -1,7 +1,7 @@
-"""Which queues that several clusters share are merged: those that one of these could do alone, and could for long.
+"""Which shared queues are merged into one cluster: those that one of their clusters could have handled alone for long.
 
-A queue is split because no cluster could take it whole, so it is merged late and with room to spare: else the next
-small rise would split it again, and each of both moves messages of it.
+A queue is split because no cluster could take the whole of it, so it is merged late and with capacity to spare:
+otherwise the next small rise would split it again, and both a split and a merge move messages.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ QueueAt = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A queue that several clusters share, and nothing of which is on its way."""
+    """A queue that several clusters share, and of which no part is moving."""
 
     tenant: str
     queue: str
     needs: Mapping[str, float]
-    """By cluster, what it needs there, in nodes' worth of capacity."""
+    """Its need in each cluster, in nodes' worth of capacity."""
     is_measured: bool = True
-    """Else that is not known at this look: a manager needs two to measure."""
+    """False if `needs` is unknown at this step: a manager needs two steps to measure it."""
     places_left: int = MERGE_PLACES_MIN
-    """So many further places it may be given until no numbers are left."""
+    """How many further places it may be given until no numbers are left."""
 
     @property
     def of(self) -> QueueAt:
@@ -44,12 +44,12 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class ColdQueue:
-    """A shared queue that one of its clusters could do alone."""
+    """A shared queue that one of its clusters could handle alone."""
 
     tenant: str
     queue: str
     since_ms: int
-    """Since when that is so without a break."""
+    """Since when that has been so without interruption."""
 
     @property
     def of(self) -> QueueAt:
@@ -58,17 +58,17 @@ class ColdQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueMerged:
-    """All of it goes to `to`, which has a part of it already."""
+    """The whole queue moves to `to`, which already has a part of it."""
 
     tenant: str
     queue: str
     source: str
-    """Another one of its clusters."""
+    """Another of its clusters."""
     to: str
 
 
 class ColdQueues:
-    """Those that there are at one look."""
+    """The cold queues of one step."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ColdQueues:
         *,
         gaps: Set[str],
     ) -> None:
-        """`gaps`: clusters that were silent between the last report and the one before it."""
+        """`gaps`: clusters that were silent between their last two reports."""
         self._known = tuple(known)
         self._now_ms = now_ms
         self._clusters = clusters
@@ -99,19 +99,19 @@ class ColdQueues:
         return bool(self._takers(one, self._used)) if one.is_measured else was_cold
 
     def _since_ms(self, before_ms: int | None, *, is_gap: bool) -> int:
-        """What was not seen is not counted, nor is what a wrong clock wrote of a far later time."""
+        """Returns since when a queue is cold: now, if there was a gap in the reports or the clock was far ahead."""
         if before_ms is None or is_gap or before_ms - self._now_ms > REPORT_MS_MAX:
             return self._now_ms
         return before_ms
 
     @property
     def changed(self) -> tuple[ColdQueue, ...] | None:
-        """To be written; None: as they were."""
+        """The cold queues to be written; None: unchanged."""
         found = tuple(ColdQueue(*of, since_ms) for of, since_ms in self._since.items())
         return None if found == self._known else found
 
     def merges(self, but: Collection[QueueAt]) -> list[QueueMerged]:
-        """One round, without those in `but`. Applied, no cluster is at `MERGE_BELOW` by what it took."""
+        """Returns the merges of one round, without the queues in `but`. They bring no cluster to `MERGE_BELOW`."""
         used, done = dict(self._used), list[QueueMerged]()
         for of in self._ripe():
             one = self._shared[of]
@@ -125,7 +125,7 @@ class ColdQueues:
         return done
 
     def may_merge(self, tenant: str, queue: str, *, source: str, to: str) -> bool:
-        """Whether what was planned still holds."""
+        """Whether a planned merge is still possible."""
         of = tenant, queue
         if of not in self._ripe() or source not in self._shared[of].needs:
             return False
@@ -143,7 +143,7 @@ class ColdQueues:
         return all(known is not None and known.takes_queues(self._now_ms) for known in found)
 
     def _takers(self, one: Shared, used: Mapping[str, float]) -> list[str]:
-        """Of its clusters, which are well, those that could do all of it; first the one that has most room then."""
+        """Returns those of its clusters that could handle all of it, the one with the most capacity left first."""
         nodes = {name: self._clusters[name].report.nodes for name in one.needs}
         after = {name: used[name] + _comes(one, name) for name in one.needs}
         able = [name for name in one.needs if after[name] < MERGE_BELOW * nodes[name]]
@@ -151,5 +151,5 @@ class ColdQueues:
 
 
 def _comes(one: Shared, to: str) -> float:
-    """What a cluster has to do in addition when it keeps a queue alone."""
+    """Returns the additional load of a cluster that gets a shared queue alone."""
     return sum(needs for name, needs in one.needs.items() if name != to)

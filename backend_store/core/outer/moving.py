@@ -1,7 +1,7 @@
-"""What of its plan the manager begins now: few moves, splits and merges at once, and no queue back and forth. No I/O.
+"""Which entries of its plan the manager starts now: few at a time, and no queue back and forth. No I/O.
 
-An attempt is written down before it is made. One whose manager did not live to make it is no loss: the queue is planned
-and tried again when it has rested.
+An attempt is recorded before it is made. If its manager does not live to make it, nothing is lost: the queue is planned
+and tried again after its rest.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Planned = PlannedMove | PlannedPartitions
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A move, whoever began it."""
+    """A move in progress, whether a manager or an operator began it."""
 
     tenant: str
     queue: str
     since_ms: int
-    """When it began to be as it is."""
+    """When it entered its present state."""
     is_drained: bool = False
-    """Nothing is left in the old cluster but ids."""
+    """Nothing but ids is left in the old cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The manager had a queue moved, split or merged, or tried to."""
+    """The manager has moved, split or merged a queue, or tried to."""
 
     tenant: str
     queue: str
@@ -48,31 +48,31 @@ class Attempt:
     is_refused: bool = False
     """The queue cannot move, at least not now."""
     is_split: bool = False
-    """Both clusters share it then; else all of it goes."""
+    """Both clusters share the queue afterwards; otherwise all of it moves."""
     is_merge: bool = False
-    """Both shared it before."""
+    """Both clusters shared the queue before."""
 
     @property
     def of(self) -> QueueAt:
         return self.tenant, self.queue
 
     def rests(self, now_ms: int) -> bool:
-        """Whether the queue is left alone. One of a far later time is from a clock that was wrong."""
+        """Whether the queue is still left alone. An attempt with a far later time is from a wrong clock and is over."""
         return abs(now_ms - self.at_ms) < (RELIEF_REFUSED_MS if self.is_refused else RELIEF_REST_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class NotBegun:
-    """What became of an attempt that the store did not take."""
+    """An attempt that the store did not accept, and why."""
 
     attempt: Attempt
     text: str
     is_refused: bool
-    """False: it may go well another time."""
+    """False: it may succeed another time."""
 
 
 class Attempts:
-    """Those that count yet, at one look."""
+    """The attempts that still count at one step."""
 
     def __init__(self, known: Sequence[Attempt], now_ms: int) -> None:
         self._known = tuple(known)
@@ -81,13 +81,13 @@ class Attempts:
 
     @property
     def changed(self) -> tuple[Attempt, ...] | None:
-        """To be written; None: as they were."""
+        """The attempts to be written; None: unchanged."""
         found = tuple(self._resting.values())
         return None if found == self._known else found
 
     @property
     def last_ms(self) -> int:
-        """When a queue was had moved last, of those that count."""
+        """When the last queue was moved, among the attempts that count; 0: none."""
         return max((one.at_ms for one in self._resting.values() if not one.is_refused), default=0)
 
     @property
@@ -96,7 +96,7 @@ class Attempts:
         return {one.of for one in self._resting.values() if one.is_refused}
 
     def end(self, ended: NotBegun) -> bool:
-        """False for one that is not known, or has been told."""
+        """Records that an attempt was not accepted. Returns False if it is unknown or was recorded before."""
         known = self._resting.get(ended.attempt.of)
         if known != ended.attempt:
             return False
@@ -112,7 +112,7 @@ class Attempts:
         under_way: Sequence[UnderWay],
         cold: ColdQueues,
     ) -> tuple[Attempt, ...]:
-        """Of what is `planned` for whole queues that which begins. `stood`: what was planned at the look before."""
+        """Returns the attempts that begin now, of entries `planned` for whole queues. `stood`: the last step's plan."""
         now_ms = self._now_ms
         busy = {(one.tenant, one.queue) for one in under_way}
         counted = {(one.tenant, one.queue) for one in under_way if _counts(one, now_ms)}
@@ -124,7 +124,7 @@ class Attempts:
             attempt = _attempt(entry, now_ms)
             if attempt is None or entry not in stood or not _may(attempt, clusters, cold, now_ms):
                 continue
-            # What was split remembers ids in one of its clusters for long after, and may be merged.
+            # A split counts as under way for long, while a cluster remembers ids of the queue, but allows a merge.
             is_busy = attempt.of in (counted if attempt.is_merge else busy)
             if not is_busy and attempt.of not in self._resting:
                 counted.add(attempt.of)
@@ -138,7 +138,7 @@ def _counts(move: UnderWay, now_ms: int) -> bool:
 
 
 def _attempt(entry: Planned, now_ms: int) -> Attempt | None:
-    """None for what the manager leaves to people."""
+    """Returns the attempt of an entry; None for one that the manager leaves to operators."""
     match entry:
         case PlannedMove(partition=None):
             return Attempt(entry.tenant, entry.queue, entry.source, entry.to, now_ms, is_merge=entry.is_merge)
@@ -149,7 +149,7 @@ def _attempt(entry: Planned, now_ms: int) -> Attempt | None:
 
 
 def _may(move: Attempt, clusters: Mapping[str, Cluster], cold: ColdQueues, now_ms: int) -> bool:
-    """A plan may be a minute old: its clusters may have turned since."""
+    """Whether a move is still right: a plan may be a minute old, and the states of its clusters may have changed."""
     if move.is_merge:
         return cold.may_merge(*move.of, source=move.source, to=move.to)
     source, to = clusters.get(move.source), clusters.get(move.to)

@@ -4,9 +4,9 @@
      "moves": [{"tenant": "default", "queue": "orders", "from": "eu", "to": "us", "partition": 3}],
      "partitions": [{"tenant": "default", "queue": "clicks", "partitions": 8, "clusters": ["eu", "us"]}]}
 
-A move without `partition` is of the whole queue. A queue that several clusters share lies evenly in them, and so do its
-`partitions`, which are those of all of them. With `"merge": true` a move is of a queue that `from` and `to` share,
-perhaps with others: all of it goes to `to`.
+A move without `partition` moves the whole queue. A queue that several clusters share is evenly distributed over them;
+its `partitions` are those of all of them together. With `"merge": true` a move is of a queue that `from` and `to`
+share, perhaps with others: all of it moves to `to`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class PlannedMove(
     rename={"source": "from", "is_merge": "merge"},
     omit_defaults=True,
 ):
-    """From one cluster to another."""
+    """A move of a queue, or of one partition, from one cluster to another."""
 
     queue: str
     source: str
     to: str
     tenant: str = "default"
     partition: int | None = None
-    """None: all of them."""
+    """None: the whole queue."""
     is_merge: bool = False
-    """Both share it, and `to` keeps it alone. It is said, for a plan that moves a queue must not merge one that was
-    split since."""
+    """Both clusters share the queue, and `to` gets all of it. Explicit, because a plan that moves a queue must not
+    merge one that was split since."""
 
 
 class PlannedPartitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,7 +64,7 @@ _decoder = msgspec.json.Decoder(Plan)
 
 
 def parse(text: bytes) -> Plan:
-    """Raises `InvalidRequest`, with the place in the file and what belongs there."""
+    """Parses a plan file. Raises `InvalidRequest`, with the place in the file and what belongs there."""
     if len(text) > PLAN_BYTES_MAX:
         raise InvalidRequest(f"the plan has {len(text)} bytes; at most {PLAN_BYTES_MAX} are taken: split it")
     try:
@@ -78,12 +78,12 @@ def parse(text: bytes) -> Plan:
 
 
 def written(plan: Plan) -> bytes:
-    """As a file that a person can read, and `parse` too."""
+    """Returns the plan as a file that both a person and `parse` can read."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
 
 
 def proposed(changes: Sequence[Relief | QueueMerged]) -> Plan:
-    """What the manager would do, for a person to look at first."""
+    """Returns the changes that the manager would make as a plan, for an operator to review."""
     return Plan(
         PLAN_VERSION,
         tuple(
@@ -100,7 +100,7 @@ def proposed(changes: Sequence[Relief | QueueMerged]) -> Plan:
 
 
 def check_clusters(plan: Plan, known: Collection[str]) -> None:
-    """Raises `InvalidRequest` for a cluster that there is not."""
+    """Raises `InvalidRequest` if the plan names an unknown cluster."""
     for place, name in _clusters_named(plan):
         if name not in known:
             raise InvalidRequest(
@@ -109,8 +109,8 @@ def check_clusters(plan: Plan, known: Collection[str]) -> None:
 
 
 def check_queues(plan: Plan, tenant: str, partitions: Mapping[str, int]) -> None:
-    """Raises `InvalidRequest` for what the queues of a tenant, each with its number of `partitions`, cannot do. Queues
-    of other tenants are not looked at."""
+    """Raises `InvalidRequest` for entries that the queues of a tenant do not allow; `partitions`: their numbers of
+    partitions by name. Entries of other tenants are not checked."""
     for at, move in enumerate(plan.moves):
         if move.tenant == tenant:
             has = _has(f"moves[{at}]", move.queue, partitions)
@@ -121,7 +121,9 @@ def check_queues(plan: Plan, tenant: str, partitions: Mapping[str, int]) -> None
     for at, entry in enumerate(plan.partitions):
         if entry.tenant == tenant:
             has = _has(f"partitions[{at}]", entry.queue, partitions)
-            if entry.partitions < has and len(entry.clusters) == 1:  # of several each has as many as the queue had
+            if (
+                entry.partitions < has and len(entry.clusters) == 1
+            ):  # with several clusters each has as many as the queue had
                 raise InvalidRequest(
                     f"partitions[{at}].partitions is {entry.partitions}; queue {entry.queue!r} has {has} already, and "
                     "a plan takes none away"

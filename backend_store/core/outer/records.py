@@ -1,8 +1,8 @@
-"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan,
-which of its moves were begun, and which queues may be merged before long.
+"""The out-cluster manager's rows beside those of clusters: a ring of events, calls to the provisioner, the plan, the
+attempts to move queues, and the queues that may be merged before long.
 
-A row that cannot be read is passed over: a later version wrote it, and neither the manager nor what a gateway shows of
-the others may end for it.
+A row that cannot be read is skipped: a later version wrote it, and it must stop neither the manager nor a gateway that
+shows the other rows.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MOVES_KIND: Final = "cluster-moves"
 COLD_KIND: Final = "cluster-cold"
 HOLDER_KIND: Final = "cluster-manager"
 ONLY: Final = "this"
-"""The name of what there is one of."""
+"""The name of the only row of its kind."""
 
 Row = tuple[str, str, bytes | None]
-"""Kind, name and data; None removes it."""
+"""Kind, name and data; None removes the row."""
 Rows = Callable[[str], list[tuple[str, bytes]]]
-"""All rows of a kind, name and data."""
+"""Returns all rows of a kind, as (name, data)."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who manages, since when, and what it is called to the backends."""
+    """The present manager, since when it manages, and its name towards the backends (`asker`)."""
 
     name: str
     asker: str
@@ -58,7 +58,7 @@ def clusters_of(rows: Rows) -> dict[str, Cluster]:
 
 
 def events_of(rows: Rows) -> list[Event]:
-    """The last of them, newest last."""
+    """Returns the events that are kept, the newest last."""
     return sorted((event for _, event in _read(rows, EVENT_KIND, _event)), key=lambda event: event.number)
 
 
@@ -79,12 +79,12 @@ def cold_of(rows: Rows) -> tuple[ColdQueue, ...]:
 
 
 def holder_of(rows: Rows) -> Holder | None:
-    """None where no manager has ever run."""
+    """Returns the present or last manager; None if none has ever run."""
     return next((found for _, found in _read(rows, HOLDER_KIND, _holder)), None)
 
 
 def _read(rows: Rows, kind: str, read: Callable[[bytes], _Row]) -> Iterator[tuple[str, _Row]]:
-    """Name and row."""
+    """Yields (name, row) of all rows of a kind that can be read."""
     for name, data in rows(kind):
         with suppress(ValueError, msgspec.MsgspecError):
             yield name, read(data)
@@ -96,7 +96,7 @@ def memory_of(rows: Rows) -> Memory:
 
 
 def rows_of(decided: Decided) -> Iterator[Row]:
-    """What is to be written."""
+    """Yields the rows to be written for a decision."""
     for cluster in decided.clusters:
         yield KIND, cluster.name, stored(cluster)
     for name in decided.gone:

@@ -1,4 +1,4 @@
-"""Which queues a hot cluster gives to others: as few as cool it, and none that would heat where it goes."""
+"""Which queues leave a hot cluster: as few as are enough to cool it, and none that would make the target hot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend_store.core.outer.limits import COOL_AT, HOT_AT, MOVES_PER_ROUND_MAX
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A queue and what it needs, in nodes' worth of capacity."""
+    """A queue and its need, in nodes' worth of capacity."""
 
     tenant: str
     queue: str
@@ -30,21 +30,23 @@ class QueueMoved:
 
 @dataclass(frozen=True, slots=True)
 class QueueSplit:
-    """No cluster can take it whole: half of it goes to `to`, which has as many partitions of it as `source` then."""
+    """No cluster can take the whole queue: half of it goes to `to`, which then has as many partitions as `source`."""
 
     tenant: str
     queue: str
     source: str
     to: str
     partitions: int
-    """Of both clusters together."""
+    """Partitions in both clusters together."""
 
 
 Relief = QueueMoved | QueueSplit
 
 
 def relieve(clusters: Iterable[Cluster], loads: Sequence[Load], now_ms: int) -> list[Relief]:
-    """One round. A queue goes only where it ends below `COOL_AT`, so nothing comes back; applied, there is no next."""
+    """Returns the moves of one round. A queue moves only to a cluster that stays below `COOL_AT`, so none moves back;
+    when the moves are done, the next round has none.
+    """
     known = {cluster.name: cluster for cluster in clusters}
     used = {name: one.report.utilisation * one.report.nodes for name, one in known.items()}
     takers = [one for one in known.values() if one.takes_queues(now_ms) and one.report.nodes > 0]

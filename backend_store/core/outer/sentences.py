@@ -1,4 +1,4 @@
-"""What the out-cluster manager's events say, where that takes more than a few words."""
+"""The longer texts of the out-cluster manager's events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def backends(count: int) -> str:
 
 
 def would_cool(reliefs: Sequence[Relief]) -> str:
-    """Of one hot cluster."""
+    """Returns the text about the queues that should leave one hot cluster."""
     halves = ["half of " if isinstance(one, QueueSplit) else "" for one in reliefs]
     named = [f"{half}{one.queue!r} to {one.to}" for half, one in zip(halves, reliefs, strict=True)]
     return f"it would be cool without {_some(named)}; {_HAS_IT}"
 
 
 def could_keep(merges: Sequence[QueueMerged]) -> str:
-    """Of one cluster that shares queues."""
+    """Returns the text about the shared queues that one cluster could handle alone."""
     return f"it could do all of {_some([repr(one.queue) for one in merges])}; {_HAS_IT}"
 
 

@@ -1,4 +1,4 @@
-"""When a cluster grows and when it shrinks: late, by enough, and not at once again."""
+"""When a cluster grows or shrinks, and by how many nodes: late, by enough, and with a pause before the next change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backend_store.core.outer.limits import (
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A cluster is to have so many nodes; whoever provides them adds, or drains and takes away."""
+    """The number of nodes that a cluster should have; the provisioner adds nodes, or drains and removes them."""
 
     cluster: str
     nodes: int
@@ -37,8 +37,9 @@ def size(
     shrink_after_ms: int = SHRINK_AFTER_MS,
     pause_ms: int = PAUSE_MS,
 ) -> Resized | None:
-    """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one, or one that lacks
-    copies, no shrinking, and neither of independent hosts."""
+    """Returns the change to make now, or None. A silent cluster is not resized, nor one of independent hosts; one that
+    is unhealthy or lacks copies does not shrink.
+    """
     nodes, used = cluster.report.nodes, cluster.report.utilisation
     if cluster.report.is_fixed or not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms, pause_ms):
         return None
@@ -52,30 +53,32 @@ def size(
     if since_ms is None or now_ms - since_ms < shrink_after_ms or not is_whole:
         return None
     if nodes > max(nodes_min, cluster.report.nodes_needed) and used * nodes / (nodes - 1) <= TARGET:
-        # One at a time: a node that leaves moves all that it has.
+        # One at a time, because a node that leaves must move all its data.
         return Resized(cluster.name, nodes - 1, f"{used:.0%} used for {(now_ms - since_ms) // 1000} s")
     return None
 
 
 def _is_pausing(cluster: Cluster, now_ms: int, pause_ms: int) -> bool:
-    """Growth that did not cool a cluster is waited for twice as long each time: more of it may not help either."""
+    """Whether the pause after the last change is not over. The pause doubles with each growth that did not cool the
+    cluster, because more nodes may not help either.
+    """
     if cluster.resized_at_ms is None:
         return False
     pause_ms <<= min(max(0, cluster.grown - 1), PAUSE_DOUBLINGS_MAX)
-    # A change of a far later time is from a clock that was wrong.
+    # A change with a far later time is from a clock that was wrong.
     return -REPORT_MS_MAX <= now_ms - cluster.resized_at_ms < pause_ms
 
 
 def resized(cluster: Cluster, now_ms: int) -> Cluster:
-    """It was begun: what was seen before says nothing about the new size."""
+    """Returns the cluster after a change of size has begun: earlier observations do not apply to the new size."""
     return replace(cluster, resized_at_ms=now_ms, hot_since_ms=None, idle_since_ms=None)
 
 
 def grown(cluster: Cluster, nodes: int, wanted: int) -> Cluster:
-    """It was given servers, if more are `wanted` than its `nodes`."""
+    """Returns the cluster after a change of size, counted as growth if more are `wanted` than its `nodes`."""
     return replace(cluster, grown=cluster.grown + 1) if wanted > nodes else cluster
 
 
 def called_off(cluster: Cluster) -> Cluster:
-    """Nothing came of it: it is looked at anew, from now on, and not before it has been so for as long again."""
+    """Returns the cluster after a change of size has failed: its times of observation start again, without a pause."""
     return replace(cluster, resized_at_ms=None, hot_since_ms=None, idle_since_ms=None)

@@ -1,4 +1,4 @@
-"""The in-cluster manager's decision: which nodes keep each shard's copies, and which leads. No I/O.
+"""Replica placement by the in-cluster manager: which nodes have each shard's copies, and which one leads. No I/O.
 
 `planning` (the plan of one round) · `values` (nodes, shards, moves) · `limits`.
 """

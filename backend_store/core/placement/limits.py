@@ -1,19 +1,19 @@
-"""Bounds of one round of placement, each with its unit last."""
+"""Limits of one round of placement, each with its unit last."""
 
 from __future__ import annotations
 
 from typing import Final
 
 COPIES_MOVED_PER_ROUND_MAX: Final = 8
-"""Copies of shards that one round begins to move for balance: moving data costs what serving needs. Copies that
-replace lost ones are not counted against it."""
+"""Copies of shards that one round starts to move for draining, zones or balance: moving data uses what serving needs.
+Copies that replace lost ones do not count."""
 LEADS_MOVED_PER_ROUND_MAX: Final = 32
-"""Leaderships that one round hands over: no data moves, and the publishers of the shard wait for milliseconds."""
+"""Leaderships that one round hands over for balance: no data moves, and a shard's publishers wait for milliseconds."""
 IMBALANCE_TOLERATED: Final = 0.10
-"""A node may carry this part more or less than its share before copies are moved: loads change by themselves."""
+"""Part by which a node's load may differ from its share before copies are moved: loads change by themselves."""
 GAIN_MIN: Final = 0.5
-"""A copy is moved only if the difference of the two nodes shrinks by at least this part of the copy's weight."""
+"""A copy is moved only if the higher load of the two nodes falls by at least this part of the copy's weight."""
 TAKERS_TRIED_MAX: Final = 8
-"""Nodes that carry least which are looked at for a copy, and as many of the giver's zone."""
+"""Nodes with the lowest load that are tried for a copy, and as many of the giver's zone."""
 NODE_COPIES_MAX: Final = 10_000
-"""Copies of shards that one node keeps."""
+"""Copies of shards on one node."""

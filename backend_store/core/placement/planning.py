@@ -1,7 +1,8 @@
-"""One round of placement: lost copies first, then zones, then loads, then who leads. Applied, the next plan is empty.
+"""One round of placement: lost copies first, then zones, then loads, then leaders. Rounds end with an empty plan.
 
-Each kind of move lowers one measure and raises none that stands before it, so rounds end. A move for balance must gain
-a good part of what it moves, and only beyond a tolerance: what is nearly even is left alone, and nothing goes back.
+Each kind of move lowers one measure and raises none of the measures before it, so the rounds end. A move for balance
+must gain a good part of what it moves, and is made only beyond a tolerance: nearly even loads are left alone, and no
+copy moves back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from backend_store.core.placement.values import CopyDropped, CopyMoved, LeadMove
 
 
 def plan(nodes: Sequence[Node], shards: Sequence[Shard]) -> list[Move]:
-    """The moves of one round, in the order of their urgency; none where all is well."""
+    """Returns the moves of one round, in order of urgency; none if nothing needs to move."""
     round_ = _Round(nodes, shards)
     round_.replace_lost()
     round_.spread_over_zones()
@@ -31,7 +32,9 @@ def plan(nodes: Sequence[Node], shards: Sequence[Shard]) -> list[Move]:
 
 
 class _Round:
-    """A working copy of what is known. A shard's copies move once a round at most."""
+    """A working copy of nodes and shards, on which the moves of a round are applied. A shard has at most one copy moved
+    in a round, except for lost copies.
+    """
 
     def __init__(self, nodes: Sequence[Node], shards: Sequence[Shard]) -> None:
         self.moves: list[Move] = []
@@ -44,7 +47,7 @@ class _Round:
         self._load: Counter[str] = Counter()
         self._busy: set[int] = set()
         self._new: set[tuple[int, str]] = set()
-        """Copies that this round makes: they have nothing yet, and lead nothing."""
+        """Copies that this round creates: they are empty, so they cannot lead."""
         self._left = COPIES_MOVED_PER_ROUND_MAX
         for shard in self._shards.values():
             for name in shard.copies:
@@ -55,7 +58,9 @@ class _Round:
     # ---------------------------------------------------------------------------------------------- lost copies
 
     def replace_lost(self) -> None:
-        """A copy on a node that is dead or gone, or one that was never made; then those of draining nodes, bounded."""
+        """Replaces copies on dead or removed nodes and adds missing ones; then moves those of draining nodes, up to the
+        limit.
+        """
         for shard in list(self._shards.values()):
             self._drop_surplus(shard)
             while (lost := self._lost_of(self._shards[shard.id])) is not None:
@@ -72,7 +77,9 @@ class _Round:
                         self._move(id, to, name)
 
     def _drop_surplus(self, shard: Shard) -> None:
-        """Copies beyond those wanted go: lost ones first, then where most is carried; the leader's stays."""
+        """Drops copies beyond those wanted: lost ones first, then those of draining nodes, then any but the leader's,
+        from the most crowded zone and the most loaded node.
+        """
         while len(shard.copies) > max(1, shard.copies_wanted):
             source = max(shard.copies, key=lambda name: self._is_spare(shard, name))
             if source in self._of_node:
@@ -89,14 +96,14 @@ class _Round:
         return False, node.is_draining, shard.leader != name, crowd, self._used(name), name
 
     def _lost_of(self, shard: Shard) -> str | None:
-        """A node whose copy is lost; "" where one is missing; None where none is."""
+        """Returns a node whose copy is lost; "" if a copy is missing; None if neither."""
         for name in shard.copies:
             if name not in self._nodes or not self._nodes[name].is_alive:
                 return name
         return "" if len(shard.copies) < shard.copies_wanted else None
 
     def _best_taker(self, shard: Shard, *, without: str | None) -> str | None:
-        """In the zone that has fewest of its copies, the node that carries least."""
+        """Returns the node with the lowest load in the zone with the fewest copies of the shard, or None."""
         zones = self._zones(shard, without)
         able = [name for name in self._takers if name not in shard.copies and self._has_room(name)]
         return min(able, key=lambda name: (zones[self._nodes[name].zone], self._used(name), name), default=None)
@@ -113,7 +120,7 @@ class _Round:
     # ----------------------------------------------------------------------------------------------------- zones
 
     def spread_over_zones(self) -> None:
-        """A zone that has two copies more of a shard than another gives one away."""
+        """Moves a copy away from a zone that has at least two copies more of a shard than another zone."""
         for id, shard in self._shards.items():
             if not self._left:
                 return
@@ -132,7 +139,9 @@ class _Round:
     # ----------------------------------------------------------------------------------------------------- loads
 
     def even_out(self) -> None:
-        """From nodes that carry most of their capacity to those that carry least, while one is far from its share."""
+        """Moves copies from nodes with the highest load per capacity to those with the lowest, while a node is far from
+        its share.
+        """
         if len(self._takers) < 2:
             return
         share = sum(self._load[name] for name in self._takers) / sum(
@@ -152,7 +161,9 @@ class _Round:
                 return
 
     def _give_one(self, giver: str, order: list[str]) -> bool:
-        """The heaviest copy that fits into the difference, to one that carries little: anywhere, or in the zone."""
+        """Moves the heaviest copy that fits into the difference to a node with a low load, anywhere or in the giver's
+        zone. Returns whether there was one.
+        """
         zone = self._nodes[giver].zone
         near = [name for name in order if self._nodes[name].zone == zone][:TAKERS_TRIED_MAX]
         mine: list[Shard] | None = None
@@ -170,7 +181,7 @@ class _Round:
         return False
 
     def _gains(self, shard: Shard, giver: str, to: str) -> bool:
-        """Whether the higher of the two falls by a good part of the copy, and no zone is worse off."""
+        """Whether the higher load of the two nodes falls by a good part of the copy's, and zones are no less even."""
         before = self._used(giver)
         after = max(
             (self._load[giver] - shard.weight) / self._nodes[giver].capacity,
@@ -185,7 +196,7 @@ class _Round:
     # --------------------------------------------------------------------------------------------------- leaders
 
     def choose_leaders(self) -> None:
-        """Each shard has a leader that serves; then leaderships are evened out among those that have copies."""
+        """Gives each shard a leader that can serve; then evens out the leaderships among nodes that have copies."""
         leads: Counter[str] = Counter()
         for shard in self._shards.values():
             if shard.leader is not None and self._may_lead(shard.leader, shard):

@@ -1,4 +1,4 @@
-"""What the in-cluster manager knows and says: nodes, shards, and the moves of one round."""
+"""Input and output of a placement round: nodes, shards, and moves."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class Node:
     is_alive: bool = True
     """False: its copies count as lost."""
     is_draining: bool = False
-    """It keeps serving until its copies stand elsewhere, and gets none."""
+    """It serves until its copies are elsewhere, and gets no new ones."""
     is_away: bool = False
-    """It keeps what it has, and gets nothing: it is expected back, or shall not lead."""
+    """It keeps its copies and gets no new ones, nor leads: it is expected back, or is not meant to lead."""
     capacity: float = 1.0
-    """What it can carry, next to others."""
+    """The load that it can carry, relative to other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as it is now: who keeps it, who leads."""
+    """The current state of a shard: which nodes have copies, and which leads."""
 
     id: int
     copies: tuple[str, ...]
-    """Names of nodes; the one that leads among them, in no order."""
+    """Names of nodes, including the leader, in no order."""
     leader: str | None
     weight: float = 1.0
-    """What one copy costs its node: bytes a second, or whatever the cluster measures."""
+    """The load of one copy on its node, in bytes per second or whatever unit the cluster measures."""
     copies_wanted: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMoved:
-    """A copy is made on `to`; once it is in sync, the one on `source` goes. None: one was missing."""
+    """A copy is created on `to`; once it is in sync, the one on `source` is dropped. None: a copy was missing."""
 
     shard: int
     to: str
@@ -45,7 +45,7 @@ class CopyMoved:
 
 @dataclass(frozen=True, slots=True)
 class CopyDropped:
-    """There are more copies than wanted, and this one goes."""
+    """A copy is dropped because there are more than wanted."""
 
     shard: int
     source: str
@@ -53,7 +53,7 @@ class CopyDropped:
 
 @dataclass(frozen=True, slots=True)
 class LeadMoved:
-    """A planned handover to a node that has the shard."""
+    """A planned handover of the leadership to a node that has a copy."""
 
     shard: int
     to: str
@@ -63,7 +63,7 @@ Move = CopyMoved | CopyDropped | LeadMoved
 
 
 def applied(shards: list[Shard], moves: list[Move]) -> list[Shard]:
-    """The shards after the moves have been done."""
+    """Returns the shards after the moves."""
     by_id = {shard.id: shard for shard in shards}
     for move in moves:
         shard = by_id[move.shard]
