@@ -235,7 +235,7 @@ class Backlog:
     def next_due_ms(self) -> int | None:
         return self._due[0][0] if self._due else None
 
-    # ------------------------------------------------------------------------------------------------ what it knows
+    # ------------------------------------------------------------------------------------------- progress and state
 
     def progress(self, base: int) -> tuple[int, int, dict[int, int]] | None:
         """Returns (settled bits, started bits, attempts where more than one) of a chunk, or None if not in memory."""

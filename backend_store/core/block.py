@@ -335,7 +335,7 @@ def expanded(name: str, values: Any, count: int) -> list[Any]:
     return [values] * count
 
 
-# ---------------------------------------------------------------------------------------------------- the leader
+# ------------------------------------------------------------------------------------------------- on the leader
 
 
 def punch(block: Block, bits: int) -> Block:

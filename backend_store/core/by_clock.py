@@ -41,6 +41,8 @@ class _Placed(Sorted):
 
 
 class ByClock(SorterSettings):
+    """The `Sorter` of a queue that is ordered by its messages' stamps."""
+
     def __init__(self, config: QueueConfig, label: str):
         super().__init__(config, label)
         self.held = 0

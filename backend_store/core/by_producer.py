@@ -95,6 +95,8 @@ class _Waiting(NamedTuple):
 
 
 class ByProducer(SorterSettings):
+    """The `Sorter` of a queue that is ordered by its producers' numbers."""
+
     def __init__(self, config: QueueConfig, label: str):
         super().__init__(config, label)
         self.held = 0

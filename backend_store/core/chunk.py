@@ -282,7 +282,7 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
     return found
 
 
-# -------------------------------------------------------------------------------------------------- all of them
+# ------------------------------------------------------------------------------------------------- all messages
 
 
 def read_messages(chunk: Chunk) -> Messages:

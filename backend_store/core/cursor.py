@@ -54,7 +54,7 @@ class StreamStart(NamedTuple):
     missed: tuple[int, int] | None = None
 
 
-# ------------------------------------------------------------------------------------------------------------ as text
+# ---------------------------------------------------------------------------------------------------------- text form
 
 
 def encode_cursor(epoch: int, offset: int, partition: int = 0, *, uid: int) -> str:
@@ -129,7 +129,7 @@ def _vector(uid: int | None, count: int, raw: bytes) -> Stand | None:
     return Stand(uid, {number: Position(Epoch(epoch), Offset(offset)) for number, epoch, offset in entries})
 
 
-# ------------------------------------------------------------------------------------------------------- in one log
+# ------------------------------------------------------------------------------------------------ resume in one log
 
 
 def resolve(

@@ -146,7 +146,7 @@ class FairRuns:
         self._read_ahead = 0
         self._found = None
 
-    # -------------------------------------------------------------------------------------------------- come in
+    # ----------------------------------------------------------------------------------------------------- push
 
     def push(self, state: ChunkState, bits: int) -> None:
         spot = self._spots.of(state)
@@ -161,7 +161,7 @@ class FairRuns:
         self._fresh.appendleft((spot, bits))
         self._found = None
 
-    # ------------------------------------------------------------------------------------------------- hand out
+    # ----------------------------------------------------------------------------------------------------- draw
 
     def missing(self) -> int | None:
         found = self._find()
@@ -242,7 +242,7 @@ class FairRuns:
                 return Found(spot, spot.ready, is_aside=True)
         return None
 
-    # ---------------------------------------------------------------------------------------------------- aside
+    # ------------------------------------------------------------------------------------------------ set aside
 
     def _set_aside(self, spot: Spot, bits: int) -> None:
         """Sets messages aside, behind older ones."""

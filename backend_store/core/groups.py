@@ -165,7 +165,7 @@ class GroupView(WorkView):
         present = state.present
         return Offset(state.base + (present & -present).bit_length() - 1) if present else self.low
 
-    # -------------------------------------------------------------------------------------------------- the floor
+    # ---------------------------------------------------------------------------------------- purge and retention
 
     def purge(self, floor: Offset) -> None:
         super().purge(floor)
@@ -339,7 +339,7 @@ class OffsetGroup(GroupView):
         first = self._first_out()
         return None if first is None else first.state.base + (first.bits & -first.bits).bit_length() - 1
 
-    # ----------------------------------------------------------------------------------------------- come again
+    # -------------------------------------------------------------------------------------- nack and redelivery
 
     def give_back(
         self,

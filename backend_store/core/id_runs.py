@@ -186,7 +186,7 @@ def plan_merge(runs: Sequence[Run], level: int, *, count: int, avoid: Collection
     return []
 
 
-# ----------------------------------------------------------------------------------------------- runs in the making
+# ---------------------------------------------------------------------------------------------------- building runs
 
 
 class Stream:

@@ -30,6 +30,8 @@ class KeptSession(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
+    """The whole snapshot of a clean stop."""
+
     leases: list[KeptLease]
     sessions: list[KeptSession]
     at_ms: int = 0

@@ -114,7 +114,7 @@ class KeyedRuns:
         self._crowd = KEYED_CROWD_MIN
         self._held_back = None
 
-    # -------------------------------------------------------------------------------------------------- come in
+    # ----------------------------------------------------------------------------------------------------- push
 
     def push(self, state: ChunkState, bits: int) -> None:
         self._fresh.append((state, bits))
@@ -147,7 +147,7 @@ class KeyedRuns:
         if known and self._behind:
             self._go_before(known, state.base)
 
-    # ------------------------------------------------------------------------------------------------- hand out
+    # ----------------------------------------------------------------------------------------------------- draw
 
     def missing(self) -> int | None:
         spot = self._front()
@@ -220,7 +220,7 @@ class KeyedRuns:
             self._open.pop(spot, None)
         self._drop_if_idle(spot)
 
-    # ------------------------------------------------------------------------------------------------- come back
+    # --------------------------------------------------------------------------------------- unlock and put back
 
     def freed(self, state: ChunkState, bits: int) -> None:
         """Unlocks keys. A message that waits for a retry is freed when it is due, so its key stays locked until then.

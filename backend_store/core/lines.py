@@ -89,7 +89,7 @@ class Lines:
     def is_full(self) -> bool:
         return self.count + self.rows >= KEYED_LOOK_AHEAD_RUNS_MAX
 
-    # ---------------------------------------------------------------------------------------------- in and out
+    # -------------------------------------------------------------------------------------------- push and pop
 
     def extend(self, spot: Spot, bits_of: Mapping[Key, int], keys: Collection[Key]) -> int:
         """Adds a chunk's messages to the ends of their keys' lines. Returns their bits."""
@@ -163,7 +163,7 @@ class Lines:
         if not spot.runs:
             self.chunks -= 1
 
-    # ---------------------------------------------------------------------------------------------------- back
+    # ------------------------------------------------------------------------------------------ rows read back
 
     @property
     def wanted(self) -> tuple[int, int] | None:

@@ -178,6 +178,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChunkAppended(NamedTuple):
+    """A chunk was appended to a shelf; `data` is the encoded log entry."""
+
     shelf: int
     base: Offset
     data: bytes

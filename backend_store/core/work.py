@@ -191,7 +191,7 @@ class WorkView(Leasing):
             row: HistoryRow = (state.attempts.get(index, 1), at_ms, str(outcome), reason)
             state.history[index] = noted(state.history.get(index), row)
 
-    # ------------------------------------------------------------------------------------------------- the end
+    # -------------------------------------------------------------------------------------- end without an ack
 
     def _die_leased(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         self.die(state, bits, reason, now_ms)

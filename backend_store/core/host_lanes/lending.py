@@ -59,6 +59,8 @@ class Waiting(NamedTuple):
 
 
 class MessagesLent(NamedTuple):
+    """Messages were lent to an agent for `lease_ms`."""
+
     lease: LeaseId
     agent: str
     offsets: tuple[int, ...]
@@ -74,11 +76,15 @@ class LeaseExtended(NamedTuple):
 
 
 class MessagesSettled(NamedTuple):
+    """An ack under this lease has settled messages."""
+
     lease: LeaseId
     offsets: tuple[int, ...]
 
 
 class StillLent(NamedTuple):
+    """A loan that remains at a handover, and the time left of it."""
+
     lease: LeaseId
     offset: int
     key: str | None
@@ -268,7 +274,7 @@ class Lender:
             if len(self._settled) > SETTLED_LEASES_MAX:
                 self._settled.pop(next(iter(self._settled)))
 
-    # ----------------------------------------------------------------------------------------- from owner to owner
+    # --------------------------------------------------------------------------------------------- change of owner
 
     def hand_over(self, now_ms: int) -> LaneHandedOver:
         """Stops lending. Returns the remaining loans; the lane may change its owner once that record is committed."""

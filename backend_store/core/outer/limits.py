@@ -1,4 +1,4 @@
-"""Bounds of the out-cluster manager, each with its unit last."""
+"""Limits of the out-cluster manager, each with its unit last."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ COOL_AT: Final = 0.70
 SHRINK_BELOW: Final = 0.30
 """Part of its capacity below which a cluster gives a node back, if it stays there."""
 TARGET: Final = 0.55
-"""Part of its capacity that a cluster is sized for when it grows, and that must not be passed by shrinking."""
+"""Part of its capacity that a cluster is sized for when it grows, and that it must not exceed by shrinking."""
 EXPAND_AFTER_MS: Final = 60_000
-"""For so long a cluster is hot before it grows."""
+"""How long a cluster is hot before it grows."""
 SHRINK_AFTER_MS: Final = 900_000
-"""For so long a cluster is nearly idle before it shrinks: growing again costs more than waiting."""
+"""How long a cluster is nearly idle before it shrinks: growing again costs more than waiting."""
 PAUSE_MS: Final = 300_000
-"""Between two changes of a cluster's size: the first one must have shown what it did."""
+"""Pause between two changes of a cluster's size, so that the effect of the first one shows."""
 PAUSE_DOUBLINGS_MAX: Final = 4
-"""So often the pause doubles while a cluster grows and stays hot."""
+"""How often the pause doubles while a cluster grows and stays hot."""
 REPORT_MS_MAX: Final = 30_000
-"""A cluster that has said nothing for so long is neither given queues nor resized."""
+"""A cluster without a report for this long is neither given queues nor resized."""
 CALL_MS_MAX: Final = 600_000
-"""A call to the provisioner, where the settings say nothing else."""
+"""How long a call to the provisioner may take, unless the settings say otherwise."""
 CALL_SLACK_MS: Final = 30_000
-"""So long beyond its time a call is waited for whose manager is gone."""
+"""How long beyond its time a call is waited for whose manager is gone."""
 RELIEF_MS: Final = 60_000
-"""Between two looks for queues that a hot cluster should give: what they need is never twice the same."""
+"""Pause between two searches for queues that should leave a hot cluster: measured needs are never the same twice."""
 RELIEF_MOVES_MAX: Final = 2
-"""Moves between clusters under way at once, for the manager to begin another one."""
+"""Moves between clusters in progress at a time; the manager begins no further one."""
 RELIEF_DRAIN_MS: Final = 3_600_000
-"""For so long a move counts in `relief_moves_max` while the old cluster has messages: no longer."""
+"""How long at most a move counts in `relief_moves_max` while the old cluster has messages."""
 RELIEF_SEEN_MS: Final = 10_000
-"""For so long a move counts in `relief_moves_max` that the manager has just begun, seen or not."""
+"""How long a move that the manager has just begun counts in `relief_moves_max`, whether it was seen or not."""
 RELIEF_REST_MS: Final = 600_000
-"""For so long the manager leaves a queue alone that it has had moved: none goes back and forth."""
+"""How long the manager leaves a queue alone that it has moved, so that none moves back and forth."""
 RELIEF_REFUSED_MS: Final = 3_600_000
-"""For so long it leaves a queue alone that cannot move."""
+"""How long it leaves a queue alone that cannot move."""
 MERGE_BELOW: Final = 0.50
-"""Part of its capacity below which a cluster stays that takes a shared queue whole. Its load may then grow by half
-again, and more, before it is hot: a small rise does not split the queue again."""
+"""Part of its capacity below which a cluster must stay when it takes the whole of a shared queue. Its load may then
+grow by half, and more, before it is hot: a small rise does not split the queue again."""
 MERGE_AFTER_MS: Final = 3_600_000
-"""For so long, without a break, one of its clusters could do a shared queue alone before it is merged. That is six
-rests: a load that rises and falls within the hour leaves the queue split."""
+"""How long, without interruption, one of its clusters could handle a shared queue alone before it is merged. That is
+six rests: a load that rises and falls within the hour leaves the queue split."""
 MERGE_PLACES_MIN: Final = 64
-"""So many of the some 500 further places that a queue may be given in its life must be left for it to be merged: else
-it could not be split again."""
+"""Further places, of some 500 that a queue may ever be given, that must be left for it to be merged: otherwise it could
+not be split again."""
 COLD_QUEUES_MAX: Final = 256
-"""Shared queues that are watched at a time for whether they may be merged."""
+"""Shared queues that are watched at a time for a merge."""
 ATTEMPTS_MAX: Final = 256
 """Queues that it leaves alone at a time; with so many it begins no move."""
 TURNS_MAX: Final = 10
-"""Events of a cluster that becomes hot, cool, ill or well in `turns_ms`: flapping pushes out few others."""
+"""Events in `turns_ms` of a cluster that becomes hot, cool, ill or well: flapping displaces few other events."""
 TURNS_MS: Final = 600_000
-"""For so long `turns_max` counts."""
+"""The time for which `turns_max` counts."""
 EVENTS_MAX: Final = 256
-"""What the manager saw and decided: so many of the last events are kept."""
+"""Latest events of the manager that are kept: what it saw and decided."""
 NAMED_MAX: Final = 3
 """Queues that one event names."""
 NODES_ADDED_MAX: Final = 4
-"""Nodes that one decision asks for."""
+"""Nodes that one decision adds."""
 CLUSTERS_MAX: Final = 1_000
 """Clusters of one manager."""
 MOVES_PER_ROUND_MAX: Final = 16
 """Queues that one round begins to move between clusters."""
 PLAN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A plan file."""
+"""Size of a plan file."""
 PLAN_ENTRIES_MAX: Final = 10_000
-"""Moves of one plan file, and partitions of it."""
+"""Moves in one plan file, and likewise its entries of partitions."""
 PARTITIONS_MAX: Final = 256
 """Partitions that a plan may give a queue."""

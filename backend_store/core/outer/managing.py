@@ -83,6 +83,8 @@ class ProvisionCall:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
+    """The end of a call to the provisioner."""
+
     number: int
     cluster: str
     is_ok: bool
@@ -100,6 +102,8 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """The settings of the manager that a step applies."""
+
     nodes_min: int = 3
     nodes_max: int = 1_000
     grow_after_ms: int = EXPAND_AFTER_MS
@@ -239,7 +243,7 @@ class _Step:
         self.events.append(Event(number, self.now_ms, kind, cluster, text, self.manager))
         return number
 
-    # -------------------------------------------------------------------------------------------------- what is heard
+    # -------------------------------------------------------------------------------------------------------- reports
 
     def look_at(self, name: str) -> None:
         before, report = self.memory.clusters.get(name), self.seen.reports.get(name)

@@ -22,6 +22,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class QueueMoved:
+    """The whole queue moves to another cluster."""
+
     tenant: str
     queue: str
     source: str

@@ -36,6 +36,8 @@ class Draft(NamedTuple):
 
 
 class Entry(NamedTuple):
+    """An entry of the log with its decoded header. `data` has the header and the payload."""
+
     offset: Offset
     offsets: int
     epoch: Epoch

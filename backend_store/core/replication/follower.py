@@ -49,6 +49,8 @@ class Install:
 
 
 class Follower:
+    """The follower role of a replica under one leader. The replica owns it."""
+
     def __init__(
         self,
         me: Identity,
@@ -95,7 +97,7 @@ class Follower:
             # Pages of the unfinished snapshot may contain what the previous leader had applied but this one lacks.
             self._take_snapshot(log.high_watermark)
 
-    # ------------------------------------------------------------------------------------------------------ asking
+    # ---------------------------------------------------------------------------------------------------- requests
 
     def go_on(self, now_ms: int) -> None:
         """Sends the next request, if none is pending and the whole log is on disk."""

@@ -45,6 +45,8 @@ Refusal = Literal["not-leader", "not-durable", "leaving", "overloaded"]
 
 
 class Leader:
+    """The leader role of a replica in one epoch. The replica owns it."""
+
     def __init__(
         self,
         me: Identity,

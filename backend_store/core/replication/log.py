@@ -57,6 +57,8 @@ class Mark(NamedTuple):
 
 
 class ReplicaLog:
+    """The offsets and epochs of one replica's log. The replica owns it and shares it with its role."""
+
     __slots__ = (
         "_base",
         "_generation",

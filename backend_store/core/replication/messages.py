@@ -16,6 +16,8 @@ Row = tuple[bytes, bytes]
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The fields that all messages share."""
+
     partition: int
     epoch: Epoch
     """The sender's epoch."""
@@ -66,6 +68,8 @@ class WrongEpoch(Said, frozen=True):
 
 
 class AskSnapshot(Said, frozen=True):
+    """Asks for the next page of a snapshot."""
+
     sender: Identity
     after: bytes
     """The last key of the previous page; b"" for the first page."""

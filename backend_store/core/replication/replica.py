@@ -34,6 +34,8 @@ def first_request(me: Identity) -> int:
 
 
 class Replica:
+    """The state of one replica: its log, the record it obeys, and its role. The shell of the partition owns it."""
+
     def __init__(
         self,
         me: Identity,

@@ -32,6 +32,8 @@ from backend_store.model import Offset
 
 
 class Reshaping:
+    """The pending and due changes of the record in one epoch. The leader owns it."""
+
     def __init__(
         self,
         me: Identity,
@@ -62,7 +64,7 @@ class Reshaping:
         self._short_since_ms: int | None = None
         """Since when too few replicas are in sync; None: enough are."""
 
-    # ----------------------------------------------------------------------------------------------------- who counts
+    # ----------------------------------------------------------------------------------------------- counted replicas
 
     def counted(self) -> Iterator[tuple[NodeId, dict[NodeId, DiskId]]]:
         """Yields the other nodes that a commit needs, each with the disks of its membership."""
@@ -92,7 +94,7 @@ class Reshaping:
         if self.pending is not None and self.pending.id == change.id:
             self.pending = self.joining = None
 
-    # -------------------------------------------------------------------------------------------------------- wishes
+    # ------------------------------------------------------------------------------------------------------- changes
 
     def leave(self, target: NodeId | None, now_ms: int) -> None:
         """Hands over to a member of the in-sync set, or resigns. The leader gives that up after `handover_ms_max`."""

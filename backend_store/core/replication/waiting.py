@@ -10,6 +10,8 @@ from backend_store.model import Offset
 
 
 class Waiting:
+    """The waiting callers of one epoch, as tickets by offset. The leader owns it."""
+
     __slots__ = ("_heap", "_number")
 
     def __init__(self) -> None:
