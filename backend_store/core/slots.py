@@ -42,8 +42,8 @@ from google_crc32c import value as crc32c
 from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest, QueueConfig, QueueDefinition
 
 SLOTS = 256
-"""A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, and of 64 slots it would have half
-as many again. A table of 256 slots is still small enough to be sent to each client that asks for it."""
+"""A queue of 24 partitions has 10 or 11 slots in each, so the fullest has a tenth more than the others; of 64 slots it
+would have half as many again. A table of 256 slots is still small enough to be sent to each client that asks for it."""
 UNKEYED = SLOTS
 """Bit of messages without a slot, in a set of slots."""
 WAITS = -1

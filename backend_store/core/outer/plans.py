@@ -121,9 +121,7 @@ def check_queues(plan: Plan, tenant: str, partitions: Mapping[str, int]) -> None
     for at, entry in enumerate(plan.partitions):
         if entry.tenant == tenant:
             has = _has(f"partitions[{at}]", entry.queue, partitions)
-            if (
-                entry.partitions < has and len(entry.clusters) == 1
-            ):  # with several clusters each has as many as the queue had
+            if entry.partitions < has and len(entry.clusters) == 1:  # several clusters have that many each
                 raise InvalidRequest(
                     f"partitions[{at}].partitions is {entry.partitions}; queue {entry.queue!r} has {has} already, and "
                     "a plan takes none away"

@@ -82,7 +82,7 @@ def _is_whole(record: PartitionRecord, sessions: Sessions, node: NodeId) -> bool
 def _choose(record: PartitionRecord, sessions: Sessions, *, unclean: bool) -> Identity | None:
     ranked = [node for group in (record.isr, record.elr) for node in record.replicas if node in group]
     alive = [node for node in ranked if _is_whole(record, sessions, node)]
-    if alive:  # a leader that resigned is the last choice: it may be cut off from the replicas that could follow it
+    if alive:  # a leader that resigned may be the only one in sync; it comes last, because it may be cut off
         return sessions[min(alive, key=lambda node: node == record.resigned)]
     if unclean:
         return next((sessions[node] for node in record.replicas if node in sessions), None)
