@@ -207,6 +207,7 @@ class Backlog:
         return len(self._due) < DELAYED_RUNS_MAX
 
     def delay(self, state: ChunkState, bits: int, due_ms: int) -> None:
+        """Delays messages until `due_ms`; `wake` makes them ready."""
         state.delayed |= bits
         state.lane.runs.hold(state, bits)
         self.nacked_delayed += bits.bit_count()

@@ -259,7 +259,7 @@ class Leasing(Backlog):
 
     def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
         """Takes back an attempt that was never written to a socket, and does not count it. Messages in `to_come` were
-        taken ahead of their turn and become ready when it comes.
+        taken before their due time and become ready then.
         """
         bits &= lease.bits
         if not bits or not lease.receipts:
@@ -383,6 +383,7 @@ class Leasing(Backlog):
         self._deaths.append(Death(state, bits, reason, now_ms, state.chunk))
 
     def take_deaths(self) -> list[Death]:
+        """Returns the deaths since the last call."""
         deaths, self._deaths = self._deaths, []
         return deaths
 

@@ -19,7 +19,7 @@ class Reason(StrEnum):
     QUEUE_DELETED = "queue_deleted"
     CANCELLED = "cancelled"
     LATE = "late"
-    """A later message was delivered already: this one goes to the queue's late messages."""
+    """Its place in the order was released already: it goes to the queue's late messages."""
 
 
 class Outcome(StrEnum):

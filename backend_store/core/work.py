@@ -284,6 +284,7 @@ class WorkView(Leasing):
         return overlay
 
     def _done(self, state: ChunkState) -> Record:
+        """Returns the record of a chunk whose messages are all settled."""
         return ChunkDone(self.number, state.shelf, state.base)
 
     def committed(self) -> None:
@@ -315,7 +316,7 @@ class WorkView(Leasing):
             lease.holder.sendable()
 
     def purge(self, floor: Offset) -> None:
-        """Forgets all messages below `floor`. The shell deletes the rows."""
+        """Forgets everything in memory and reads on at `floor`. The shell deletes the rows."""
         for lease in self.leases.values():
             lease.holder.released(lease.bits.bit_count())
             lease.bits = 0

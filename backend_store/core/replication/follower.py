@@ -105,6 +105,7 @@ class Follower:
             self._ask(now_ms)
 
     def look(self, now_ms: int) -> None:
+        """Gives up a request that has timed out, and sends the next one."""
         if self.asked_ms is not None and now_ms - self.asked_ms >= self.timeout_ms:
             self._missed()
         self.go_on(now_ms)
@@ -250,7 +251,9 @@ class Follower:
         return True
 
     def _on_diverged(self, answer: Diverged) -> None:
-        """Steps back to the next offset up to which the logs may be equal. Raises `ProtocolBroken` if there is none."""
+        """Steps back to the next offset up to which the logs may be equal. Raises `ProtocolBroken`
+        if that would undo what is final, or if there is none.
+        """
         log, (asked, last_epoch) = self._log, self._position()
         if self._install is not None or answer.asked != asked:
             return

@@ -83,6 +83,7 @@ class Leader:
     # ------------------------------------------------------------------------------------------------------ appending
 
     def refusal(self, now_ms: int) -> Refusal | None:
+        """Returns why nothing may be appended now, or None."""
         if self.reshaping.is_leaving:
             return "leaving"
         if self.record.mode == "sync":
@@ -96,6 +97,7 @@ class Leader:
         return None
 
     def append(self, drafts: Sequence[Draft], *, now_ms: int, wall_ms: int) -> tuple[Entry, ...] | Refusal:
+        """Appends entries and sends them to followers that wait. Returns the entries, or why none were appended."""
         refusal = self.refusal(now_ms)
         return self._append(drafts, wall_ms) if refusal is None else refusal
 
@@ -171,6 +173,7 @@ class Leader:
     # ------------------------------------------------------------------------------------------------------- fetches
 
     def on_fetch(self, fetch: Fetch, now_ms: int) -> None:
+        """Compares the follower's log with this one; sends entries, `Diverged` or `TooOld`, or holds the fetch."""
         node, log = fetch.sender.node, self._log
         if node not in self.record.replicas or node == self._me.node:
             return
@@ -221,6 +224,7 @@ class Leader:
     # ------------------------------------------------------------------------------------------------------ snapshots
 
     def on_ask_snapshot(self, ask: AskSnapshot, now_ms: int) -> None:
+        """Serves a page of a snapshot, and keeps the log that follows it."""
         if ask.sender.node not in self.record.replicas:
             return
         progress = self.followers.of(ask, now_ms)

@@ -113,6 +113,7 @@ class ReplicaLog:
 
     @property
     def is_whole(self) -> bool:
+        """Whether the state is complete: see `whole_from`."""
         return self.end >= self.whole_from
 
     @property
@@ -154,9 +155,11 @@ class ReplicaLog:
         return self._size - known
 
     def staged(self) -> Mark:
+        """Returns the mark of a commit that begins now."""
         return Mark(self.end, self._generation)
 
     def stored(self) -> StoredLog:
+        """Returns the row to be written with the commit."""
         return StoredLog(
             self.start,
             self.end,

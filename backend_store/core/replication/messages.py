@@ -45,7 +45,7 @@ class Fetched(Said, frozen=True):
     entries: tuple[bytes, ...]
     high_watermark: Offset
     trim: Offset
-    """All counted replicas have the log up to here on disk: it need not be kept below."""
+    """Start of the leader's log: replicas need no entries below, except one too far behind, which takes a snapshot."""
     sent_ms: int
 
 

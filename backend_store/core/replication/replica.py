@@ -140,6 +140,7 @@ class Replica:
     # ---------------------------------------------------------------------------------------------------- messages
 
     def on_message(self, message: Message, *, now_ms: int) -> None:
+        """Handles a request or an answer of another replica."""
         match message:
             case Fetch() | AskSnapshot():
                 self._on_request(message, now_ms)
