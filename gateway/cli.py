@@ -26,6 +26,7 @@ COMMANDS = {
     "top": "gateway.commands.top:top",
     "doctor": "gateway.commands.doctor:doctor",
     "bench": "gateway.commands.bench:bench",
+    "gateway": "gateway.commands.gateway:gateway",
     "metadata": "gateway.commands.metadata:metadata",
     "backend": "gateway.commands.backend:backend",
     "cluster": "gateway.commands.cluster:cluster",
@@ -72,3 +73,7 @@ def cli(ctx: click.Context) -> None:
 def main() -> None:
     """The console script."""
     cli.main(prog_name="pushq")
+
+
+if __name__ == "__main__":
+    main()

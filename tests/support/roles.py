@@ -124,6 +124,7 @@ class Roles:
         manager = self._stack.enter_context(a_manager(backend, folder, authority, self._of("manager")))
         ways = _ways(backend, authority)
         self.gateway = PushqServer(folder / "gateway", env={**ways, **self._of("gateway")})
+        self.gateway.role = "gateway"
         kept = {"PUSHQ_METADATA__URL": f"ws://{listen}", "PUSHQ_METADATA__SECRET_FILE": str(data / "metadata.secret")}
         self.server = _OfMetadata(folder / "server", env={**kept, **self._of("server")})
         self.server.key_file = data / "admin.key"

@@ -61,7 +61,9 @@ class PushqServer:
     """One server on one data folder. `start` after `kill` or `stop` finds the same data on the same port."""
 
     program: Sequence[str] = ("gateway",)
-    """The module that is run, and what stands before `serve`."""
+    """The module that is run, and what stands before `role`."""
+    role: str = "serve"
+    """The command that starts it."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class PushqServer:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert self._process is None, "the server runs already"
-        command = [*self.program, "serve", "--data", str(self.data)]
+        command = [*self.program, self.role, "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
         # Settings of the person who runs the tests must not reach the server under test.
         env = without_settings()

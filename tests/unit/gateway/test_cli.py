@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,28 @@ def test_server_with_wrong_settings_does_not_start(empty_folder: Path) -> None:
     assert ran.exit_code == 3
     assert "--dev" in ran.stderr
     assert not (empty_folder / "pushq-data").exists()
+
+
+def test_gateway_of_a_cluster_starts_in_front_of_backends_only(empty_folder: Path) -> None:
+    ran = run("gateway", "--listen", "127.0.0.1:0")
+    assert ran.exit_code == 3
+    assert "store.backends" in ran.stderr and "`pushq serve`" in ran.stderr
+    ran = run("gateway", "--backends", "127.0.0.1:1, 127.0.0.1:x")
+    assert ran.exit_code == 3
+    assert "127.0.0.1:x" in ran.stderr
+    assert not (empty_folder / "pushq-data").exists()
+
+
+@pytest.mark.parametrize("module", ["gateway", "gateway.cli", "pushq"])
+def test_the_command_is_also_a_module(module: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", module, "--version"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'push/import_name'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (shown.returncode, shown.stdout.split()[:1]) == (0, ["pushq"]), shown.stderr
 
 
 # The reference page

@@ -1,0 +1,5 @@
+"""`python -m pushq` is `pushq`."""
+
+from gateway.cli import main
+
+main()
