@@ -6,12 +6,15 @@ one.
 
 from __future__ import annotations
 
+import shutil
+import socket
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.cluster_shapes import NO_CLUSTERS, ClustersState, ClusterState, Rebalance
+from gateway.api.cluster_shapes import NO_CLUSTERS, ClusterNode, ClustersState, ClusterState, Rebalance
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.cluster_watch import ClusterWatch
@@ -20,10 +23,40 @@ if TYPE_CHECKING:
 async def get(gateway: Gateway, call: Call) -> Answer:
     check_operator(call)
     name = call.query("cluster").get("cluster")
-    if name is None and gateway.cluster is None and gateway.clusters is not None:
-        return json_answer(_without_backends(gateway.clusters.state()))
+    if name is None and gateway.cluster is None:
+        clusters = gateway.clusters
+        return json_answer(_alone(gateway.settings) if clusters is None else _without_backends(clusters.state()))
     watch = _watch_of(gateway, name)
     return json_answer(watch.state(NO_CLUSTERS if gateway.clusters is None else gateway.clusters.state()))
+
+
+def _alone(settings: Settings) -> ClusterState:
+    """Of a server that keeps its messages itself."""
+    disk = shutil.disk_usage(settings.data)
+    node = ClusterNode(
+        settings.node.name or socket.gethostname(),
+        zone=settings.node.zone or None,
+        address=None,
+        alive=True,
+        draining=False,
+        removing=False,
+        copies=0,
+        since=None,
+        disk_used_bytes=disk.used,
+        disk_free_bytes=disk.free,
+    )
+    return ClusterState(
+        clusters=NO_CLUSTERS.clusters,
+        managers=NO_CLUSTERS.managers,
+        manager_events=NO_CLUSTERS.manager_events,
+        plan=NO_CLUSTERS.plan,
+        nodes=[node],
+        shards=[],
+        events=[],
+        manager=None,
+        age_ms=0,
+        is_embedded=True,
+    )
 
 
 def _without_backends(found: ClustersState) -> ClusterState:

@@ -148,6 +148,8 @@ class ClusterState(ClustersState, frozen=True):
     backends_known: bool = True
     """false where this server is not told the coordinator of the home cluster: `nodes`, `shards` and `events` are empty
     then, and `manager` null."""
+    is_embedded: bool = False
+    """true where this server keeps its messages itself: it is the one node, and there is no shard."""
 
 
 class Rebalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -149,8 +149,13 @@ def test_an_unknown_path_is_a_problem(http: Client, path: str) -> None:
     refused(http.get(path), 404, "not-found")
 
 
-def test_a_server_without_a_cluster_says_so(http: Client) -> None:
-    assert "cluster.coordinator" in refused(http.get("/v1/cluster"), 404, "not-found")["detail"]
+def test_a_server_without_a_cluster_is_its_one_node(http: Client) -> None:
+    answer = http.get("/v1/cluster")
+    assert answer.status_code == 200, answer.text
+    state = answer.json()
+    assert state["is_embedded"] and [node["alive"] for node in state["nodes"]] == [True]
+    assert (state["clusters"], state["shards"], state["events"], state["manager"]) == ([], [], [], None)
+    refused(http.get("/v1/cluster?cluster=main"), 404, "not-found")
     assert "cluster.coordinator" in refused(http.put("/v1/cluster/nodes/a/drain"), 404, "not-found")["detail"]
 
 

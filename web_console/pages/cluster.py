@@ -84,7 +84,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         if problem.status != HTTPStatus.SERVICE_UNAVAILABLE:
             raise
         return {"cluster": [], "unknown": problem.detail}
-    if state is None:
+    if state is None or state["is_embedded"]:
         return {"cluster": [], "unknown": None}
     moves = await visit.maybe("/v1/cluster/moves") if state["clusters"] else None
     of_all = _of_all(state, moves["items"] if moves is not None else [], visit.path)

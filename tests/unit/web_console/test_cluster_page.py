@@ -44,7 +44,7 @@ async def tables(**of_all: Any) -> dict[str, Table]:
 
 async def loaded(under_way: tuple[Any, ...] = (), **of_all: Any) -> dict[str, Any]:
     empty: dict[str, Any] = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": []}
-    state = empty | {"plan": NOTHING, "backends_known": True} | of_all
+    state = empty | {"plan": NOTHING, "backends_known": True, "is_embedded": False} | of_all
 
     async def maybe(path: str) -> dict[str, Any]:
         return {"items": list(under_way)} if path == "/v1/cluster/moves" else state
