@@ -91,7 +91,8 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
     """Delete QUEUE, and say what becomes of the messages in it.
 
     This goes over the socket in the data folder, so it works on the server's machine whatever the server allows over
-    HTTP. With --url or a context it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
+    HTTP. With --url or a context, or PUSHQ_URL where the folder has no socket, it goes over HTTP, which the setting
+    queues.allow_delete_over_http must permit.
     """
     if (move_to is None) != discard:
         raise click.UsageError("say what becomes of its messages: --move-to QUEUE or --discard, one of the two")

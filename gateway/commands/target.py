@@ -64,8 +64,13 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Is nothing said of a server elsewhere? Then local administration goes over the socket."""
-        return self.url is None and self.profile is None
+        """Is nothing said of a server elsewhere? Then local administration goes over the socket.
+
+        `PUSHQ_URL` is said of this machine's server too, one at another port: it counts where there is no socket.
+        """
+        if self.url is not None or self.profile is not None:
+            return False
+        return self.is_data_named or not os.environ.get("PUSHQ_URL") or self.socket.is_socket()
 
     @property
     def base_url(self) -> str:

@@ -101,6 +101,8 @@ def test_delete_over_http_is_refused_and_names_the_command(cli: Cli, queue: str)
     refused = cli.any("queue", "delete", queue, "--discard", "--yes", "--url", cli.server.url)
     assert refused.code == 4
     assert "pushq queue delete" in refused.err
+    from_elsewhere = cli.any("queue", "delete", queue, "--discard", "--yes", env={"PUSHQ_URL": cli.server.url})
+    assert (from_elsewhere.code, from_elsewhere.err) == (refused.code, refused.err)
 
 
 def test_key_without_admin_cannot_delete_over_the_socket_either(cli: Cli, queue: str) -> None:

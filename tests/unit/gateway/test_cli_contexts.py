@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -99,6 +100,18 @@ def test_local_administration_goes_elsewhere_only_when_a_server_is_named(home: P
     kept()
     assert not target(home).is_local
     assert target(home, is_data_named=True).is_local
+
+
+def test_a_url_of_the_environment_counts_where_the_folder_has_no_socket(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUSHQ_URL", "http://elsewhere.example")
+    assert not target(home).is_local
+    assert target(home, is_data_named=True).is_local
+    with socket.socket(socket.AF_UNIX) as here:
+        monkeypatch.chdir(home)
+        here.bind("admin.sock")
+        assert target(home).is_local
 
 
 # Where the key comes from
