@@ -12,7 +12,7 @@ from throttling.limiter import Limiter, MemoryLimiter
 
 
 class NoRedisLibrary(Exception):
-    """`throttling.store` is redis, and the packages for it are not installed."""
+    """`throttling.store` is redis or `redis.url` is set, and the packages for it are not installed."""
 
 
 def make_throttle(store: Store, settings: Settings, limiter: Limiter | None = None) -> Throttle:

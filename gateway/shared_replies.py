@@ -24,6 +24,7 @@ from gateway.limits import (
     REPLIES_SECONDS_MAX,
     REPLIES_WAITING_MAX,
 )
+from gateway.limits_setup import NoRedisLibrary
 from gateway.replies import Reply
 from throttling.breaker import BreakerRule
 
@@ -59,11 +60,17 @@ class RedisReplies:
     """Belongs to the event loop."""
 
     def __init__(self, url: str, guards: Guards, *, identity: bytes) -> None:
-        """`identity`: of the data that the replies are about; a restored copy must not be told of the original's."""
-        from redis.asyncio import Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError
+        """`identity`: of the data that the replies are about; a restored copy must not be told of the original's.
+
+        Raises `NoRedisLibrary`.
+        """
+        try:
+            from redis.asyncio import Redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError
+        except ImportError as error:
+            raise NoRedisLibrary(f"redis.url is set, which needs {error.name}: pip install 'pushq[redis]'") from None
 
         # One try: the guard says when another one makes sense.
         self._client: Any = Redis.from_url(

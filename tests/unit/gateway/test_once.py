@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from backend_store.model import Claim, Offset, Original, Published, PushqError, QueueConfig
 from gateway.guard import Guards
+from gateway.limits_setup import NoRedisLibrary
 from gateway.once import Once, is_replay, replayed
 from gateway.replies import Reply
 from gateway.shared_replies import RedisReplies
@@ -137,3 +139,9 @@ async def test_a_partition_that_answers_soon_is_the_only_one_that_is_asked() -> 
         while not trips:  # noqa: ASYNC110 - the task that writes has no other end to wait for
             await asyncio.sleep(0.001)
     assert trips == [0]  # all five replies with one trip, and no question
+
+
+def test_replies_without_the_library_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    with pytest.raises(NoRedisLibrary, match=r"pip install 'pushq\[redis\]'"):
+        RedisReplies("redis://127.0.0.1:1", Guards(), identity=b"me")
