@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from gateway.commands.asking import all_pages, ask
-from gateway.commands.base import group, json_option, run
+from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.figures import Figure, FigureRange
 from gateway.commands.moments import DURATION
-from gateway.commands.output import put, put_fields, put_items, put_json, put_table, tell
+from gateway.commands.output import confirm, put, put_fields, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
@@ -117,10 +117,17 @@ def add(name: str, receivers: tuple[str, ...], preview: bool, target: Target, as
 
 @alert.command("remove")
 @click.argument("rule", metavar="RULE")
+@yes_option
 @target_options
-def remove(rule: str, target: Target) -> None:
+@json_option
+def remove(rule: str, is_sure: bool, target: Target, as_json: bool) -> None:
     """Remove an alert rule and its alerts."""
+    confirm(f"Remove alert rule {rule} and its alerts?", is_sure=is_sure)
     run(ask(target, lambda admin: admin.request("DELETE", f"/v1/alert-rules/{rule}")))
+    if as_json:
+        put_json({"id": rule, "deleted": True})
+    else:
+        tell(f"alert rule {rule} is removed, and its alerts")
 
 
 @alert.command("test")
@@ -186,9 +193,14 @@ def silences(target: Target, as_json: bool) -> None:
 @alert.command("unsilence")
 @click.argument("silence", metavar="SILENCE")
 @target_options
-def unsilence(silence: str, target: Target) -> None:
+@json_option
+def unsilence(silence: str, target: Target, as_json: bool) -> None:
     """End a silence now."""
     run(ask(target, lambda admin: admin.request("DELETE", f"/v1/silences/{silence}")))
+    if as_json:
+        put_json({"id": silence, "deleted": True})
+    else:
+        tell(f"silence {silence} is over")
 
 
 @alert.command("receivers")

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -14,6 +15,9 @@ from gateway.commands.base import group, json_option, yes_option
 from gateway.commands.exits import Failure
 from gateway.commands.names import context_names
 from gateway.commands.output import confirm, put_fields, put_items, put_json, put_table, tell
+
+if TYPE_CHECKING:
+    from gateway.commands.contexts import Contexts
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -42,6 +46,7 @@ def context() -> None:
 @click.option("--cert", type=_FILE, metavar="FILE", help="A certificate of your own with its key.")
 @click.option("--use", "is_used", is_flag=True, help="Commands talk to it from now on.")
 @click.option("--replace", is_flag=True, help="In place of one of this name.")
+@json_option
 def add(
     name: str,
     url: str,
@@ -53,6 +58,7 @@ def add(
     cert: Path | None,
     is_used: bool,
     replace: bool,
+    as_json: bool,
 ) -> None:
     """Add a context. A key never stands on the command line, where others may see it.
 
@@ -78,6 +84,9 @@ def add(
     if is_used or len(contexts.contexts) == 1:
         contexts.current = name
     save(contexts)
+    if as_json:
+        _put(name, contexts)
+        return
     used = "; commands use it from now on" if contexts.current == name else f"; `pushq context use {name}` uses it"
     tell(f'context "{name}" is in {path()}{used}')
 
@@ -107,7 +116,8 @@ def list_(as_json: bool) -> None:
 @context.command("use")
 @click.argument("name", shell_complete=context_names, metavar="NAME", required=False)
 @click.option("--none", "is_none", is_flag=True, help="No context.")
-def use(name: str | None, is_none: bool) -> None:
+@json_option
+def use(name: str | None, is_none: bool, as_json: bool) -> None:
     """Have commands talk to the server of NAME from now on."""
     from gateway.commands.contexts import load, save
 
@@ -118,7 +128,12 @@ def use(name: str | None, is_none: bool) -> None:
         contexts.get(name, "NAME")
     contexts.current = name
     save(contexts)
-    tell("commands use no context now" if name is None else f'commands use "{name}" now: {contexts.contexts[name].url}')
+    if as_json:
+        put_json({"name": name})
+    elif name is None:
+        tell("commands use no context now")
+    else:
+        tell(f'commands use "{name}" now: {contexts.contexts[name].url}')
     for variable in ("PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"):
         if os.environ.get(variable) and (name is not None or variable != "PUSHQ_KEY"):
             tell(f"warning: {variable} is set, and comes before it")
@@ -137,7 +152,7 @@ def show(name: str | None, as_json: bool) -> None:
         raise Failure("no context is in use", lines=["`pushq context list` shows those there are"])
     fields = {"name": chosen, **contexts.get(chosen, "NAME" if name else "the context in use").shown()}
     if as_json:
-        put_json(fields | {"current": chosen == contexts.current})
+        _put(chosen, contexts)
     else:
         put_fields({field: value or "–" for field, value in fields.items()})
 
@@ -145,7 +160,8 @@ def show(name: str | None, as_json: bool) -> None:
 @context.command("remove")
 @click.argument("name", shell_complete=context_names, metavar="NAME")
 @yes_option
-def remove(name: str, is_sure: bool) -> None:
+@json_option
+def remove(name: str, is_sure: bool, as_json: bool) -> None:
     """Remove context NAME, and the key if it is kept here. A key file stays."""
     from gateway.commands.contexts import load, save
 
@@ -157,7 +173,14 @@ def remove(name: str, is_sure: bool) -> None:
     if was_used:
         contexts.current = None
     save(contexts)
+    if as_json:
+        put_json({"name": name, "deleted": True})
+        return
     tell(f'context "{name}" is removed' + ("; commands use none now" if was_used else ""))
+
+
+def _put(name: str, contexts: Contexts) -> None:
+    put_json({"name": name, **contexts.contexts[name].shown(), "current": name == contexts.current})
 
 
 def _checked_url(url: str) -> str:

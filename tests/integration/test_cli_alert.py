@@ -39,7 +39,7 @@ def test_an_alert_from_its_rule_to_its_silence(cli: Cli, tmp_path: Path) -> None
     assert "too deep" in cli("alert", "rules").out and "too deep" in cli("alert", "history").out
     assert "slo_availability" in cli("alert", "kinds").out and receiver["id"] in cli("alert", "receivers").out
     assert "pushq_queue_ready_messages" in cli("alert", "export", "--prometheus").out
-    cli("alert", "remove", rule)
+    assert cli("alert", "remove", rule, "--yes", "--json").json() == {"id": rule, "deleted": True}
     assert json.loads(cli("alert", "list", "--json").out)["items"] == []
 
 
@@ -75,7 +75,7 @@ def test_rules_of_a_file_are_made_once_and_changed_when_told_to(cli: Cli, tmp_pa
     (grows,) = (one for one in json.loads(cli("alert", "rules", "--json").out)["items"] if one["name"] == "grows")
     assert (grows["kind"], grows["limit"], grows["queue"]) == ("depth", 7, "a")
     for one in made:
-        cli("alert", "remove", one["id"])
+        cli("alert", "remove", one["id"], "--yes")
 
 
 def test_a_tenant_scrapes_its_own_queues_only(cli: Cli) -> None:

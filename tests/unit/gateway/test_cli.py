@@ -53,11 +53,50 @@ def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tu
             yield from every_command(command, (*path, name))
 
 
+def found(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        below = command.get_command(click.Context(command), name)
+        assert below is not None
+        command = below
+    return command
+
+
+def flags(path: tuple[str, ...]) -> set[str]:
+    return {flag for parameter in found(path).params for flag in parameter.opts}
+
+
 @pytest.mark.parametrize("path", list(every_command(cli)), ids=" ".join)
 def test_every_command_has_help(path: tuple[str, ...]) -> None:
     shown = run(*path, "--help")
     assert shown.exit_code == 0
     assert f"Usage: pushq {' '.join(path)}" in shown.stdout
+
+
+WITHOUT_JSON = {
+    *("serve", "demo", "gateway", "metadata", "backend", "manager", "dev-cluster demo", "dev-cluster provision"),
+    *("queue export", "alert export", "cluster plan", "usage run", "completion"),
+}
+"""Servers, and what puts a file on stdout."""
+DESTROYS = ("delete", "purge", "drop")
+_COMMANDS = [path for path in every_command(cli) if not isinstance(found(path), click.Group)]
+
+
+@pytest.mark.parametrize("path", _COMMANDS, ids=" ".join)
+def test_every_command_puts_json_if_asked(path: tuple[str, ...]) -> None:
+    assert ("--json" in flags(path)) is (" ".join(path) not in WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("path", [path for path in _COMMANDS if path[-1] in DESTROYS], ids=" ".join)
+def test_what_destroys_asks_or_takes_yes(path: tuple[str, ...]) -> None:
+    assert "--yes" in flags(path)
+
+
+def test_an_alert_rule_goes_with_its_alerts_only_when_that_is_meant(empty_folder: Path) -> None:
+    ran = run("alert", "remove", "r1", stdin="n\n")
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert "Remove alert rule r1 and its alerts?" in ran.stderr
 
 
 def test_help_lists_all_commands_in_order_of_need() -> None:
