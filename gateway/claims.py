@@ -33,7 +33,11 @@ class Grant:
 def granted(claims: Mapping[str, Any], issuer: Issuer, *, audience: str, leeway_s: int, now_ms: int) -> Grant:
     """Raises `Unauthenticated` that names the claim, `TokenExpired` among them."""
     now_s = now_ms / 1000
-    if claims.get("iss") != issuer.issuer:
+    if "iss" in claims:
+        is_of_issuer = claims["iss"] == issuer.issuer
+    else:
+        is_of_issuer = issuer.tenant is not None and claims.get("tenant") == issuer.tenant
+    if not is_of_issuer:
         raise Unauthenticated("the token's `iss` is not its issuer")
     until_s = _required_time(claims, "exp") + leeway_s
     if now_s >= until_s:

@@ -55,8 +55,7 @@ class Tokens:
         header, claims = _parts(token)
         if "crit" in header:
             raise Unauthenticated("the token's header has `crit`, and this server knows no extensions")
-        name = claims.get("iss")
-        issuer = self._issuers.get(name) if isinstance(name, str) else None
+        issuer = self._issuer_of(claims)
         if issuer is None:
             raise Unauthenticated("the token's `iss` is no issuer that this server knows")
         algorithm, key_id = header.get("alg"), header.get("kid")
@@ -74,6 +73,17 @@ class Tokens:
             _object(signed), issuer, audience=self._jwt.audience, leeway_s=self._jwt.leeway_s, now_ms=now_ms
         )
         return Verified(grant, issuer, key.fingerprint)
+
+    def _issuer_of(self, claims: dict[str, Any]) -> Issuer | None:
+        """By `iss`; a token without one is of the only issuer that its `tenant` has. None: nobody's."""
+        if "iss" in claims:
+            name = claims["iss"]
+            return self._issuers.get(name) if isinstance(name, str) else None
+        tenant = claims.get("tenant")
+        of_tenant = [
+            issuer for issuer in self._issuers.values() if issuer.tenant is not None and issuer.tenant == tenant
+        ]
+        return of_tenant[0] if len(of_tenant) == 1 else None
 
     def trusts(self, issuer: str, fingerprint: bytes) -> bool:
         """Whether what a key of an issuer signed is still good: keys that leave a set take their tokens along."""

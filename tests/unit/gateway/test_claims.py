@@ -36,6 +36,7 @@ def test_good_claims_grant_their_scopes_until_they_end_with_the_leeway() -> None
     [
         {"aud": ["other", "pushq"]},
         {"tenant": "acme"},
+        {"tenant": "acme", "iss": None},
         {"nbf": NOW_S + 30},
         {"iat": NOW_S + 29.5},
         {"exp": NOW_S - 29},
@@ -54,6 +55,7 @@ def test_what_a_token_may_also_say_is_no_obstacle(changed: dict[str, Any]) -> No
     [
         ({"iss": "https://evil.example"}, "`iss`"),
         ({"iss": None}, "`iss`"),
+        ({"iss": None, "tenant": "beta"}, "`iss`"),
         ({"exp": None}, "no `exp`, which is required"),
         ({"exp": NOW_S - 30}, "expired 30 s ago"),
         ({"exp": str(NOW_S + 60)}, "`exp` is no time"),
@@ -100,6 +102,13 @@ def test_only_an_expired_token_asks_for_a_newer_one() -> None:
     with pytest.raises(Unauthenticated) as error:
         ask(claims(nbf=NOW_S + 100))
     assert not isinstance(error.value, TokenExpired)
+
+
+def test_only_an_issuer_of_one_tenant_is_known_by_that_tenant() -> None:
+    for issuer in (OPERATORS, SOME):
+        for tenant in ("acme", None):
+            with pytest.raises(Unauthenticated, match="`iss`"):
+                ask(claims(iss=None, tenant=tenant), issuer)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,30 @@ async def test_each_issuers_tokens_are_verified_by_its_own_key_only(tokens: Toke
             tokens.verify(token, 0)
 
 
+async def test_a_token_without_iss_is_of_the_one_issuer_of_its_tenant(tokens: Tokens) -> None:
+    given = {name: value for name, value in claims("", "consume:*").items() if name != "iss"}
+    verified = tokens.verify(with_secret(given | {"tenant": "acme"}), now_ms(given))
+    assert (verified.grant.tenant, verified.issuer.issuer) == ("acme", "shop")
+    with pytest.raises(Unauthenticated, match="`alg` is not allowed"):
+        tokens.verify(with_secret(given | {"tenant": "beta"}), now_ms(given))
+    for odd in (
+        given,
+        given | {"tenant": "nobody"},
+        given | {"tenant": ["acme"]},
+    ):
+        with pytest.raises(Unauthenticated, match="`iss` is no issuer"):
+            tokens.verify(with_secret(odd), now_ms(given))
+
+
+async def test_a_token_without_iss_is_nobodys_where_a_tenant_has_two_issuers() -> None:
+    entries = (SHOP, Issuer("other", tenant="acme", secret="o" * 32), Issuer("any", tenants=("*",), secret="a" * 32))
+    jwt = Jwt(issuers=entries)
+    given = {name: value for name, value in claims("", "consume:*").items() if name != "iss"}
+    for tenant in ("acme", "beta"):
+        with pytest.raises(Unauthenticated, match="`iss` is no issuer"):
+            Tokens(jwt, KeySets(jwt)).verify(with_secret(given | {"tenant": tenant}), now_ms(given))
+
+
 async def test_what_looks_like_a_token_has_two_dots(tokens: Tokens) -> None:
     assert tokens.looks_like("a.b.c")
     assert not tokens.looks_like("pushq_0123_secret") and not tokens.looks_like("a.b") and not tokens.looks_like("")
