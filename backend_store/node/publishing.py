@@ -261,7 +261,7 @@ class Publishing:
         if self.config.overflow == "dead_letter_newest":
             self._doomed += [(number, n) for n in excess]
             return
-        error = room.refusal()
+        error = room.refusal(fitting=len(wanted) - len(excess))
         others.update(dict.fromkeys(excess, error))
 
     def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:

@@ -175,8 +175,9 @@ class Room:
         beside = self.held.plus(coming).plus(need)
         return any(self._above(*beside)) and (may_shrink or self.may_fit(need))
 
-    def refusal(self, need: Amount | None = None) -> QueueFull:
-        """Why a publish is refused. `need`: given for a publish that does not fit whatever is ended."""
+    def refusal(self, need: Amount | None = None, *, fitting: int = 0) -> QueueFull:
+        """Why a publish is refused. `need`: given for a publish that does not fit whatever is ended. `fitting`: how
+        many of the call's messages are stored."""
         config, limits = self.config, []
         if config.max_messages is not None:
             limits.append(counted(config.max_messages, "message"))
@@ -184,7 +185,7 @@ class Room:
             limits.append(counted(config.max_bytes, "byte"))
         limit = f"its limit is {' and '.join(limits)}"
         if need is None:
-            held = counted(self.holds.messages, "message")
+            held = counted(self.holds.messages + fitting, "message")
             return QueueFull(f"the queue holds {held}; {limit}: consume, purge, or raise the limit")
         coming = f"{counted(need.messages, 'message')} of {counted(need.size, 'byte')}"
         return QueueFull(

@@ -41,6 +41,14 @@ def test_a_full_queue_refuses_and_says_what_it_holds() -> None:
     assert drained(world) == ["a", "b", "c"]
 
 
+def test_a_call_of_which_some_fit_is_told_how_many_there_are_then() -> None:
+    world = queue(max_messages=2)
+    publish(world, draft("a"))
+    stored, refused = publish(world, draft("b"), draft("c"))
+    assert stored == 1 and isinstance(refused, QueueFull)
+    assert refused.detail.startswith("the queue holds 2 messages; its limit is 2 messages")
+
+
 def test_of_one_call_as_many_are_stored_as_there_is_room_for() -> None:
     world = queue(max_messages=2)
     answers = publish(world, *map(draft, "abcd"))
