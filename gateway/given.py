@@ -44,7 +44,10 @@ class Given:
         columns = zip(
             messages[0].__struct_fields__, zip(*map(msgspec.structs.astuple, messages), strict=True), strict=True
         )
-        return cls(count, {name: values for name, values in columns if values.count(None) < count})
+        found: dict[str, Sequence[Any]] = {name: values for name, values in columns if values.count(None) < count}
+        if (priorities := found.get("priority")) is not None and None in priorities:
+            found["priority"] = [priority or 0 for priority in priorities]
+        return cls(count, found)
 
     def raw_bodies(self) -> list[bytes]:
         """Each message's `body` as it was sent; empty where it was left out."""

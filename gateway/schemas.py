@@ -115,7 +115,7 @@ def publish_message() -> Schema:
         },
         "reply_to": name,
         "correlation_id": name,
-        "priority": {"type": "integer", "minimum": 0, "maximum": PRIORITIES_MAX - 1},
+        "priority": {"type": ["integer", "null"], "minimum": 0, "maximum": PRIORITIES_MAX - 1},
         "delay_ms": {"type": ["integer", "null"], "minimum": 0, "maximum": HORIZON_MS_MAX},
         "deliver_at": time,
         "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": HORIZON_MS_MAX},

@@ -35,7 +35,7 @@ class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     headers: dict[str, str] | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
-    priority: int = 0
+    priority: int | None = None
     delay_ms: int | None = None
     deliver_at: str | None = None
     ttl_ms: int | None = None

@@ -142,10 +142,9 @@ def test_every_setting_has_the_default_of_the_interface(http: Client, queue: str
 
 
 def test_null_is_as_good_as_nothing_where_a_field_may_be_left_out(http: Client, queue: str) -> None:
-    names = (
-        "content_type id key headers delay_ms deliver_at ttl_ms reply_to correlation_id producer producer_seq timestamp"
-    )
-    publish(http, queue, {"body": None} | dict.fromkeys(names.split()))
+    names = ["content_type", "id", "key", "priority", "headers", "delay_ms", "deliver_at", "ttl_ms", "reply_to"]
+    names += ["correlation_id", "producer", "producer_seq", "timestamp"]
+    publish(http, queue, {"body": None} | dict.fromkeys(names))
     optional = dict.fromkeys(("visibility_timeout_ms", "group"))
     (message,) = http.post(f"/v1/queues/{queue}/receive", json=optional).json()["messages"]
     assert message["body"] is None

@@ -57,6 +57,18 @@ def test_what_is_no_key_is_refused_by_its_name(header: bytes) -> None:
     assert [error.pointer for error in caught.value.errors] == ["/headers/idempotency-key"]
 
 
+def test_a_priority_that_was_left_out_or_null_is_0_to_a_claim() -> None:
+    """Of a call whose other messages have one, also across versions: 0 was what stood there before."""
+    claims = []
+    for priority in (None, 0):
+        messages = [PublishMessage(priority=priority), PublishMessage(priority=3)]
+        columns = Given.of(messages).beside_bodies()
+        assert columns["priority"] == [0, 3] or columns["priority"] == (0, 3)
+        claims.append(named(queue(), KeyOf("ann", "k"), 0, BODIES, list(map(len, BODIES)), columns).claim)
+    assert claims[0] == claims[1]
+    assert Given.of([PublishMessage(), PublishMessage(priority=0)]).beside_bodies() == {}
+
+
 def test_the_same_call_has_the_same_claim_and_names() -> None:
     assert call() == call()
     assert len(set(call().ids)) == 2
