@@ -12,6 +12,7 @@ import msgspec
 from web_console import alert_acts, cluster_acts, queue_acts
 from web_console.forms import Done, Form, given, number, typed, whole, wrong
 from web_console.pages import dashboards
+from web_console.pages.access import QUOTAS
 from web_console.visit import Problem, Visit, page_path, queue_path
 from web_console.wording import counted
 
@@ -101,15 +102,23 @@ async def revoke_key(visit: Visit, form: Form) -> Done:
 
 async def make_tenant(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
-    quotas = {quota: value for quota in QUOTAS if (value := whole(form, quota)) is not None}
-    await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": quotas} if quotas else {})
+    if "/" in name or not name:
+        raise wrong("a tenant's name has 1 to 128 of A-Z a-z 0-9 _ . -", "name")
+    if await visit.maybe(f"/v1/tenants/{name}") is not None:
+        raise wrong(f"there is a tenant {name!r} already; its name in the table leads to its quotas", "name")
+    await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)})
     return Done(f"Tenant {name} is there")
 
 
-QUOTAS: Final = (
-    "requests_per_s", "publish_messages_per_s", "publish_bytes_per_s", "connections", "subscriptions", "queues",
-    "stored_bytes",
-)  # fmt: skip
+async def change_tenant(visit: Visit, form: Form) -> Done:
+    """All its quotas: the form shows each as it is."""
+    name = form.get("item", "")
+    await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)})
+    return Done(f"The quotas of {name} are changed", "/console/tenants")
+
+
+def _quotas(form: Form) -> dict[str, int]:
+    return {quota: value for quota in QUOTAS if (value := whole(form, quota)) is not None}
 
 
 async def save_dashboard(visit: Visit, form: Form) -> Done:
@@ -142,6 +151,7 @@ ACTS: Final[dict[str, Act]] = {
     "rotate key": rotate_key,
     "revoke key": revoke_key,
     "make tenant": make_tenant,
+    "change tenant": change_tenant,
     "make rule": alert_acts.make_rule,
     "change rule": alert_acts.change_rule,
     "switch rule": alert_acts.switch_rule,

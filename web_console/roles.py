@@ -59,6 +59,7 @@ ACTS: Final[dict[str, frozenset[Role]]] = {
     "rotate key": _OWNERS,
     "revoke key": _OWNERS,
     "make tenant": _ADMIN,
+    "change tenant": _ADMIN,
     "make rule": _OWNERS,
     "change rule": _OWNERS,
     "switch rule": _OWNERS,

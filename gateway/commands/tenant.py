@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.exits import Failure
 from gateway.commands.figures import WholeRange
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
@@ -50,14 +51,30 @@ def quota_options(command: Callable[..., None]) -> Callable[..., None]:
 @target_options
 @json_option
 def create(name: str, target: Target, as_json: bool, **quotas: int | None) -> None:
-    """Create TENANT, or find it there."""
+    """Create TENANT, or find it there with these quotas."""
     given = {quota: value for quota, value in quotas.items() if value is not None}
-    made = run(ask(target, lambda admin: admin.put_tenant(name, quotas=given or None)))
+    made = run(ask(target, lambda admin: _made(admin, name, given)))
     if as_json:
         put_json(made)
     else:
         following = target.command(f"key create NAME --tenant {name} --scope admin")
         tell(f'tenant "{name}" is there; {following} makes its first key')
+
+
+async def _made(admin: Admin, name: str, quotas: Mapping[str, int]) -> JsonObject:
+    """Quotas that a tenant has already are not replaced: whoever creates it does not see them."""
+    from push.client import NotFound
+
+    try:
+        known = await admin.get_tenant(name)
+    except NotFound:
+        return await admin.put_tenant(name, quotas=quotas or None)
+    if quotas and known["quotas"] != quotas:
+        raise Failure(
+            f'tenant "{name}" is there with other quotas: {_told(known["quotas"])}',
+            lines=[f"change them with pushq tenant update {name}"],
+        )
+    return known
 
 
 @tenant.command("list")

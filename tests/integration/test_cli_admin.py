@@ -194,6 +194,18 @@ def test_quotas_of_a_tenant_are_set_one_by_one(cli: Cli) -> None:
     assert cli.any("tenant", "update", name).code == 2
 
 
+def test_a_tenant_that_is_there_keeps_its_quotas_when_it_is_created_again(cli: Cli) -> None:
+    name = f"again-{uuid.uuid4().hex[:8]}"
+    wanted = ("tenant", "create", name, "--queues", "3", "--connections", "10")
+    cli(*wanted)
+    cli(*wanted)
+    cli("tenant", "create", name)
+    refused = cli.any("tenant", "create", name, "--queues", "5")
+    assert refused.code == 1
+    assert f"tenant update {name}" in refused.err and "connections 10" in refused.err
+    assert cli("tenant", "show", name, "--json").json()["quotas"] == {"queues": 3, "connections": 10}
+
+
 def test_tenants_do_not_see_each_other(cli: Cli, queue: str, tmp_path: Path) -> None:
     name = f"t-{uuid.uuid4().hex[:8]}"
     cli("tenant", "create", name)

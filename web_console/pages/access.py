@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlencode
 
-from web_console.tables import Button, Column, Table, cut
+from web_console.tables import Button, Column, Kind, Table, cut
 from web_console.visit import Visit
+
+QUOTAS: Final = (
+    "requests_per_s", "publish_messages_per_s", "publish_bytes_per_s", "connections", "subscriptions", "queues",
+    "stored_bytes",
+)  # fmt: skip
+_COLUMNS: Final[tuple[tuple[str, Kind], ...]] = (
+    ("Requests/s", "number"), ("Messages/s", "number"), ("Bytes/s", "bytes"), ("Connections", "number"),
+    ("Subscriptions", "number"), ("Queues", "number"), ("Stored", "bytes"),
+)  # fmt: skip
 
 
 async def load_tenants(visit: Visit) -> dict[str, Any]:
-    rows = [{**one, **one["quotas"]} for one in await visit.every("/v1/tenants", 10_000)]
-    quotas = ("requests_per_s", "publish_messages_per_s", "connections", "queues")
+    tenants = await visit.every("/v1/tenants", 10_000)
+    rows = [{**one, **one["quotas"], "href": f"{visit.path}?{urlencode({'edit': one['name']})}"} for one in tenants]
     table = Table(
-        "Tenants",
+        "Tenants and their quotas",
         (
-            Column("name", "Tenant", is_sortable=True),
-            *(Column(name, name.replace("_", " ").capitalize(), "number", is_sortable=True) for name in quotas),
-            Column("stored_bytes", "Stored", "bytes", is_sortable=True),
+            Column("name", "Tenant", link="href", is_sortable=True),
+            *(
+                Column(name, label, kind, is_sortable=True)
+                for name, (label, kind) in zip(QUOTAS, _COLUMNS, strict=True)
+            ),
             Column("created_at", "Made", "time", is_sortable=True),
         ),
         rows,
-        "No tenants yet. Each customer of this server is listed here, with quotas and what it stores.",
+        "No tenants yet. Each customer of this server is listed here, with its quotas.",
         path=visit.path,
         query=dict(visit.query),
     )
-    return {"table": cut(table, visit.query, default="name")}
+    edited = next((one for one in tenants if one["name"] == visit.query.get("edit")), None)
+    return {"table": cut(table, visit.query, default="name"), "edited": edited, "quotas": QUOTAS}
 
 
 async def load_keys(visit: Visit) -> dict[str, Any]:

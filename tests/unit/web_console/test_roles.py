@@ -46,6 +46,7 @@ DONE = {
     "rotate key": "CA",
     "revoke key": "CA",
     "make tenant": "A",
+    "change tenant": "A",
     "make rule": "CA",
     "change rule": "CA",
     "switch rule": "CA",
