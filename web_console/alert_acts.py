@@ -114,7 +114,8 @@ async def delete_receiver(visit: Visit, form: Form) -> Done:
 
 async def silence(visit: Visit, form: Form) -> Done:
     body: dict[str, Any] = given(form, "rule", "queue", "severity", "reason")
-    body["duration_ms"] = (whole(form, "minutes") or 60) * 60_000
+    minutes = whole(form, "minutes")
+    body["duration_ms"] = (60 if minutes is None else minutes) * 60_000
     if form.get("how") == "preview":
         told = (await visit.ask("POST", "/v1/silences/preview", body)).json()
         return Done(

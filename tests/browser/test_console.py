@@ -21,6 +21,7 @@ from tests.browser.waiting import wait_until
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
+from web_console.limits import STREAMS_PER_SESSION_MAX
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +197,26 @@ def test_a_paused_page_stays_and_says_so(server: PushqServer, signed_in: Callabl
     expect(ready).to_have_text(str(int(before) + 1))
 
 
+def test_a_page_that_goes_on_shows_what_changed_once_while_it_was_paused(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    queue = "/v1/queues/parcels"
+    api(server, "PUT", queue, {"max_attempts": 1})
+    page = signed_in("operator")
+    page.goto(f"{server.url}/console/queues/parcels/dead")
+    expect(page.locator("#live-state [role=status]")).to_have_text("Live")
+    page.get_by_role("button", name="Pause").click()
+    api(server, "POST", f"{queue}/messages", {"messages": [{"body": 1}]})
+    [held] = api(server, "POST", f"{queue}/receive", {"max": 1})["messages"]
+    api(server, "POST", f"{queue}/nack", {"receipts": [held["receipt"]]})
+    page.evaluate("() => { window.looks = 0; document.addEventListener('looked', () => { window.looks += 1; }); }")
+    wait_until(page, "window.looks >= 2")
+    expect(page.get_by_text("No dead letters")).to_be_visible()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("#live-state [role=status]")).to_have_text("Live")
+
+
 def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("operator")
     page.goto(f"{server.url}{QUEUE}/dead")
@@ -369,6 +390,48 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     assert serious(page) == []
 
 
+def test_a_page_that_the_server_does_not_keep_live_stays_and_is_live_when_there_is_room(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    page = signed_in("operator")
+    page.goto(f"{server.url}/console/help")
+    cookies = {one["name"]: one["value"] for one in page.context.cookies()}  # type: ignore[typeddict-item]
+    said = page.locator("#live-state [role=status]")
+    with ExitStack() as others:
+        for _ in range(STREAMS_PER_SESSION_MAX):
+            address = f"{server.url}/console/live?page=/console/alerts"
+            assert others.enter_context(httpx2.stream("GET", address, cookies=cookies)).status_code == 200
+        page.goto(f"{server.url}/console/queues")
+        expect(said).to_have_text("Not live: too many pages are live; close some")
+        expect(page.get_by_role("rowheader", name="mail", exact=True)).to_be_visible()
+        expect(page.locator("main")).to_have_count(1)
+    expect(said).to_have_text("Live")
+    expect(page.get_by_role("rowheader", name="mail", exact=True)).to_be_visible()
+
+
+def test_one_quota_of_a_tenant_is_changed_and_the_others_stay(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    tenant = "/v1/tenants/bakery"
+    api(server, "PUT", tenant, {"quotas": {"requests_per_s": 500, "queues": 20}})
+    before = api(server, "GET", tenant)["quotas"]
+    page = signed_in("admin")
+    page.goto(f"{server.url}/console/tenants")
+    page.locator("summary", has_text="Make a tenant").press("Enter")
+    page.get_by_label("Name").fill("bakery")
+    page.get_by_label("Queues").fill("30")
+    page.get_by_role("button", name="Make").press("Enter")
+    expect(page.locator(".notice.bad")).to_contain_text("there is a tenant 'bakery' already")
+    assert api(server, "GET", tenant)["quotas"] == before
+    page.get_by_role("rowheader", name="bakery").get_by_role("link").press("Enter")
+    expect(page.get_by_label("Requests per s")).to_have_value("500")
+    assert serious(page) == []
+    page.get_by_label("Queues").fill("30")
+    page.get_by_role("button", name="Save").press("Enter")
+    expect(page.locator(".notice")).to_have_text("The quotas of bakery are changed")
+    assert api(server, "GET", tenant)["quotas"] == before | {"queues": 30}
+
+
 def test_a_page_whose_server_is_gone_says_that_it_is_stale(
     server: PushqServer, signed_in: Callable[[str], Page]
 ) -> None:
@@ -380,3 +443,6 @@ def test_a_page_whose_server_is_gone_says_that_it_is_stale(
     server.stop()
     page.clock.fast_forward(60_000)
     expect(said).to_contain_text("Stale")
+    server.start()
+    page.clock.fast_forward(60_000)
+    expect(said).to_have_text("Signed out: load the page again")

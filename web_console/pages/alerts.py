@@ -77,7 +77,7 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
         Column("name", "Rule", link="href"),
         Column("watches", "Watches", "state"),
         Column("kind", "Kind", "state"),
-        Column("queue", "Queues", "code"),
+        Column("queue", "Queues"),
         Column("bound", "Limit"),
         Column("lasting_ms", "For", "age"),
         Column("severity", "Severity", "state"),

@@ -20,7 +20,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     page = await visit.get(path, state="dead", limit=ROWS_PER_PAGE, cursor=visit.query.get("cursor"))
     jobs = await visit.maybe(queue_path(name, "redrives"), limit=100)
     groups = Counter(_reason(letter) for letter in letters)
-    rows = [{**message_row(name, "dead", letter), **_ended(letter)} for letter in page["items"]]
+    rows = [{**message_row(name, "dead", letter), **ended(letter)} for letter in page["items"]]
     table = Table(
         f"Dead letters of {name}",
         (
@@ -28,6 +28,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("reason", "Reason", "state"),
             Column("at", "Since", "time"),
             Column("attempts", "Attempts", "number"),
+            Column("said", "Last attempt"),
             Column("body", "Body", "code"),
         ),
         rows,
@@ -48,9 +49,11 @@ async def load(visit: Visit) -> dict[str, Any]:
     }
 
 
-def _ended(letter: dict[str, Any]) -> dict[str, Any]:
+def ended(letter: dict[str, Any]) -> dict[str, Any]:
     end = letter.get("dead_letter") or {}
-    return {"reason": end.get("reason"), "at": end.get("at"), "attempts": end.get("attempts")}
+    last = (end.get("history") or [{}])[-1]
+    said = ": ".join(filter(None, (last.get("outcome"), last.get("reason"))))
+    return {"reason": end.get("reason"), "at": end.get("at"), "attempts": end.get("attempts"), "said": said or None}
 
 
 def _reason(letter: dict[str, Any]) -> str:

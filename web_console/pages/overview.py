@@ -50,11 +50,12 @@ async def load(visit: Visit) -> dict[str, Any]:
         query=dict(visit.query),
     )
     alerts = await visit.maybe("/v1/alerts", state="firing", limit=100)
-    found = alerts["items"] if alerts else []
+    found = [one for one in alerts["items"] if not one["silenced_by"]] if alerts else []
     oldest_ms = max((_oldest_ms(row) for row in rows), default=0)
     return {
         "table": table,
-        "alerts": [{**one, "what": what(one)} for one in found if not one["silenced_by"]][:ALERTS_SHOWN_MAX],
+        "alerts": [{**one, "what": what(one)} for one in found[:ALERTS_SHOWN_MAX]],
+        "more_alerts": max(0, len(found) - ALERTS_SHOWN_MAX),
         "tiles": [
             ("Published", _sum(row.published_per_s for row in rows), "rate", lines.get("published_per_s", [])),
             ("Acknowledged", _sum(row.acked_per_s for row in rows), "rate", lines.get("acked_per_s", [])),

@@ -21,7 +21,7 @@ _ATTRIBUTE: Final = re.compile(r'([^\s="]+)(?:="([^"]*)")?')
 _OF_EACH_PAGE: Final = frozenset({"form_token", "back"})
 _STATE: Final = "etag"
 """It stays as it was sent, too: what was typed is about that state of what it changes."""
-_CALLED: Final = {"id": "message_id", "duration_ms": "minutes", "confirm": "typed"}
+_CALLED: Final = {"id": "message_id", "duration_ms": "minutes", "ends_at": "minutes", "confirm": "typed"}
 """Fields of requests whose form has another name for them."""
 
 Attributes = dict[str, str | None]

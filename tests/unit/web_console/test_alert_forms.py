@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,3 +101,22 @@ def test_how_a_test_went_is_said_in_words() -> None:
     assert alert_acts._outcome(took) == "took it (204, 12 ms)"
     refused = {"receiver": "r", "ok": False, "status": None, "error": "no answer", "ms": 9}
     assert alert_acts._outcome(refused) == "did not take it (no answer)"
+
+
+class Asking:
+    """A visit whose server makes each silence it is asked for."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+
+    async def ask(self, method: str, path: str, body: dict[str, Any]) -> SimpleNamespace:
+        self.bodies.append(body)
+        return SimpleNamespace(json=lambda: {"ends_at": "2026-11-30T21:00:00Z", "mutes": 0})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("typed", "duration_ms"), [("", 3_600_000), ("5", 300_000), ("0", 0)])
+async def test_a_silence_lasts_for_the_minutes_that_were_typed(typed: str, duration_ms: int) -> None:
+    visit = Asking()
+    await alert_acts.silence(visit, {"queue": "*", "reason": "r", "minutes": typed})  # type: ignore[arg-type]
+    assert visit.bodies[0]["duration_ms"] == duration_ms

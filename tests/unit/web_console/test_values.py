@@ -11,7 +11,7 @@ import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, cluster, messages, overview, queues, records, render
+from web_console.pages import alerts, cluster, dead_letters, messages, overview, queues, records, render
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
 from web_console.wording import age, counted, line_points, number, percent, plural, rate, size
@@ -113,14 +113,15 @@ class Looking:
 
     path, query = "/console", dict[str, str]()
 
-    def __init__(self, rows: list[QueueRow]) -> None:
+    def __init__(self, rows: list[QueueRow], alerts: list[dict[str, Any]] | None = None) -> None:
         self._rows = rows
+        self._alerts = None if alerts is None else {"items": alerts}
 
     async def queues(self) -> list[QueueRow]:
         return self._rows
 
-    async def maybe(self, path: str, **query: Any) -> None:
-        return None
+    async def maybe(self, path: str, **query: Any) -> dict[str, Any] | None:
+        return self._alerts if path == "/v1/alerts" else None
 
     def may_see(self, view: str) -> bool:
         return False
@@ -135,6 +136,24 @@ async def test_what_a_stream_keeps_is_no_backlog() -> None:
     assert (tiles["Backlog"], tiles["Oldest unacknowledged"], tiles["Published"]) == (5, 60_000, 10.0)
     assert [row["name"] for row in shown["table"].rows] == ["orders"]
     assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
+
+
+@pytest.mark.anyio
+async def test_the_overview_says_how_many_alerts_it_leaves_out() -> None:
+    firing = {"rule_name": "r", "subject": "s", "detail": "r: s: d", "silenced_by": None}
+    silenced = firing | {"silenced_by": "x"}
+    shown = await overview.load(Looking([], [silenced, *[firing] * 8]))  # type: ignore[arg-type]
+    assert (len(shown["alerts"]), shown["more_alerts"]) == (5, 3)
+    shown = await overview.load(Looking([], [silenced, *[firing] * 5]))  # type: ignore[arg-type]
+    assert (len(shown["alerts"]), shown["more_alerts"]) == (5, 0)
+
+
+def test_a_dead_letter_is_listed_with_what_its_last_consumer_said() -> None:
+    history = [{"outcome": "expired", "reason": None}, {"outcome": "nacked", "reason": "no such street"}]
+    end = {"reason": "max_attempts", "at": "2026-11-30T20:44:11Z", "attempts": 2}
+    assert dead_letters.ended({"dead_letter": {**end, "history": history}}) == {**end, "said": "nacked: no such street"}
+    assert dead_letters.ended({"dead_letter": {**end, "history": history[:1]}})["said"] == "expired"
+    assert dead_letters.ended({"dead_letter": {**end, "history": []}})["said"] is None
 
 
 def test_a_queue_whose_cluster_is_away_is_listed_without_numbers() -> None:

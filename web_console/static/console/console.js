@@ -2,11 +2,14 @@
 
 const STALE_MS = 12_000; // a page that heard nothing for so long says so, or for three looks of one that looks seldom
 const LOOK_MS = 1_000;
+const AGAIN_MS = 5_000; // until a page that the server would not keep live asks again
 
 const live = document.getElementById("live");
 const state = document.getElementById("live-state");
 const pause = document.getElementById("pause");
 let isPaused = false;
+let refusal = ""; // what the server said instead of keeping this page live
+let isBehind = false; // something changed while the page was paused
 let heard = Date.now();
 let period = 2_000;
 
@@ -20,16 +23,29 @@ function say(kind, text) {
 function look() {
   if (isPaused) return say("paused", "Paused");
   if (state.dataset.state === "over") return;
+  if (refusal) return say("stale", refusal);
   const silent = Date.now() - heard;
   if (silent > Math.max(STALE_MS, 3 * period)) say("stale", `Stale: nothing new for ${Math.round(silent / 1000)} s`);
   else if (state.dataset.state !== "waiting") say("live", "Live");
+}
+
+function refused(status) {
+  if (status === 401) return say("over", "Signed out: load the page again");
+  refusal = status === 429 ? "Not live: too many pages are live; close some" : "Not live: the server did not take the connection";
+  look();
+  setTimeout(() => htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live }), AGAIN_MS);
 }
 
 function setPaused(wanted) {
   isPaused = wanted;
   pause.setAttribute("aria-pressed", String(isPaused));
   pause.textContent = isPaused ? "Go on" : "Pause";
-  if (!isPaused) say("live", "Live");
+  if (!isPaused && isBehind) {
+    // The server tells each change once: what was withheld comes at the beginning of the next connection.
+    isBehind = false;
+    say("waiting", "Connecting…");
+    live._htmx?.sse?.reader?.cancel();
+  } else if (!isPaused) say("live", "Live");
   look();
 }
 
@@ -42,10 +58,23 @@ if (state) {
     }
     if (message.event === "looked") period = 1_000 * Number(message.data) || period;
     heard = Date.now();
+    refusal = "";
     if (state.dataset.state === "waiting" || state.dataset.state === "stale") say("live", "Live");
-    if (isPaused && !message.event) event.preventDefault();
+    if (isPaused && !message.event) {
+      isBehind = true;
+      event.preventDefault();
+    }
   });
   document.addEventListener("htmx:sse:after:message", draw);
+  document.addEventListener("htmx:before:response", (event) => {
+    const { raw, status } = event.detail.ctx.response;
+    if (raw.headers.get("Content-Type")?.includes("text/event-stream")) return;
+    event.preventDefault(); // it would take the place of what the page shows
+    refused(status);
+  });
+  document.addEventListener("htmx:error", () => refused(0));
+  document.addEventListener("htmx:sse:error", (event) => event.detail.status === 401 && refused(401));
+  document.addEventListener("htmx:sse:before:connection", (event) => state.dataset.state === "over" && event.preventDefault());
   pause.addEventListener("click", () => setPaused(!isPaused));
   setInterval(look, LOOK_MS);
   // A browser keeps a page that was left, and its connection with it; it has only six of them for one server.
