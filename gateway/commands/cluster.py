@@ -80,7 +80,7 @@ def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> 
             put_table(("decision", "time", "kind", "cluster", "what"), decided)
 
 
-CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "of its", "state", "heard", "detail")
+CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "fullest part", "state", "heard", "detail")
 
 
 def _cluster_row(cluster: dict[str, Any]) -> list[Any]:

@@ -27,7 +27,7 @@ CLUSTERS: Final = (
     Column("backends", "Backends", "number"),
     Column("queues", "Queues", "number"),
     Column("used", "Used"),
-    Column("fullest", "Most of its"),
+    Column("fullest", "Fullest part"),
     Column("state", "State"),
     Column("detail", "Detail"),
     Column("reported_at", "Heard", "time"),
@@ -146,7 +146,8 @@ _NO_COORDINATOR: Final = "Backends and shards are not known here: the setting cl
 
 def node_row(node: dict[str, Any], shards: list[dict[str, Any]]) -> dict[str, Any]:
     led = [shard["name"] for shard in shards if shard["leader"] == node["name"]]
-    flags = {key: "yes" if node[key] else "no" for key in ("alive", "draining", "removing")}
+    flags = {key: "yes" if node[key] else "no" for key in ("draining", "removing")}
+    flags["alive"] = "yes" if node["alive"] else "away"
     return {**node, **flags, "leads": ", ".join(led) or None, "buttons": [_drain(node, led), _removal(node)]}
 
 
@@ -188,5 +189,5 @@ def _shard_row(shard: dict[str, Any]) -> dict[str, Any]:
         "in_sync": ", ".join(shard["in_sync"]),
         "wanted": ", ".join(shard["wanted"]),
         "lag": ", ".join(f"{name}: {'?' if lag is None else lag}" for name, lag in sorted(shard["lag"].items())),
-        "serving": "yes" if shard["serving"] else "no",
+        "serving": "yes" if shard["serving"] else "not served",
     }

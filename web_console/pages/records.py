@@ -65,15 +65,20 @@ async def load_settings(visit: Visit) -> dict[str, Any]:
 NODE_PLOTS: Final = (
     ("Loop lag", "ms", ("loop_lag_ms",)),
     ("Memory", "bytes", ("memory_bytes",)),
+    ("Connections", "", ("connections",)),
     ("Disk used", "%", ("disk_used_percent",)),
     ("Commits", "", ("commit_ms", "commits_per_s")),
-    ("Connections", "", ("connections",)),
 )
+OF_STORAGE: Final = frozenset({"Disk used", "Commits"})
+"""Plots of a node that keeps messages: a gateway of backends measures nothing of these."""
 
 
 async def load_node(visit: Visit) -> dict[str, Any]:
     series = await visit.maybe("/v1/series/node", range="15m")
-    return {"plots": plots(series, NODE_PLOTS) if series else [], **await cluster.load(visit)}
+    state = await cluster.load(visit)
+    has_backends = bool(state["cluster"] or state["unknown"])
+    wanted = [plot for plot in NODE_PLOTS if not (has_backends and plot[0] in OF_STORAGE)]
+    return {"plots": plots(series, wanted) if series else [], **state}
 
 
 async def load_help(visit: Visit) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from web_console.pages import cluster
+from web_console.pages import cluster, records, render
 from web_console.tables import Table
 from web_console.visit import Visit
 
@@ -90,3 +90,30 @@ async def test_a_server_without_the_coordinator_shows_all_clusters_and_names_the
     found = await loaded(clusters=[EU], backends_known=False)
     assert [table.caption for table in found["cluster"]] == ["Clusters", "Decisions"]
     assert "cluster.coordinator" in found["unknown"]
+
+
+async def test_a_backend_that_is_away_and_a_shard_that_nobody_serves_stand_out() -> None:
+    node = dict.fromkeys(("alive", "draining", "removing")) | {"name": "a", "copies": 1}
+    shard = {"name": "0", "leader": None, "serving": False, "lag": {}}
+    shard |= dict.fromkeys(("replicas", "in_sync", "wanted"), ())
+    found = await tables(nodes=[node], shards=[shard])
+    assert [row["alive"] for row in found["Backends"].rows] == ["away"]
+    assert [row["serving"] for row in found["Shards"].rows] == ["not served"]
+    macros = render.templates().get_template("console/macros.html").module
+    for name, table in (("alive", found["Backends"]), ("serving", found["Shards"])):
+        column = next(one for one in table.columns if one.key == name)
+        assert 'class="tag bad"' in macros.cell(column, table.rows[0])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), [(None, True), ([], False)])
+async def test_a_gateway_of_backends_draws_no_disk_and_no_commits_of_its_own(nodes: Any, wanted: bool) -> None:
+    names = [name for _, _, lines in records.NODE_PLOTS for name in lines]
+    series = {"start_ms": 0, "step_ms": 1000, "series": {name: [0.0, 0.0] for name in names}}
+    state = {"nodes": nodes, "shards": [], "events": [], "clusters": [], "backends_known": True}
+
+    async def maybe(path: str, **query: Any) -> Any:
+        return series if path == "/v1/series/node" else None if nodes is None else state
+
+    visit = SimpleNamespace(maybe=maybe, may_do=lambda act: False, path="/console/node")
+    drawn = {heading for heading, *_ in (await records.load_node(cast(Visit, visit)))["plots"]}
+    assert ({"Disk used", "Commits"} <= drawn, "Memory" in drawn) == (wanted, True)
