@@ -34,7 +34,14 @@ def _show(items: list[dict[str, Any]], fields: tuple[str, ...], *, as_json: bool
     if as_json:
         put_items(items)
     else:
-        put_table(fields, [[item[field] if item[field] is not None else "–" for field in fields] for item in items])
+        header = [field.replace("_", " ") for field in fields]
+        put_table(header, [[_shown(item[field]) for field in fields] for item in items])
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else value
 
 
 @group("alert", lazy={"import": "gateway.commands.alert_file:import_"})

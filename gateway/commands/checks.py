@@ -25,6 +25,8 @@ PUSH_S_MAX = 1.0
 """A message that takes longer was held somewhere: nothing on the way may collect what is pushed."""
 CLOCK_S_MAX = 5.0
 """The Date header counts whole seconds; beyond this, times in messages and keys mislead."""
+_DATE_STEP_S = 1.0
+"""Less than this a Date header, which has no parts of a second, cannot tell."""
 
 BUSY_CODES = frozenset({"overloaded", "too-many-connections", "rate-limited", "draining"})
 FIXES: dict[TransportName, str] = {
@@ -116,6 +118,8 @@ async def _clock(admin: Admin) -> Finding:
     if (text := answer.headers.get("date")) is None:
         return Finding("clock", False, "the answer has no Date header", "let the proxy pass it")
     ahead_s = (parsedate_to_datetime(text) - middle).total_seconds() + 0.5
+    if abs(ahead_s) <= _DATE_STEP_S:
+        return Finding("clock", True, "the server's agrees within a second")
     detail = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
     if abs(ahead_s) <= CLOCK_S_MAX:
         return Finding("clock", True, detail)

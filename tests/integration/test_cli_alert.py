@@ -37,6 +37,7 @@ def test_an_alert_from_its_rule_to_its_silence(cli: Cli, tmp_path: Path) -> None
     cli("alert", "unsilence", silence)
     assert "expired" in cli("alert", "silences").out
     assert "too deep" in cli("alert", "rules").out and "too deep" in cli("alert", "history").out
+    assert "FOR MS" in cli("alert", "rules").out and "True" not in cli("alert", "rules").out
     assert "slo_availability" in cli("alert", "kinds").out and receiver["id"] in cli("alert", "receivers").out
     assert "pushq_queue_ready_messages" in cli("alert", "export", "--prometheus").out
     assert cli("alert", "remove", rule, "--yes", "--json").json() == {"id": rule, "deleted": True}
