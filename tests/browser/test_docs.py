@@ -68,3 +68,13 @@ def test_search_leads_to_the_section_that_has_the_words(page: Page, shared_serve
     page.get_by_role("link", name="Errors › unsupported-media-type").click()
     expect(page.locator("h2#unsupported-media-type")).to_be_in_viewport()
     expect(page.get_by_role("navigation", name="On this page")).to_be_visible()
+
+
+def test_contents_stand_below_their_heading_also_where_they_are_few(page: Page, shared_server: PushqServer) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    for path in ("/docs", "/docs/tutorial/first-messages"):
+        page.goto(shared_server.url + path)
+        contents = page.get_by_role("navigation", name="On this page")
+        heading, entries = contents.locator("h2").bounding_box(), contents.locator("ul").bounding_box()
+        assert heading is not None and entries is not None
+        assert entries["y"] >= heading["y"] + heading["height"], path
