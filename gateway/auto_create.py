@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backend_store.model import InvalidRequest, QueueConfig
-from gateway.entries import check_unlike, from_text, given_entries
+from gateway.entries import check_unlike, explained, from_text, given_entries
 from gateway.limits import AUTO_CREATE_ENTRIES_MAX, NAME_CHARS_MAX
 from gateway.policy import owner_of
 from gateway.queue_config import queue_config
@@ -60,7 +60,7 @@ def _entry(given: Any, at: str) -> AutoCreate:
     try:
         entry = msgspec.convert(given, AutoCreate)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{at}: {error}; an entry has pattern and config") from None
+        raise ValueError(f"{at}: {explained(error, AutoCreate)}; an entry has pattern and config") from None
     if _PATTERN.fullmatch(entry.pattern) is None:
         rule = f"a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
         raise ValueError(f"{at}.pattern: {entry.pattern[:200]!r} fits no name; {rule}")

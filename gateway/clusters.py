@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.addresses import named_twice, wrong_etcd, wrong_service
-from gateway.entries import check_unlike, given_entries
+from gateway.entries import check_unlike, explained, given_entries
 from gateway.limits import CLUSTER_ENTRIES_MAX
 
 _KEY: Final = "store.clusters"
@@ -45,7 +45,7 @@ def _entry(given: Any, at: str) -> BackendsOf:
     try:
         entry = msgspec.convert(given, BackendsOf)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{at}: {error}; an entry has name and backends") from None
+        raise ValueError(f"{at}: {explained(error, BackendsOf)}; an entry has name and backends") from None
     if wrong := wrong_cluster_name(entry.name):
         raise ValueError(f"{at}.name is {entry.name[:200]!r}: {wrong}")
     if not entry.backends:

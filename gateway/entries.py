@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from push.problems import nearest
+
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+_NO_CHOICE: Final = re.compile(r"Invalid enum value .* at `\$\.(\w+)")
 
 
 def from_text(value: Any, key: str) -> Any:
@@ -25,6 +33,29 @@ def given_entries(value: Any, key: str, most: int, fields: str) -> list[Any]:
     if len(given) > most:
         raise ValueError(f"{key} has {len(given)} entries; it has at most {most}")
     return given
+
+
+def explained(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """What is wrong with an entry of this kind, with the field that may be meant, or the values that a field takes."""
+    said = str(error)
+    if found := _UNKNOWN.search(said):
+        return said + nearest(found[1], kind.__struct_fields__)
+    if found := _NO_CHOICE.search(said):
+        *others, last = _choices(get_type_hints(kind)[found[1]])
+        return f"{said}; {found[1]} is {', '.join(others)} or {last}"
+    return said
+
+
+def _choices(hint: Any) -> list[str]:
+    seen: dict[str, None] = {}
+    waiting = [hint]
+    while waiting:
+        one = waiting.pop(0)
+        if get_origin(one) is Literal:
+            seen |= dict.fromkeys(map(str, get_args(one)))
+        else:
+            waiting += get_args(one)
+    return list(seen)
 
 
 def check_unlike(values: Sequence[str], key: str, field: str, more: str = "") -> None:

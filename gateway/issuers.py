@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backend_store.model import InvalidRequest
-from gateway.entries import check_unlike, given_entries
+from gateway.entries import check_unlike, explained, given_entries
 from gateway.limits import (
     ISSUER_CHARS_MAX,
     ISSUERS_MAX,
@@ -105,7 +105,9 @@ def _entry(given: Any, at: str) -> Issuer:
         entry = msgspec.convert(given, Issuer)
     except msgspec.ValidationError as error:
         # A value may be a secret, so it is not shown.
-        raise ValueError(f"{at}: {error}; an entry has issuer, tenant and one of {', '.join(SOURCES)}") from None
+        raise ValueError(
+            f"{at}: {explained(error, Issuer)}; an entry has issuer, tenant and one of {', '.join(SOURCES)}"
+        ) from None
     wrong = _wrong_name(entry) or _wrong_tenants(entry) or _wrong_source(entry) or _wrong_scopes(entry)
     if wrong is not None:
         raise ValueError(f"{at}.{wrong}")

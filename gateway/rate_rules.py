@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from backend_store.model import Quotas
-from gateway.entries import given_entries
+from gateway.entries import explained, given_entries
 from throttling.config import RATE_PER_S_MAX, RULES_MAX
 from throttling.rules import DIMENSIONS, OPERATIONS, PER_PRINCIPAL, Dimension, Operation, Rule, Unit
 
@@ -38,7 +38,9 @@ def rate_rules(value: Any) -> tuple[RateRule, ...]:
         try:
             entry = msgspec.convert(each, RateRule)
             _check(entry)
-        except (msgspec.ValidationError, ValueError) as error:
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{at}: {explained(error, RateRule)}") from None
+        except ValueError as error:
             raise ValueError(f"{at}: {error}") from None
         if entry.name in (other.name for other in entries):
             raise ValueError(f"{at}: there is a rule {entry.name!r} already; give each its own name")
