@@ -24,6 +24,7 @@ from gateway.backend_rules import BACKEND_CHECKS, wrong_backend
 from gateway.cluster_rules import wrong_clusters
 from gateway.clusters import cluster_entries, wrong_cluster_name
 from gateway.entrance_rules import wrong_together
+from gateway.entries import one_of
 from gateway.issuers import issuer_entries, without_secrets, wrong_issuers
 from gateway.limits import (
     DATA_KEY_DAYS_MAX,
@@ -190,7 +191,9 @@ def _checked(key: str, value: Any, origin: str) -> Any:
     try:
         value = msgspec.convert(value, kinds[key], strict=not from_text)
     except msgspec.ValidationError as error:
-        raise ConfigError(key, f"{key} is {shown(key, value)!r}: {str(error).lower()}", origin) from None
+        said = str(error).lower()
+        choices = f"; it is {one_of(kinds[key])}" if said.startswith("invalid enum value") else ""
+        raise ConfigError(key, f"{key} is {shown(key, value)!r}: {said}{choices}", origin) from None
     wrong = _wrong(key, value)
     if wrong:
         raise ConfigError(key, f"{key} is {shown(key, value)!r}: {wrong}", origin)

@@ -41,9 +41,14 @@ def explained(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str
     if found := _UNKNOWN.search(said):
         return said + nearest(found[1], kind.__struct_fields__)
     if found := _NO_CHOICE.search(said):
-        *others, last = _choices(get_type_hints(kind)[found[1]])
-        return f"{said}; {found[1]} is {', '.join(others)} or {last}"
+        return f"{said}; {found[1]} is {one_of(get_type_hints(kind)[found[1]])}"
     return said
+
+
+def one_of(hint: Any) -> str:
+    """The values that a type with `Literal` takes: `memory or redis`."""
+    *others, last = _choices(hint)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _choices(hint: Any) -> list[str]:

@@ -101,6 +101,8 @@ def test_every_setting_is_described_with_its_origin(tmp_path: Path) -> None:
         ("[auth.jwt]\nleeway = 1", {}, "auth.jwt.leeway", "did you mean 'auth.jwt.leeway_s'"),
         ("[auth.jwt]\nleeway_s = 301", {}, "auth.jwt.leeway_s", "it goes from 0 to 300"),
         ("[auth.jwt]\njwks_max_age_s = 1", {}, "auth.jwt.jwks_max_age_s", "it goes from 10 to"),
+        ("", {"PUSHQ_LOGS__FORMAT": "xml"}, "logs.format", "'xml'; it is auto, json or text"),
+        ('[throttling]\nstore = "disk"', {}, "throttling.store", "'disk'; it is memory or redis"),
         ('[auth.jwt]\nalgorithms = ["none"]', {}, "auth.jwt.algorithms", "invalid enum value 'none'"),
         ("", {"PUSHQ_AUTH__JWT__ALGORITHMS": "HS256,RS512"}, "auth.jwt.algorithms", "invalid enum value 'rs512'"),
         ("", {"PUSHQ_AUTH__JWT__ISSUERS": "[{}]"}, "auth.jwt.issuers", "auth.jwt.issuers[0]: Object missing required"),
