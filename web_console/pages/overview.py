@@ -17,7 +17,7 @@ ALERTS_SHOWN_MAX = 5
 def worse(rows: list[QueueRow]) -> list[QueueRow]:
     """Queues with something waiting, by oldest age times growth: an old backlog that grows comes first."""
     found = [row for row in rows if waiting(row) or row.dead or row.is_away]
-    return sorted(found, key=_score, reverse=True)[:WORSE_MAX]
+    return sorted(found, key=_score, reverse=True)
 
 
 def _score(row: QueueRow) -> tuple[float, int, int]:
@@ -33,8 +33,10 @@ async def load(visit: Visit) -> dict[str, Any]:
     rows = [row for row in await visit.queues() if not is_companion(row)]
     series = await visit.maybe("/v1/series", range="15m") if visit.may_see("usage") else None
     lines: dict[str, list[float | None]] = series["series"] if series else {}
+    found_worse = worse(rows)
+    left_out = f", the worst {WORSE_MAX} of {len(found_worse)}" if len(found_worse) > WORSE_MAX else ""
     table = Table(
-        "Getting worse: oldest age × growth",
+        f"Getting worse: oldest age × growth{left_out}",
         (
             Column("name", "Queue", link="href"),
             Column("ready", "Ready", "number"),
@@ -44,7 +46,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("consumers", "Consumers", "number"),
             Column("why", "Why", "state"),
         ),
-        [as_row(row) for row in worse(rows)],
+        [as_row(row) for row in found_worse[:WORSE_MAX]],
         "Nothing waits. Queues with waiting messages or dead letters are listed here, the worst first.",
         path=visit.path,
         query=dict(visit.query),

@@ -148,6 +148,14 @@ async def test_the_overview_says_how_many_alerts_it_leaves_out() -> None:
     assert (len(shown["alerts"]), shown["more_alerts"]) == (5, 0)
 
 
+@pytest.mark.anyio
+async def test_the_overview_says_of_how_many_queues_it_shows_the_worst() -> None:
+    for count, said in ((15, "oldest age × growth"), (16, "the worst 15 of 16")):
+        rows = [_row(f"q{number}", age_ms=1_000, ready=1, grown=0.0) for number in range(count)]
+        table = (await overview.load(Looking(rows)))["table"]  # type: ignore[arg-type]
+        assert table.caption.endswith(said) and len(table.rows) == 15
+
+
 def test_a_dead_letter_is_listed_with_what_its_last_consumer_said() -> None:
     history = [{"outcome": "expired", "reason": None}, {"outcome": "nacked", "reason": "no such street"}]
     end = {"reason": "max_attempts", "at": "2026-11-30T20:44:11Z", "attempts": 2}
