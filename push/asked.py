@@ -1,4 +1,4 @@
-"""A request on a socket while its answer is awaited: counted with how it went and how long it took."""
+"""A request on a socket that awaits its answer: counted with its outcome and duration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asked:
         requests: int = 1,
         frame: Any = None,
     ):
-        """`requests`: how many frames, where some are handled together. `frame`: the one that may have the caller's
+        """`requests`: how many frames, if several are handled together. `frame`: the one that may have the caller's
         trace context."""
         self.session = session
         self.operation = operation
@@ -36,7 +36,7 @@ class Asked:
         self.messages = messages
         self.bytes_in = bytes_in
         self.span: Begun | None = None
-        """Where spans are wanted."""
+        """Set if spans are wanted."""
         if (spans := session.hub.spans) is not None:
             self.span = spans.begun(operation, queue, session.who.tenant, parent=spans.parent_of(frame))
         self.requests = requests
@@ -44,7 +44,7 @@ class Asked:
         session.began(requests)
 
     def run(self, do: Callable[..., object], *arguments: Any, **more: Any) -> None:
-        """Calls what the request asks for, as a part of its trace."""
+        """Calls `do`, which carries the request out, as a part of its trace."""
         if self.span is None:
             do(*arguments, **more)
         else:
@@ -52,7 +52,7 @@ class Asked:
                 do(*arguments, **more)
 
     def ended(self, error: PushqError | None) -> None:
-        """The answer is known: `error` where there was nothing but one."""
+        """Counts the answer: `error` if all of the request was refused."""
         session = self.session
         session.ended(self.requests)
         seconds = perf_counter() - self._began
@@ -69,9 +69,8 @@ class Asked:
             self.span.answered(self.queue, self.messages, None if error is None else error.code)
 
     def ended_apart(self, counts: Sequence[int], errors: Sequence[PushqError | None]) -> None:
-        """The same for frames that were handled together and came out differently: so many messages each. Each has its
-        share of the bytes.
-        """
+        """Counts frames that were handled together and had different outcomes, with `counts` messages each. Each gets
+        its share of the bytes."""
         session = self.session
         session.ended(self.requests)
         seconds = perf_counter() - self._began

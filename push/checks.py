@@ -44,7 +44,8 @@ def checked_visibility(visibility_ms: int) -> int:
 
 
 def visibility_of(queue: Queue, wanted_ms: int | None) -> int:
-    """How long a consumer's leases run: as it asks, or as the queue says. Where there are none, nobody may ask."""
+    """A consumer's visibility timeout in ms: the one it asks for, or the queue's. Raises `InvalidRequest` for one asked
+    for where there are no leases."""
     if wanted_ms is None:
         return queue.config.visibility_timeout_ms
     if queue.config.delivery == "at_most_once" and not queue.is_companion:
@@ -78,7 +79,7 @@ def checked_reason(reason: str | None) -> str | None:
 
 
 def gap_fields(gap: Gap) -> dict[str, int]:
-    """What a frame or an event says of messages that somebody will never get."""
+    """The fields by which a frame or an event names messages that a consumer will never get."""
     fields = {"from": gap.first, "to": gap.last}
     return fields if gap.partition is None else {**fields, "partition": gap.partition}
 

@@ -21,5 +21,5 @@ class Close(IntEnum):
 
 
 def may_reconnect(code: int) -> bool:
-    """What a client should do after a close: anything but our 45xx–49xx is worth another try."""
+    """Whether a client should reconnect after a close: after any code but our 4500–4999."""
     return not 4500 <= code <= 4999

@@ -1,6 +1,6 @@
-"""The open connections of a process: who holds them, since when, what they read, and how to end one.
+"""The open connections of a process: the client of each, since when it is open, what it reads, and how to end it.
 
-A connection has an id of its own. A session's would let whoever reads the list go on with the session.
+A connection has an id of its own: with a session's id, any reader of the list could resume the session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger("pushq.connections")
 
 Transport = Literal["ws", "sse", "poll"]
 KICK_RETRY_MS = 1000
-"""When a client whose stream was ended may come back."""
+"""When a client may come back after its stream was ended."""
 KICK_REASON = "an administrator ended this connection"
 
 
@@ -34,19 +34,19 @@ class Holder(Protocol):
 
     @property
     def remote(self) -> str:
-        """The client's address; empty where there is none."""
+        """The client's address; empty if there is none."""
 
     @property
     def principal(self) -> Principal | None: ...
     @property
     def outbox_bytes(self) -> int:
-        """Written, and not taken by the peer yet."""
+        """Bytes written that the peer has not taken yet."""
 
     def reading(self) -> Iterable[WorkSubscription | StreamSubscription | Queue]:
-        """Its subscriptions; of a receive the queue it waits for."""
+        """Its subscriptions; of a waiting receive, the queue it waits for."""
 
     def kick(self) -> None:
-        """Ends it: what it holds returns at once, and nobody goes on with it."""
+        """Ends it: what it holds returns at once, and no connection can resume it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class Connection:
 
 
 class Connections:
-    """Changed by those who open and close connections; read by the administration."""
+    """Open connections by id. The code that opens and closes connections changes it; the administration reads it."""
 
     def __init__(self) -> None:
         self._open: dict[str, Connection] = {}
@@ -71,7 +71,8 @@ class Connections:
         self._of[holder] = connection.id
 
     def remove(self, holder: Holder, *, code: int | None = None) -> None:
-        """Whoever was never added is no mistake: it was closed before it was open. `code`: of a WebSocket's close."""
+        """Removes a connection. One that was never added is no mistake: it was closed before it was open. `code`: of a
+        WebSocket's close."""
         connection_id = self._of.pop(holder, None)
         if connection_id is not None:
             _log_close(self._open.pop(connection_id), code)
@@ -85,7 +86,8 @@ class Connections:
         connection.holder.kick()
 
     def end_polls_without_key(self, still_valid: Callable[[Principal], bool]) -> None:
-        """A receive may wait for a minute; a key that was revoked opens nothing for so long."""
+        """Ends waiting receives whose key was revoked: a receive may wait for a minute, a revoked key must not be used
+        so long."""
         for connection in list(self._open.values()):
             if isinstance(connection.holder, WaitingPoll) and not still_valid(connection.holder.principal):
                 connection.holder.end(Unauthenticated("the key was revoked or has expired"))
@@ -98,7 +100,7 @@ class Connections:
 
     @contextmanager
     def waiting(self, principal: Principal, remote: str, queue: Queue, receive: Receive) -> Iterator[WaitingPoll]:
-        """A receive, for as long as it waits."""
+        """Keeps a receive among the connections for as long as it waits."""
         poll = WaitingPoll(principal, remote, queue, receive)
         self.add("poll", poll)
         try:
@@ -108,7 +110,7 @@ class Connections:
 
 
 def _log_close(connection: Connection, code: int | None) -> None:
-    """One line for each socket and stream. A receive that waited is a request like any other."""
+    """Logs one line for each socket and stream. A receive that waited is a request like any other."""
     if connection.transport == "poll":
         return
     holder = connection.holder
@@ -126,7 +128,7 @@ def _log_close(connection: Connection, code: int | None) -> None:
 
 
 class WaitingPoll:
-    """A receive as a connection. Kicked, it looks to those who serve it as if its client had left."""
+    """A waiting receive as a connection. To the code that serves it, a kick looks as if the client had left."""
 
     outbox_bytes = 0
 
@@ -134,7 +136,7 @@ class WaitingPoll:
         self.principal = principal
         self.remote = remote
         self.ended_by: PushqError | None = None
-        """What its client is told; None while it goes on."""
+        """The error for the client once the receive is ended; None before."""
         self._queue = queue
         self._receive = receive
         self._ended = asyncio.Event()
@@ -150,7 +152,7 @@ class WaitingPoll:
         self._ended.set()
 
     async def receive(self) -> Any:
-        """The client's next message, or its end."""
+        """The client's next ASGI message, or a disconnect once the receive is ended."""
         theirs = asyncio.ensure_future(self._receive())
         ours = asyncio.ensure_future(self._ended.wait())
         try:

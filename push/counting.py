@@ -1,4 +1,4 @@
-"""How many messages a request or frame holds, told before they are decoded: a count costs less than what is counted."""
+"""Counts the messages of a request or frame before they are decoded: counting costs less than decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACK_PUBLISHES: Final = "/publish"
 
 
 class _TooMany(Exception):
-    """Ends the decoder's work where the limit is passed."""
+    """Ends the decoding once the limit is passed."""
 
 
 class _Tally:
@@ -72,12 +72,12 @@ def check_messages(data: bytes, encoding: Encoding) -> None:
 
 
 def check_events(data: bytes) -> None:
-    """The same for a list that holds the messages themselves, as a batch of CloudEvents is."""
+    """`check_messages` for a list that holds the messages themselves, as a batch of CloudEvents does."""
     _check(data, "json", _json_events)
 
 
 def _check(data: bytes, encoding: Encoding, decoder: Any) -> None:
-    # Most are too short for very many, or have too few objects.
+    # Most are too short to hold too many messages, or have too few objects.
     if len(data) < COUNTED_BYTES_MIN or (encoding == "json" and data.count(b"{") < COUNTED_OBJECTS_MIN):
         return
     _tally.count = 0
@@ -86,7 +86,7 @@ def _check(data: bytes, encoding: Encoding, decoder: Any) -> None:
     except _TooMany as found:
         raise _refusal(str(found)) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # whoever decodes it says what is wrong
+        return  # the decoding that follows says what is wrong
 
 
 def _refusal(pointer: str) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""What becomes of a socket whose credential is refused, and of a session that gets a new one in time."""
+"""Close codes for refused credentials, and `refresh`: a session goes on with a newer token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def close_for(error: PushqError) -> Close:
-    """With which advice a socket is closed: come back with a newer token, come back later, or not at all."""
+    """The close code for a refused credential; it tells the client to come back with a newer token, later, or not at
+    all."""
     if isinstance(error, TokenExpired):
         return Close.TOKEN_EXPIRED
     if error.code == "unavailable":
@@ -25,9 +26,9 @@ def close_for(error: PushqError) -> Close:
 
 
 def refresh(session: Session, frame: Refresh) -> None:
-    """Goes on with a newer token of the same caller. Another caller's, or none that holds, ends the session.
+    """Goes on with a newer token of the same caller. Another caller's token, or an invalid one, ends the session.
 
-    While it cannot be told the session stays as it is, and the client may ask again.
+    While the token cannot be checked the session stays as it is, and the client may try again.
     """
     known = session.principal
     assert known is not None
@@ -49,7 +50,7 @@ def refresh(session: Session, frame: Refresh) -> None:
 
 
 def _not_allowed(session: Session, principal: Principal) -> list[tuple[Subscription, PushqError]]:
-    """A newer token may open less than the one before."""
+    """The subscriptions that the newer token no longer allows, with the error of each."""
     ended: list[tuple[Subscription, PushqError]] = []
     for sub in session.subs.values():
         try:

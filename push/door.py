@@ -1,4 +1,4 @@
-"""The door of every publish, whichever way it comes: by a request, by a frame, or with an ack."""
+"""The admission check of every publish: over HTTP, in a frame, or with an ack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_publish(hub: Hub, config: QueueConfig) -> None:
-    """Raises what keeps a publish to a queue of this config out now: `draining`, or `overloaded`."""
+    """Raises `draining` or `overloaded` if a publish to a queue of this config is not taken now."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     if hub.intake.publishes:

@@ -1,8 +1,8 @@
-"""Messages on their way to a consumer: a lease's, with its receipts, and a stream's, as bytes of frames.
+"""Encodes messages for a consumer: those of a lease, with receipts, and those of a stream, as bytes of frames.
 
-Most messages are a body and nothing else. For those a lease's common parts (time, token, names of fields) become one
+Most messages are a body and nothing else. For those the common parts of a lease (time, token, field names) become one
 template, and each message costs one `%`; `rows` does the same for messages with more. Bodies are handed on as they were
-stored; only a consumer whose encoding is not the producer's makes them be converted.
+stored; they are converted only if the consumer's encoding is not the producer's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from push.rows import (
 )
 
 ROWS_MIN = 3
-"""Fewer messages are written one by one: columns pay off from here on."""
+"""Fewer messages are written one by one: columns pay off from this number on."""
 
 SUFFIX_BYTES = tuple(s.encode() for s in SUFFIXES)
 
@@ -45,7 +45,7 @@ _PACK_FREE = _PACK_ATTEMPT + b"\x01" + _PACK_RECEIPT + b"\xc0"
 
 
 def leased_messages(lease: Lease, encoding: Encoding) -> list[bytes]:
-    """The messages of a lease, each encoded with its receipt. Once: the lease lets go of its chunk.
+    """The messages of a lease, each encoded with its receipt. Callable once: the lease lets go of its chunk.
 
     A lease of messages that are settled already has no receipts: there is nothing left to ack.
     """
@@ -97,7 +97,8 @@ def _leasedpack(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> l
 
 
 def _leasedpack_named(lease: Lease, chunk: Chunk, bodies: list[bytes], names: Sequence[str | None]) -> list[bytes]:
-    """Bytes with ids of their own, at their first attempt: what comes of publishes under idempotency keys."""
+    """Encodes messages of bytes with ids of their own at their first attempt: those of publishes with idempotency
+    keys."""
     template = pack_template(chunk.partition, chunk.shelf, chunk.time_ms, KIND_BYTES, NAMED)
     template += _PACK_ATTEMPT + b"\x01" + _receipt(lease.token)
     base, partition, suffixes = chunk.base, chunk.partition, SUFFIX_BYTES
@@ -145,21 +146,21 @@ def _leased_one(lease: Lease, chunk: Chunk, number: int, encoding: Encoding) -> 
 
 
 def stream_messages(chunk: Chunk, start: int, stop: int, encoding: Encoding) -> list[bytes]:
-    """Messages `start` to `stop` of a stream's chunk: no lease, no receipt. See `visible` for which there are."""
+    """Messages `start` to `stop` of a stream's chunk, without lease or receipt. `visible` says which of them exist."""
     return _rows(chunk, visible(chunk, start, stop), encoding, _JSON_FREE if encoding == "json" else _PACK_FREE, [])
 
 
 def numbered_messages(chunk: Chunk, numbers: Sequence[int]) -> list[bytes]:
-    """Some messages of a chunk as JSON, without a receipt; those that are not there or cannot be read are left out."""
-    _ = chunk.messages  # which of them can be read is known once they were
+    """Some messages of a chunk as JSON, without a receipt; leaves out those that do not exist or cannot be read."""
+    _ = chunk.messages  # `unreadable` is known only once the messages were read
     gone = holes(chunk) | chunk.unreadable
     there = [number for number in numbers if not gone >> number & 1] if gone else numbers
     return _rows(chunk, there, "json", _JSON_FREE, []) if there else []
 
 
 def visible(chunk: Chunk, start: int, stop: int) -> Sequence[int]:
-    """The numbers of the messages that are there: a repeat or a refused one leaves its place empty, and so does one
-    that cannot be opened."""
+    """The numbers of the messages that exist and can be decrypted: a duplicate or a refused message leaves its offset
+    empty."""
     gone = holes(chunk) | chunk.unreadable
     return range(start, stop) if not gone else [n for n in range(start, stop) if not gone >> n & 1]
 
@@ -176,7 +177,7 @@ def _rows(
 
 
 def keep_rendered(chunk: Chunk, key: tuple[Any, ...], data: bytes) -> None:
-    """Keeps a part of a chunk as its bytes, for the next who reads just that. Readers in step share one or two."""
+    """Caches a part of a chunk as its bytes, for the next reader of the same part. Readers in step share one or two."""
     if len(chunk.rendered) >= RENDERED_PER_CHUNK_MAX:
         chunk.rendered.clear()
     chunk.rendered[key] = data
@@ -218,7 +219,7 @@ def join(frames: Iterable[bytes], encoding: Encoding) -> bytes:
 
 
 def cut(parts: list[bytes], size_max: int) -> list[list[bytes]]:
-    """Groups encoded parts so that each group stays below a size; a part that is bigger stands alone."""
+    """Groups encoded parts so that each group stays below a size; a part that is bigger has a group to itself."""
     if sum(map(len, parts)) <= size_max:
         return [parts] if parts else []
     groups: list[list[bytes]] = []

@@ -1,12 +1,11 @@
-"""A stream's tail, read once and fanned out: each committed chunk is encoded once per encoding and written to
-everybody.
+"""Tails a stream once for all its subscribers: each committed chunk is encoded once per encoding and fanned out.
 
-A subscriber is *live* while it stands at the end of every partition and its socket takes bytes; live ones share frames.
-Any other reads the log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it
-reaches the end, so nothing is missed or repeated in between.
+A subscriber is *live* while it stands at the end of every partition and its socket takes bytes; live subscribers share
+frames. Any other subscriber reads the log at its own pace, a few chunks a turn, and becomes live in the same step in
+which it reaches the end, so that no message is missed or repeated in between.
 
-Live ones need no barrier between partitions: a key is opened in its new partition only after its last message in the
-old one was told here.
+Live subscribers need no barrier between partitions: a key is opened in its new partition only after its last message in
+the old one was sent to them.
 """
 
 from __future__ import annotations
@@ -45,13 +44,14 @@ class StreamOutlet(Protocol):
         """Hands encoded bytes to the socket."""
 
     def tell_gap(self, number: int, gap: Gap) -> None:
-        """Says which offsets the subscriber will never get."""
+        """Sends which offsets the subscriber will never get."""
 
     def tell_reset(self, number: int, cursor: str) -> None:
-        """Says that it goes on from a cursor: some of what it was given is not in the log any more."""
+        """Sends the cursor that the subscriber goes on from: some of the messages that it was sent are no longer in the
+        log."""
 
     def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None) -> None:
-        """So much of the queue was handed to the socket. `batch` is there where spans are wanted."""
+        """Counts messages of the queue that were handed to the socket. `batch` is set if spans are wanted."""
 
 
 Framer = Callable[[Chunk, int, int, int, Others], bytes]
@@ -59,7 +59,7 @@ Framer = Callable[[Chunk, int, int, int, Others], bytes]
 
 
 def _uncounted(messages: int) -> None:
-    """Nobody wants to know."""
+    """Default of `count_unshown`."""
 
 
 class Fanout:
@@ -74,8 +74,8 @@ class Fanout:
         waits: Mapping[str, Waits] | None = None,
         count_unshown: Callable[[int], None] = _uncounted,
     ):
-        """`count` is told how many messages were handed to sockets, `count_unshown` how many no reader can be shown.
-        `pacer` is the process's one, `waits` by framer."""
+        """`count` is called with the number of messages handed to sockets, `count_unshown` with the number of messages
+        that cannot be shown to any reader. `pacer` is the process's one; `waits` are keyed by framer."""
         self._count = count
         self._count_unshown = count_unshown
         self._spans = spans
@@ -85,9 +85,10 @@ class Fanout:
         self._pacer = pacer or Pacer(loop)
         self.tails = Tails(queue.parts)
         self._ends: Mapping[int, int] = self.tails.ends()
-        """Where all live ones stand. Replaced, never changed: who leaves them takes it along."""
+        """Offsets at which all live subscribers stand. Replaced, never changed: a subscriber that stops being live
+        keeps the mapping as its places."""
         self._epochs = self.tails.epochs()
-        """Likewise, of which logs."""
+        """Epochs of the logs that `_ends` is about; replaced likewise."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self.waiting: set[asyncio.Future[None]] = set()
@@ -102,7 +103,7 @@ class Fanout:
             tail.part.on_replaced(partial(self._replaced, tail))
 
     def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        """Begins to deliver from where the subscription stands, in the next turn of the loop."""
+        """Starts to deliver from where the subscription stands, in the next turn of the loop."""
         if sub.live or sub.feeding or sub.stopped:
             return
         sub.feeding = True
@@ -112,7 +113,7 @@ class Fanout:
             self._pacer.add(partial(self._feed, sub, outlet))
 
     def allow(self, sub: StreamSubscription, credit: int, outlet: StreamOutlet) -> None:
-        """Lets a subscriber have `credit` more messages; one that had no limit gets one."""
+        """Adds `credit` messages to a subscriber's credit; one without a limit gets this limit."""
         self._leave(sub)
         sub.credit = credit if sub.credit is None else sub.credit + credit
         self.start(sub, outlet)
@@ -133,7 +134,7 @@ class Fanout:
             if not members:
                 del self._live[group]
 
-    # ------------------------------------------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------------ commits, trims and changed partitions
 
     def _appended(self, tail: Tail, chunks: list[Chunk]) -> None:
         last = chunks[-1]
@@ -150,7 +151,7 @@ class Fanout:
             try:
                 data = b"".join([framer(chunk, 0, chunk.count, number, others) for chunk in chunks])
             except Exception:
-                # They come to it by themselves, each in its own turn: it must not be passed over.
+                # Each subscriber reads these chunks by itself, in its own turn: they must not be skipped.
                 log.exception("what was published could not be shown", queue=self.queue.name)
                 self._wake(members)
                 continue
@@ -161,7 +162,7 @@ class Fanout:
                         outlet.write(data)
                         outlet.delivered(self.queue, count, len(data), batch)
                     except Exception:
-                        # A fault of ours in one reader must not take the others' messages from them.
+                        # A bug in one reader must not take the others' messages from them.
                         log.exception("a live reader failed", queue=self.queue.name)
                         behind.append(sub)
                         continue
@@ -177,14 +178,16 @@ class Fanout:
         self._ends = {**self._ends, tail.number: last.base + last.count}
 
     def _trimmed(self, tail: Tail) -> None:
-        """Live subscribers have had all that is gone; the others learn what they miss when they go on."""
+        """Moves the live subscribers past what was trimmed: they have had all of it. Others learn what they miss when
+        they read on."""
         tail.chunks.clear()
         floor = int(tail.part.floor)
         if self._ends[tail.number] < floor:
             self._ends = {**self._ends, tail.number: floor}
 
     def _replaced(self, tail: Tail) -> None:
-        """Live ones who had what is not in the log any more are told so, as the others are, when they go on."""
+        """Wakes live subscribers that were sent what is no longer in the log: they are told, like the others, when they
+        read on."""
         tail.chunks.clear()
         number = tail.number
         parted = tail.parted(self._epochs[number], self._ends[number])
@@ -196,9 +199,10 @@ class Fanout:
         self._epochs = {**self._epochs, number: tail.part.epochs}
 
     def _partitions_changed(self) -> None:
-        """Live ones go on in new partitions; where something lies there already, they read it first."""
+        """Moves live subscribers on to new partitions; where messages are stored there already, they read those
+        first."""
         if self.tails.are_lost():
-            self._wake_all()  # they are told, as their places say what they had read
+            self._wake_all()  # they get `reset`, as their places say what they had read
             self._wake_polls()
         came, went = self.tails.refresh()
         stayed = {number: place for number, place in self._ends.items() if number not in went}
@@ -213,14 +217,14 @@ class Fanout:
     # ------------------------------------------------------------------------------------------------- catching up
 
     def _feed_latest(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        """What a live reader with credit gets of a commit: it does not wait for those who replay."""
+        """Sends a live reader with credit its part of a commit, without waiting for the readers that replay."""
         while self._feed(sub, outlet):
             if not self.tails.is_near(sub.reading):
                 self._pacer.add(partial(self._feed, sub, outlet))
                 return
 
     def _feed(self, sub: StreamSubscription, outlet: StreamOutlet) -> bool:
-        """Hands on the next chunk. False when the reader has joined the live ones, or cannot take more now."""
+        """Hands on the next chunk. False once the reader is live, or cannot take more now."""
         sub.feeding = False
         if sub.stopped or not outlet.writable or sub.credit == 0:
             return False  # `start` is called again when there is room or credit
@@ -242,13 +246,11 @@ class Fanout:
         return True
 
     def _fetched(self, sub: StreamSubscription, outlet: StreamOutlet, error: PushqError | None) -> None:
-        """What a reader comes to next had to be fetched first."""
+        """Resumes a reader whose next messages had to be fetched first."""
         self._loop.call_later(FETCH_AGAIN_SECONDS if error is not None else 0, self.start, sub, outlet)
 
     def _join(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written
-        to.
-        """
+        """Makes a subscriber live. One with credit may be owed a part of a chunk: it is woken, not written to."""
         sub.live = True
         self._live.setdefault(self._group(sub), {})[sub] = outlet
 
@@ -300,7 +302,7 @@ class Fanout:
 
 
 def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
-    """Frames of a WebSocket encoding; `frame` adds the WebSocket header. A chunk's frames are kept with it."""
+    """Frames of a WebSocket encoding; `frame` adds the WebSocket header. A chunk's frames are cached with the chunk."""
 
     def framer(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
         cursor = cursor_after(chunk, stop, others) if others is not None else ""
@@ -317,7 +319,7 @@ def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
 
 
 def cursor_after(chunk: Chunk, stop: int, others: Others) -> str:
-    """By which a reader goes on behind a part of a chunk."""
+    """The cursor from which a reader resumes after a part of a chunk."""
     if others is None:
         return encode_cursor(chunk.epoch, chunk.base + stop, uid=chunk.uid)
     return cursors_along(others, chunk.partition, chunk.epoch, uid=chunk.uid)(chunk.base + stop)

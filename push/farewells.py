@@ -1,7 +1,8 @@
-"""How a drain says farewell: in even waves, with advice that brings everybody back at a pace the server can take.
+"""How a drain closes sockets: in even waves, with a time to come back that spreads reconnects to a rate the server can
+take.
 
-The window of the advice is the number of sockets divided by the rate at which a server lets them in. Each client is
-told a time of its own in it, so that even one that does exactly what it is told comes at another moment than the rest.
+Reconnects are spread over a window: the number of sockets divided by the rate at which a server accepts them. Each
+client gets a time of its own in the window, so that even clients that obey exactly do not come at the same moment.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ One = TypeVar("One")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One drain. `window_ms` is over how long the clients are asked to spread their return."""
+    """One drain. `window_ms`: over how long the clients are asked to spread their return."""
 
     waves_max: int
     pause_s: float
@@ -26,7 +27,7 @@ class Plan:
     chance: Callable[[], float]
 
     def waves(self, leaving: Sequence[One]) -> Iterator[Sequence[One]]:
-        """Equal parts, one after the other."""
+        """Splits `leaving` into equal parts, in order."""
         size = max(1, -(-len(leaving) // self.waves_max))
         for start in range(0, len(leaving), size):
             yield leaving[start : start + size]
@@ -35,14 +36,14 @@ class Plan:
         return BYE_RETRY_MS_MIN + round(self.chance() * self.window_ms)
 
     def stream_retry_ms(self) -> int:
-        """For SSE: browsers keep it for every reconnect after this one, so it is never short."""
+        """The retry time for SSE: browsers keep it for every later reconnect, so it is never short."""
         longest = max(STREAM_RETRY_MS_MAX, self.window_ms)
         return STREAM_RETRY_MS_MIN + round(self.chance() * (longest - STREAM_RETRY_MS_MIN))
 
 
 @dataclass(frozen=True, slots=True)
 class Farewells:
-    """The rule: closed evenly over `window_s`, or faster where there are few."""
+    """The rule: sockets are closed evenly over `window_s`, or faster if there are few."""
 
     window_s: int
     accepts_per_s: int

@@ -1,4 +1,4 @@
-"""Hands a work queue's ready messages to its consumers: in turn, by credit, never more than a fair share at once.
+"""Dispatches a work queue's ready messages to its consumers: in turn, by credit, at most a fair share at once.
 
 A consumer is a WebSocket subscription, an SSE stream or a waiting long-poll; the feeder does not care which.
 """
@@ -39,7 +39,7 @@ class Feeder:
         queue.on_ready(self.dispatch, self.wanted)
 
     def add(self, consumer: Consumer) -> None:
-        """Puts a consumer that can take messages in line; what is ready reaches it in the next turn of the loop."""
+        """Puts a consumer that can take messages in the ring; ready messages reach it in the next turn of the loop."""
         if not consumer.in_ring:
             consumer.in_ring = True
             self._ring.append(consumer)
@@ -58,7 +58,7 @@ class Feeder:
             self.queue.wanted_changed()
 
     def wanted(self) -> dict[int, int]:
-        """What those in line would take now: visibility time in ms → messages."""
+        """What the consumers in the ring would take now: visibility timeout in ms → messages."""
         found: dict[int, int] = {}
         failed: list[Consumer] = []
         for consumer in self._ring:
@@ -75,13 +75,13 @@ class Feeder:
         return found
 
     def _take_out(self, consumer: Consumer) -> None:
-        """Of the line, until it comes back by itself."""
+        """Takes a consumer out of the ring, until it comes back by itself."""
         if consumer.in_ring:
             consumer.in_ring = False
             self._ring.remove(consumer)
 
     def _tell_failed(self) -> None:
-        """A fault of ours in one consumer must not keep the messages from the others."""
+        """A bug in one consumer must not keep the messages from the others."""
         log.exception("a consumer failed and is out of line", queue=self.queue.name)
 
     def _dispatch_soon(self) -> None:
@@ -94,11 +94,11 @@ class Feeder:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Deals ready messages out until nobody wants any or none is left."""
+        """Hands out ready messages until no consumer wants any or none is left."""
         ring, queue = self._ring, self.queue
         share = turns = refused = dealt = 0
         while ring:
-            if turns <= 0:  # a round begins: everybody in line may have as much as the others
+            if turns <= 0:  # a round begins: every consumer in the ring may have an equal share
                 turns = len(ring)
                 share = max(1, -(-queue.ready // turns))
             turns -= 1
@@ -117,7 +117,7 @@ class Feeder:
                 refused += 1
                 if not queue.one_at_a_time or refused >= len(ring):
                     return
-                ring.rotate(-1)  # another one may be at it, and that one may have more
+                ring.rotate(-1)  # another consumer may be allowed to take what this one may not
                 continue
             refused = 0
             ring.rotate(-1)

@@ -1,4 +1,5 @@
-"""Where a session's frames pass its limits. What comes behind a frame that has to wait, waits with it, in its order."""
+"""The rate gate of a session: checks its frames against its limits. While one frame waits for its verdict, all later
+ones wait behind it, in order."""
 
 from __future__ import annotations
 
@@ -18,25 +19,25 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.session")
 
 Verdict = PushqError | None
-"""Why a frame is refused, or None."""
+"""Why a frame is refused; None if it passes."""
 Go = Callable[[], None]
 Refused = Callable[[PushqError], None]
 
 
 class Gate:
-    """The limits of one session. It is shut while a frame waits for counts that are elsewhere."""
+    """The limits of one session. The gate is closed while a frame waits for counts that are kept elsewhere."""
 
     __slots__ = ("_abuse", "_asking", "_session", "held")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.held: deque[Go] | None = None
-        """What came while a frame waits for its limits; None while none does."""
+        """Frames that came while one waits for its verdict; None while none does."""
         self._asking: asyncio.Task[None] | None = None
         self._abuse: Abuse | None = None
 
     def enter(self, verdict: Verdict | Coroutine[Any, Any, Verdict], go: Go, refused: Refused) -> None:
-        """Goes on within the limits, or tells why not; now, or when it is known."""
+        """Calls `go` if the verdict passes, else `refused`: now, or when the verdict is known."""
         if verdict is None:
             self.passed(1)
             go()
@@ -49,7 +50,7 @@ class Gate:
             self._asking = self._session.hub.loop.create_task(self._ask(verdict, go, refused), name="limits")
 
     def passed(self, frames: int) -> None:
-        """Frames were within the limits."""
+        """Notes frames that were within the limits."""
         if self._abuse is not None:
             self._abuse.allowed(frames)
 
@@ -69,12 +70,12 @@ class Gate:
             self._enter(answer, go, refused)
             self._go_on(waiting or deque())
         except Exception:
-            # A fault of ours: the client must not wait for an answer that never comes.
+            # A bug: the client must not wait for an answer that never comes.
             log.exception("a session failed after it had waited for its limits", session=session.id[:6])
             session.close(1011, "internal error")
 
     def _enter(self, answer: Verdict, go: Go, refused: Refused) -> None:
-        """What the frame took before it had to wait is given back whatever goes wrong."""
+        """Applies a late verdict. Whatever fails, `refused` gives back what the frame took before it had to wait."""
         try:
             self.enter(answer, go, refused)
         except PushqError as error:
@@ -84,7 +85,7 @@ class Gate:
             raise
 
     def _go_on(self, waiting: deque[Go]) -> None:
-        """Handles what was held, until another frame has to wait."""
+        """Handles the held frames, until one of them has to wait."""
         while waiting and self.held is None:
             waiting.popleft()()
             self._session.turn_ended()
@@ -92,7 +93,7 @@ class Gate:
             self.held.extend(waiting)
 
     def is_abused(self) -> bool:
-        """Counts a publish that was refused. True when its client does nothing else for long: the socket is closed."""
+        """Counts a refused publish. True if the client has sent hardly anything else for long: its socket is closed."""
         now_ms = self._session.hub.clock_ms()
         if self._abuse is None:
             self._abuse = Abuse(now_ms)

@@ -1,8 +1,8 @@
-"""Whether a client still reads: what it was sent, and whether anything came from it since.
+"""Detects clients that stopped reading: tracks what a session was sent, and whether a frame came from the client since.
 
-Bytes that left say little: a peer's kernel takes in hundreds of messages for a program that stands still. A word from
-the client that came after a message says that it is at work, and every client answers a `ping`. One that takes long for
-large messages has not come to the `ping` yet; that fewer and fewer bytes are on their way shows that it reads.
+Written bytes prove little: the peer's kernel takes in hundreds of messages for a program that hangs. A frame that comes
+after a message shows that the client works, and every client answers a `ping`. A client that takes long for large
+messages has not come to the `ping` yet; that fewer and fewer bytes wait in the kernel shows that it reads.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ Verdict = Literal["ask", "withhold", "restore"]
 
 
 class Hearing:
-    """Of one session. `heard` counts what came: the session does it with each frame."""
+    """The state of one session. The session increments `heard` with each frame."""
 
     __slots__ = ("_asked_at", "_sent_at", "_sent_ms", "_waiting_bytes", "heard", "is_withheld")
 
     def __init__(self) -> None:
         self.heard = 0
         self.is_withheld = False
-        """It gets no messages until something is heard of it."""
+        """The session gets no messages until its client is heard."""
         self._sent_at = self._asked_at = -1
-        """What had been heard by then."""
+        """The values of `heard` when messages were last sent, and when the client was last asked."""
         self._sent_ms = 0
-        """When the first message left after the last word."""
+        """When the first message was written after the client was last heard."""
         self._waiting_bytes = 0
 
     def sent(self, now_ms: int) -> None:
-        """Messages have left."""
+        """Notes that messages were written."""
         if self._sent_at != self.heard:
             self._sent_at = self.heard
             self._sent_ms = now_ms
 
     def judge(self, now_ms: int, unread_ms: int, waiting_bytes: Callable[[], int]) -> Verdict | None:
-        """What to do now. It is asked at half of the time, so that one that only has nothing to say can answer.
+        """What to do now. It asks for a ping at half of the time, so that a client that only has nothing to send can
+        answer.
 
-        `waiting_bytes` says how much the peer's kernel has not taken yet.
+        `waiting_bytes` returns how many bytes the peer has not taken yet.
         """
         if self._sent_at != self.heard:
             if self.is_withheld:

@@ -1,4 +1,5 @@
-"""All sessions of a gateway process: who is connected, who may come back, who has something to write this turn."""
+"""All push connections of a gateway process: opens, resumes, pings, drains and closes sessions, streams and long-polls,
+and flushes once a turn the sessions that have something to write."""
 
 from __future__ import annotations
 
@@ -90,14 +91,15 @@ class Hub:
         self.spans = spans
         self.clock_ms = clock_ms
         self._slept_ms = 0
-        """In which there was no beat: who slept cannot say who was silent."""
+        """Time without a beat, as this process was suspended: a suspended process cannot judge which client was silent.
+        """
         self.now_ms = clock_ms()
         """By `awake_ms`, as of the last beat."""
         self.publish_ms = PUBLISH_MS_DEFAULT
-        """How long a publish waits that names no time."""
+        """How long a publish without a `timeout_ms` waits."""
         self.resume_ms = resume_ms
         self.unread_ms = unread_s * 1000
-        """A session that was sent messages and is not heard of for so long gets no more; 0: however long."""
+        """A session that was sent messages gets no more once its client was silent for this long; 0: never withheld."""
         self.withheld = 0
         self.connections_max = connections_max
         self.throttle: Throttle = NoThrottle() if throttle is None else throttle
@@ -107,18 +109,18 @@ class Hub:
         self.draining = False
         self.sessions: dict[str, Session] = {}
         self.waiting: set[Session] = set()
-        """Sockets that have not said `connect` yet."""
+        """Sockets that have not sent `connect` yet."""
         self.streams: set[Stream] = set()
         self.readers: Readers[Session] = Readers()
-        """Sessions by what they subscribe to."""
+        """Sessions by the queue they subscribe to."""
         self.stream_readers: Readers[Stream] = Readers()
         self.open = Connections()
         self.polls: dict[asyncio.Future[None], Queue] = {}
-        """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
+        """Waiting long-polls, to be ended when their queue is deleted or the process shuts down."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
         self.delivered = 0
         self.unshown = 0
-        """Of streams: what no reader can be shown. Each that was told so counts."""
+        """Stream messages that cannot be shown to any reader, counted once per reader that was told."""
         self.waits: dict[str, Waits] = {transport: Waits() for transport in ("ws", "sse", "poll")}
         """By transport."""
         self.closes: Counter[int] = Counter()
@@ -143,15 +145,16 @@ class Hub:
         return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
 
     def awake_ms(self) -> int:
-        """The steady clock, without the time in which this process slept: sessions are kept by it."""
+        """The steady clock without the time in which this process was suspended; session timeouts use it."""
         return self.clock_ms() - self._slept_ms
 
     def until_ms(self, until: float) -> int:
-        """A time of the loop's clock, by the node's steady clock: until then a publish may wait for it."""
+        """Converts a time of the loop's clock to the node's steady clock, in ms, as a publish deadline."""
         return self.clock_ms() + round(1000 * (until - self.loop.time()))
 
     def waits_until(self, timeout_ms: int | None, came: float | None = None) -> float:
-        """Until when somebody waits for a publish that `came` then, or now, by the loop's clock."""
+        """The deadline of a publish that `came` then (default: now), by the loop's clock. Raises `InvalidRequest` for a
+        `timeout_ms` out of range."""
         wait_ms = self.publish_ms if timeout_ms is None else checked_timeout(timeout_ms)
         return (self.loop.time() if came is None else came) + wait_ms / 1000
 
@@ -160,7 +163,8 @@ class Hub:
         return self.connections >= self.connections_max
 
     def refusal(self) -> PushqError | None:
-        """Why no socket or stream can come in now, whoever asks. The pace is asked when that is known."""
+        """Why no socket or stream can come in now, whichever client asks. `Intake.refusal_by_pace` checks the rate of
+        the client itself."""
         if self.draining:
             return PushqError("the server is shutting down", code="draining")
         return self.intake.refusal_of_socket(self.connections, self.connections_max)
@@ -177,7 +181,7 @@ class Hub:
         self.stream_readers.leave(stream, stream.queue)
 
     def opened(self, session: Session, resume: str | None) -> bool:
-        """Gives a session its id. True if it goes on with an earlier one."""
+        """Registers a connected session and gives it its id. True if it resumes an earlier session."""
         assert session.principal is not None
         self.waiting.discard(session)
         self.open.add("ws", session)
@@ -187,7 +191,8 @@ class Hub:
             if parked is not None:
                 session.id = parked.session
                 self.sessions[session.id] = session
-                # What it held goes to its subscriptions as they are made again, or back when the time is over.
+                # The leases it held go to its subscriptions as they are made again, or back to the queue when the time
+                # is over.
                 self._resuming[session] = parked
                 self.loop.call_later(self.resume_ms / 1000, self._resume_over, session)
                 return True
@@ -196,7 +201,7 @@ class Hub:
         return False
 
     def _take_over(self, session: Session, resume: str) -> None:
-        """A client that lost its socket may be back before we noticed: the newer socket wins."""
+        """Closes the session's older socket: a client may reconnect before we noticed that its socket is dead."""
         assert session.principal is not None
         older = self.sessions.get(resume)
         if older is None or older.principal is None or older.principal.id != session.principal.id:
@@ -204,8 +209,8 @@ class Hub:
         older.replaced()
 
     def hand_over(self, session: Session, sub: WorkSubscription) -> list[str]:
-        """Gives a new subscription the leases that its session held on the queue before it was cut. The receipts of
-        those that ended meanwhile, for the client to be told."""
+        """Gives a new subscription the leases that its session held on the queue before it was cut. Returns the
+        receipts of the leases that ended meanwhile, to be sent to the client."""
         parked = self._resuming.get(session)
         if parked is None:
             return []
@@ -222,7 +227,8 @@ class Hub:
             self._give_back(parked)
 
     def closed(self, session: Session, *, clean: bool) -> None:
-        """A session's socket is gone: its leases return at once, or wait with it."""
+        """Ends the subscriptions of a session whose socket is closed. Its leases return at once if `clean`; else they
+        are parked with it until it resumes or `resume_ms` is over."""
         self.waiting.discard(session)
         self.open.remove(session)
         if self.sessions.get(session.id) is session:
@@ -238,7 +244,7 @@ class Hub:
             try:
                 self._sub_over(session, sub, parked, clean=clean)
             except Exception:
-                # A fault of ours in one must not keep the others' messages from their way back.
+                # A bug in one subscription must not keep the others' messages from returning.
                 log.exception("a subscription failed at its session's end", session=session.id[:6])
         session.subs.clear()
         if session.principal is None or not session.id:
@@ -271,7 +277,7 @@ class Hub:
         for (tenant, place), leases in parked.held.items():
             try:
                 queue = self.store.here(tenant, place.partition("/")[0])
-            except (ClusterAway, QueueNotFound):  # it was deleted, or another one is made of its name
+            except (ClusterAway, QueueNotFound):  # it was deleted, or another queue has its name
                 continue
             for lease in leases:
                 for part in list(lease.parts()):
@@ -284,7 +290,8 @@ class Hub:
         return feeder_of(queue, self.loop, self.intake)
 
     def _tell_gap(self, queue: Queue) -> None:
-        """All consumers of a group hear what the stream dropped before the group came so far; polls ask themselves."""
+        """Tells all consumers of a group which messages the stream trimmed before the group read them; polls ask
+        themselves."""
         sessions, streams = self.readers.of(queue), self.stream_readers.of(queue)
         for gap in queue.take_gaps() if sessions or streams else ():
             for session in sessions:
@@ -310,7 +317,8 @@ class Hub:
         return found
 
     def count_close(self, code: int) -> None:
-        """Codes that a peer made up share a number, or it could make up metrics too."""
+        """Counts a close by its code. Codes that a peer made up share one number, or peers could create metric
+        series."""
         self.closes[code if code in _CODES_COUNTED else CLOSE_OTHER] += 1
 
     def count_delivered(self, messages: int) -> None:
@@ -320,7 +328,7 @@ class Hub:
         self.unshown += messages
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Ends every subscription of a queue that is gone, or of a group."""
+        """Ends every subscription of a queue or a group that was deleted."""
         error = queue.gone
         for session in self.readers.of(queue):
             for sub in [s for s in session.subs.values() if s.queue is queue]:
@@ -330,7 +338,7 @@ class Hub:
         self._end_polls(queue)
 
     def _end_polls(self, queue: Queue | None) -> None:
-        """Lets waiting long-polls answer now: all of them, or those of one queue."""
+        """Wakes waiting long-polls to answer now: all of them, or those of one queue."""
         for ready, polled in list(self.polls.items()):
             if (queue is None or polled is queue) and not ready.done():
                 ready.set_result(None)
@@ -350,7 +358,7 @@ class Hub:
             try:
                 session.flush()
             except Exception:
-                # A fault of ours in one session must not keep the others' answers back.
+                # A bug in one session must not delay the others' answers.
                 log.exception("a session failed while it was written", session=session.id[:6])
                 session.wire.close(1011, "internal error")
 
@@ -367,7 +375,7 @@ class Hub:
                 if beat % KEY_CHECK_SECONDS == 0:
                     self._check_keys()
             except Exception:
-                # Without the next beat nobody would be pinged, and no cut session's leases would ever return.
+                # Without the next beat no session would be pinged, and no cut session's leases would ever return.
                 log.exception("housekeeping failed")
 
     def _beat(self) -> None:
@@ -406,7 +414,8 @@ class Hub:
                 session.ping()
 
     def next_ping_ms(self) -> int:
-        """Spread by a fifth, or sockets that connected together would be pinged together for ever."""
+        """The time of a session's next ping, spread by a fifth: sockets that connected together are not pinged
+        together."""
         return self.now_ms + random.randint(PING_MS * 4 // 5, PING_MS)
 
     def _check_keys(self) -> None:
@@ -419,7 +428,7 @@ class Hub:
         self.open.end_polls_without_key(self.desk.still_valid)
 
     def close_slowest(self) -> int:
-        """Closes a few of those that have not read for the longest; answers with how many. Memory is short."""
+        """Closes, while memory is short, a few of the sessions that have not read for the longest. Returns how many."""
         blocked = [(s.wire.blocked_seconds(), s) for s in self.sessions.values() if not s.wire.is_writable]
         slow = [one for one in blocked if one[0] > SLOWEST_BLOCKED_SECONDS_MIN]
         slow.sort(key=lambda one: -one[0])
@@ -429,7 +438,7 @@ class Hub:
         return len(slowest)
 
     async def drain(self) -> None:
-        """Says `bye` to everybody, in waves with jittered advice when to come back. Sessions and leases are kept."""
+        """Sends `bye` to every client, in waves, with a jittered time to come back. Sessions and leases are kept."""
         self.draining = True
         sessions, streams = list(self.sessions.values()), list(self.streams)
         plan = self.farewells.plan(len(sessions) + len(streams))
@@ -440,18 +449,18 @@ class Hub:
                 try:
                     say()
                 except Exception:
-                    # A fault of ours in one must not keep the others from their farewell.
+                    # A bug in one must not keep the others from getting their `bye`.
                     log.exception("a farewell failed")
             await asyncio.sleep(plan.pause_s)
         self._end_polls(None)
         for session in list(self.sessions.values()):
-            session.bye(plan.retry_ms())  # it said `connect` while the others left
+            session.bye(plan.retry_ms())  # it sent `connect` during the waves
         for session in list(self.waiting):
             session.close(Close.DRAIN, "the server is shutting down")
         log.info("drained", sessions=len(sessions), streams=len(streams), window_ms=plan.window_ms)
 
     def _restore(self) -> None:
-        """Takes up the sessions that the last clean stop kept: they may come back for as long as after a cut."""
+        """Parks the sessions that the last clean stop saved: they can resume for as long as after a cut."""
         sessions, leases = self.store.take_kept()
         for kept in sessions:
             held: dict[tuple[str, str], list[Lease]] = {}
@@ -463,7 +472,7 @@ class Hub:
             self.parked.park(Parked(kept.session, kept.principal_id, until_ms, held, tenant=tenant))
 
     def kept_sessions(self) -> list[KeptSession]:
-        """The sessions to be kept over a clean stop, after `drain`."""
+        """The sessions to be saved over a clean stop; called after `drain`."""
         out: list[KeptSession] = []
         for parked in self.parked.all():
             held = {f"{tenant}/{name}": [x.token for x in leases] for (tenant, name), leases in parked.held.items()}
@@ -479,7 +488,7 @@ class Hub:
 
 
 def _tell(queue: Queue, listener: Callable[..., None], *what: Any) -> None:
-    """A fault of ours in one consumer must not leave the others waiting for a queue that is gone."""
+    """Calls a consumer's listener. A bug in one consumer must not leave the others waiting for a queue that is gone."""
     try:
         listener(*what)
     except Exception:

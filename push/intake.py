@@ -1,7 +1,8 @@
-"""What this process takes in at the moment: new sockets at a pace, publishes as long as there is room, less under load.
+"""Admission control of this process: new sockets at a limited rate, publishes as long as there is room, less under
+load.
 
-The gateway measures and sets the level. Everybody asks here before work is accepted, so that what is refused has cost
-little and has changed nothing: it may be sent again as it is.
+The gateway measures and sets the level. Every transport checks here before it accepts work, so that a refusal costs
+little and changes nothing: the request may be sent again as it is.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Intake:
     ) -> None:
         self.level = Level.NORMAL
         self.publishes = TAKES_ALL
-        """Read before each publish: `check_publish` is asked where it is not 0."""
+        """Read before each publish: unless it is 0, `check_publish` is called."""
         self.is_tight = False
-        """Whether publishes were refused a moment ago: then a publish's head is looked at before the whole of it."""
+        """Whether publishes were refused a moment ago: if so, a publish's head is decoded before the whole of it."""
         self._refused_since = False
         self.credit_shift = 0
         """By how many bits consumers' credit is cut."""
@@ -60,15 +61,15 @@ class Intake:
         self.readers_cut = 0
         """HTTP connections ended because their peer did not read its answer."""
         self.bodies_cut = 0
-        """HTTP connections ended because their peer went on sending a body that was answered."""
+        """HTTP connections ended because their peer went on sending a body after it was answered."""
         self.heads_refused: Counter[str] = Counter()
-        """HTTP connections ended by a request's head, by what was wrong with it."""
+        """HTTP connections ended because of a request's head, by what was wrong with it."""
         self.accepts_per_s = accepts_per_s
         self.accepts_burst = accepts_burst
         self._known = FairPace(rate=accepts_per_s, burst=accepts_burst)
-        """Of those who showed a good credential, by principal."""
+        """The pace of clients that showed a valid credential, by principal."""
         self._strangers = FairPace(rate=accepts_per_s, burst=accepts_burst)
-        """Of all others, by address: however many they are, they take nothing from those who are known."""
+        """The pace of all others, by address: however many they are, they take nothing from authenticated clients."""
         self._clock_ns = clock_ns
         self._chance = chance
         self._why = ""
@@ -80,7 +81,7 @@ class Intake:
         self._set_publishes()
 
     def set_backlog(self, waited_ms: float | None) -> None:
-        """Publishes wait so long for the disk that new ones are refused; None: they do not."""
+        """Refuses new publishes, because publishes wait `waited_ms` for the disk; None: takes them."""
         self._backlog_ms = waited_ms
         self._set_publishes()
 
@@ -91,11 +92,11 @@ class Intake:
             self.publishes = TAKES_DURABLE if self.level >= Level.NO_REPLAYS else TAKES_ALL
 
     def met_end(self) -> None:
-        """A publish was refused, for a queue's line is full."""
+        """Notes that a publish was refused because a queue's inbox is full."""
         self.is_tight = self._refused_since = True
 
     def look(self) -> None:
-        """Called now and then: what is refused no more is read as a whole again."""
+        """Called periodically: once no publishes are refused any more, they are decoded whole again."""
         self.is_tight = self._refused_since or self.publishes != TAKES_ALL
         self._refused_since = False
 
@@ -106,7 +107,7 @@ class Intake:
     # --------------------------------------------------------------------------------------------------- questions
 
     def refusal_of_socket(self, connections: int, connections_max: int) -> Overloaded | None:
-        """Why no WebSocket or SSE stream can come in now, whoever asks; asked before anybody looks who it is."""
+        """Why no WebSocket or SSE stream can come in now, whichever client asks; checked before authentication."""
         if self.level >= Level.NO_NEW_SOCKETS:
             return self._socket("load", f"no new connections now: {self._why}")
         if connections >= connections_max:
@@ -116,7 +117,7 @@ class Intake:
         return None
 
     def refusal_by_pace(self, who: Who) -> Overloaded | None:
-        """Why a new WebSocket or SSE stream comes too soon; None lets it in, and counts it on its account."""
+        """Why a new WebSocket or SSE stream comes too soon; None lets it in, and counts it on the client's account."""
         now_ns = self._clock_ns()
         if who.principal:
             if not self._known.admits(now_ns, who.principal):
@@ -138,12 +139,12 @@ class Intake:
             raise self.refusal("publish", "load", f"no publishes now: {self._why}")
 
     def check_subscribe(self) -> None:
-        """Raises `Overloaded` where only what ends messages is taken."""
+        """Raises `Overloaded` at a level that takes only what ends messages."""
         if self.level >= Level.NO_PUBLISHES:
             raise self.refusal("subscribe", "load", f"no new subscriptions now: {self._why}")
 
     def take(self, tenant: str, size: int) -> None:
-        """Makes room for a publish of so many bytes, until `room.give`. Raises `Overloaded`."""
+        """Takes room for a publish of `size` bytes, until `room.give`. Raises `Overloaded`."""
         if not self.room.take(tenant, size):
             raise self.no_room(tenant, size)
 
@@ -160,7 +161,8 @@ class Intake:
         return self.refusal(stage, "load", f"no {what} now: {self._why}")
 
     def refusal(self, stage: Stage, reason: Reason, detail: str) -> Overloaded:
-        """Counted, and with advice that differs from caller to caller: they must not come back as one."""
+        """Counts a refusal and returns its error. The retry time is random, so that callers do not come back all at
+        once."""
         self.refused[stage, reason] += 1
         if stage == "publish":
             self.met_end()

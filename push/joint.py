@@ -1,4 +1,4 @@
-"""An ack that publishes: checked alike on every transport, and answered alike."""
+"""Transactions: an ack that publishes, checked and answered alike on every transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Messages for one queue, ready to be stored with the ack."""
+    """Messages for one queue, prepared to be stored with the ack."""
 
     __slots__ = ("prepared", "queue")
 
@@ -38,7 +38,8 @@ def outputs(
     publishes: Sequence[AckPublish],
     encoding: Encoding,
 ) -> list[Output]:
-    """Checks what an ack publishes. Raises what a publish raises, or says which queues may not share a step."""
+    """Checks and prepares what an ack publishes. Raises what a publish raises, and `InvalidRequest` for a queue that
+    cannot share a transaction with `source`."""
     if not receipts:
         raise field("/receipts", "an ack that publishes needs the receipt of what it consumed; else publish alone")
     if len(publishes) > PUBLISHES_PER_ACK_MAX:
@@ -60,7 +61,7 @@ def outputs(
 
 
 def published_rows(outputs: Sequence[Output], result: SettledAndPublished) -> list[dict[str, Any]]:
-    """`published` of the answer: one row a publish. Empty where nothing was published now."""
+    """`published` of the answer: one row a publish. Empty if nothing was published now."""
     return [_row(output, place) for output, place in zip(outputs, result.places, strict=False)]
 
 

@@ -1,6 +1,6 @@
-"""A look-up that must ask elsewhere first: whoever handles a request waits until the answer is here, and begins anew.
+"""Look-ups that must ask another process first: the handler of a request stops, waits for the answer, and starts anew.
 
-Handlers look things up as if everything were at hand. Where something is not, `LookingUp` passes through them, and what
+Handlers look things up as if everything were at hand. If something is not, `LookingUp` passes through them, and what
 they did so far must not count: they look up before they change anything.
 """
 
@@ -20,31 +20,33 @@ T = TypeVar("T")
 
 
 class Flight(Protocol):
-    """What is being asked for."""
+    """A look-up under way."""
 
     def wanted(self, until: float) -> None:
-        """Somebody waits for it until then, by the loop's clock. What nobody waits for any more is not begun."""
+        """The caller waits for the answer until then, by the loop's clock. A look-up that no caller waits for any more
+        is not begun."""
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
-        """`call` runs when the answer is there, in the order of those who asked; with the error when there is none."""
+        """Calls `call` when the answer is there, in the order of the callers; with the error if there is none."""
 
     async def landed(self) -> None:
-        """Returns when the answer is there. Raises why there is none."""
+        """Returns when the answer is there. Raises the error if there is none."""
 
 
 class LookingUp(Unavailable):
-    """Begin anew when the flight has landed. Whoever cannot wait passes it on: it is a 503 that asks to come back."""
+    """Raised to start anew once the flight has landed. A handler that cannot wait passes it on: it is a 503 with a
+    retry time."""
 
     def __init__(self, what: str, flight: Flight, *, may_go_on: bool = False) -> None:
         super().__init__(f"{what} is being looked up; try again", retry_after_ms=100)
         self.what = what
         self.flight = flight
         self.may_go_on = may_go_on
-        """What was begun on the strength of what was known before may go on meanwhile."""
+        """Work that began with what was known before may go on meanwhile."""
 
 
 async def outcome(flight: Flight) -> PushqError | None:
-    """Why there is no answer, once that is known; None when it is here."""
+    """The error of a look-up, once it is known; None when the answer is here."""
     flight.wanted(inf)
     try:
         await flight.landed()
@@ -54,7 +56,7 @@ async def outcome(flight: Flight) -> PushqError | None:
 
 
 async def found(look: Callable[[], T]) -> T:
-    """What `look` returns, once everything it needs is known here."""
+    """Returns what `look` returns, once everything it needs is known here."""
     token = asks()
     try:
         for _ in range(LOOK_UPS_MAX):
@@ -69,7 +71,7 @@ async def found(look: Callable[[], T]) -> T:
 
 
 async def handled(handle: Callable[[], Awaitable[T]]) -> T:
-    """The same for a handler that awaits."""
+    """`found` for a handler that awaits."""
     token = asks()
     try:
         for _ in range(LOOK_UPS_MAX):
@@ -84,10 +86,10 @@ async def handled(handle: Callable[[], Awaitable[T]]) -> T:
 
 
 def asks(wait_s: float = inf) -> Token[Asked | None] | None:
-    """What is found from here on must be as it was now, or later; inside of a request, as it was at its beginning.
-    After so many seconds nobody waits for it.
+    """Begins a request: all that it looks up must be as it was now, or later; inside a request, as at the beginning of
+    that request. The caller waits for `wait_s` seconds.
 
-    The token is for `answered`. A context manager would cost each publish over HTTP a twentieth of its time.
+    Returns the token for `answered`. A context manager would cost each publish over HTTP a twentieth of its time.
     """
     if ASKED.get() is not None:
         return None
@@ -96,7 +98,7 @@ def asks(wait_s: float = inf) -> Token[Asked | None] | None:
 
 
 def answered(token: Token[Asked | None]) -> None:
-    """The end of what `asks` began. What the request left at work has no deadline from here on."""
+    """Ends what `asks` began. Work that the request left running has no deadline from now on."""
     asked = ASKED.get()
     if asked is not None:
         asked.until = inf
@@ -104,12 +106,12 @@ def answered(token: Token[Asked | None]) -> None:
 
 
 def not_in_time(looking: LookingUp) -> PushqError:
-    """What a caller is told whose time is over before its request could be begun."""
+    """The error for a caller whose deadline passed before its request could begin."""
     return Unavailable(f"{looking.what} was not looked up within the time of this request", retry_after_ms=100)
 
 
 async def _landed(looking: LookingUp) -> None:
-    """Raises why there is no answer, by the deadline of whoever asks."""
+    """Waits for the answer until the caller's deadline. Raises the error if there is none."""
     until = waited_until()
     looking.flight.wanted(until)
     if until == inf:

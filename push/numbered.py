@@ -1,7 +1,7 @@
-"""The rows of an answer to messages whose names follow each other: their places, or numbered ones.
+"""Writes the rows of a publish's answer if its message ids are consecutive: either offsets, or numbered ids.
 
-Rows of such an answer have one size. So they are one row many times over, and what differs is written column by
-column: a few steps an answer, and none a message.
+The rows of such an answer have one size. So one row is repeated, and what differs is written column by column: a few
+steps an answer, none a message.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from backend_store.client import DIGITS, NumberedNames
 from push.rows import PLACE_DIGITS, pack
 
 BY_COLUMNS_FROM: Final = 8
-"""So many rows cost less by columns than one by one."""
+"""From this number of rows on, columns cost less than single rows."""
 _SEQ_BYTES = 8
 _BYTE = 256
 _RAMP = bytes(range(_BYTE)) * (2 + 10**DIGITS // _BYTE)
-"""The lowest bytes of numbers that follow each other, whatever the first is."""
+"""The lowest bytes of consecutive numbers, whatever the first is."""
 _HEX_HIGH, _HEX_LOW = (bytes(column) for column in zip(*(b"%02x" % byte for byte in range(_BYTE)), strict=True))
-"""The two digits of each byte."""
+"""The two hexadecimal digits of each byte."""
 _HUNDRED = 100
 _TENS, _ONES = (bytes(column) for column in zip(*(b"%02d" % number for number in range(_HUNDRED)), strict=True))
 _HEAD = b"\x84" + pack("id")
@@ -27,7 +27,7 @@ _SEQ = pack("seq") + b"\xcf"
 
 
 def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | range, *, is_repeat: bool) -> bytes:
-    """A row `{id, seq, partition, duplicate}` in MessagePack for each name, one behind the other."""
+    """The concatenated MessagePack rows `{id, seq, partition, duplicate}`, one for each name."""
     start = _HEAD + pack(names.prefix + "0" * DIGITS)
     first = offsets[0].to_bytes(_SEQ_BYTES, "big")
     row = b"".join([start, _SEQ, first, _end(partition, is_repeat)])
@@ -37,7 +37,7 @@ def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | ran
         rows[at::size] = digits
     if isinstance(offsets, range):
         rows[seq_at + _SEQ_BYTES - 1 :: size] = _RAMP[first[-1] : first[-1] + len(names)]
-        same = _BYTE - first[-1]  # so many rows have the other bytes of the first one
+        same = _BYTE - first[-1]  # so many rows share the upper bytes of the first one
         for at in range(same, len(names), _BYTE):
             begin = at * size + seq_at
             count = min(_BYTE, len(names) - at)
@@ -51,12 +51,12 @@ def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | ran
 
 
 def placed_rows(partition: int, offsets: range, *, is_repeat: bool) -> bytes:
-    """The same for messages whose names are their places."""
+    """`numbered_rows` for messages whose ids are their offsets."""
     head, end = _placed_head(partition), _end(partition, is_repeat)
     digits_at = len(head) + PLACE_DIGITS - 2
     seq_at = len(head) + PLACE_DIGITS + len(_SEQ) + _SEQ_BYTES - 1
     runs, first = [], offsets.start
-    while first < offsets.stop:  # all places of a run differ in their lowest byte alone
+    while first < offsets.stop:  # all offsets of a run differ in their lowest byte alone
         low, count = first % _BYTE, min(_BYTE - first % _BYTE, offsets.stop - first)
         row = b"".join([head, b"%0*x" % (PLACE_DIGITS, first), _SEQ, first.to_bytes(_SEQ_BYTES, "big"), end])
         size, rows = len(row), bytearray(row * count)
@@ -69,9 +69,8 @@ def placed_rows(partition: int, offsets: range, *, is_repeat: bool) -> bytes:
 
 
 def placed_rows_json(template: bytes, offsets: range) -> bytes:
-    """The same in JSON, with commas between them. `template` is a row's and takes its offset twice: as twelve
-    hexadecimal digits at the end of the first text, and as the number before `,"partition"`.
-    """
+    """`placed_rows` in JSON, with commas between the rows. `template` is a row's and takes its offset twice: as twelve
+    hexadecimal digits at the end of the first text, and as the number before `,"partition"`."""
     runs, first = [], offsets.start
     while first < offsets.stop:  # a run ends where more than the two last digits change
         low, last = first % _BYTE, first % _HUNDRED
@@ -102,6 +101,7 @@ def _end(partition: int, is_repeat: bool) -> bytes:
 
 @lru_cache
 def _digits(first: int, count: int) -> tuple[bytes, ...]:
-    """The first digits of so many numbers, their second ones, and so on."""
+    """The digits of `count` consecutive numbers by position: the first digits of all of them, then the second ones, and
+    so on."""
     numbers = [b"%0*d" % (DIGITS, number) for number in range(first, first + count)]
     return tuple(bytes(column) for column in zip(*numbers, strict=True))

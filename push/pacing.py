@@ -1,7 +1,7 @@
-"""Reading the past, a slice at a time: who catches up on a stream goes as fast as the others let it.
+"""Paces replays: readers that catch up on a stream get time slices, as many as live traffic leaves room for.
 
-All who replay in this process take turns here. While nobody else is at work, one slice follows the other; when turns of
-the loop become long, which is what live consumers would feel, there is a pause between two slices.
+All readers that replay in this process take turns here. While there is no other work, one slice follows the other; when
+turns of the loop become long, which live consumers would notice, there is a pause between two slices.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from push.limits import (
 log = structlog.get_logger("pushq.hub")
 
 Step = Callable[[], bool]
-"""Hands on one chunk; True when there is another one to come."""
+"""Hands on one chunk; True if there is another one to come."""
 
 
 class Pacer:
     def __init__(self, loop: asyncio.AbstractEventLoop, is_held: Callable[[], bool] = lambda: False):
-        """`is_held`: whether nobody may replay at the moment, for the process has too much to do."""
+        """`is_held`: whether no reader may replay at the moment, because the process is overloaded."""
         self._loop = loop
         self._is_held = is_held
         self._steps: deque[Step] = deque()
@@ -49,7 +49,7 @@ class Pacer:
         self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """Everybody else has had a turn: was it a long one?"""
+        """Measures how long the rest of the loop's turn took, and starts the next slice at once or after a pause."""
         if self._is_held():
             self._loop.call_later(HELD_REPLAY_SECONDS, self._ask)
             return
@@ -80,6 +80,6 @@ class Pacer:
         try:
             return step()
         except Exception:
-            # A fault of ours in one reader must not stop all the others.
+            # A bug in one reader must not stop all the others.
             log.exception("a reader of the past failed")
             return False

@@ -1,4 +1,5 @@
-"""What push asks of the gateway it is part of: who somebody is, what they may do, and how a message becomes a block."""
+"""What push needs from the gateway: authentication, authorization, metering, throttling, and encoding of messages into
+blocks."""
 
 from __future__ import annotations
 
@@ -28,18 +29,19 @@ class Principal(Protocol):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A publish call, checked and encoded. `ids` has what producers named their messages; None where nobody did.
+    """A publish call, checked and encoded. `ids` are the ids that producers gave their messages; None if no message has
+    one.
 
-    `order` has the number in the call of each message in the blocks; None where they stand as they were given.
+    `order`: for each message in the blocks, its number in the call; None if they are in the order of the call.
     """
 
     blocks: list[Block]
     ids: Sequence[str | None] | None = None
     order: list[int] | None = None
     claim: Claim | None = None
-    """Of a call with an idempotency key."""
+    """Set for a call with an idempotency key."""
     until_ms: int = 0
-    """Until when such a call may wait for the disk."""
+    """The deadline of such a call, by the node's steady clock."""
 
     @property
     def size(self) -> int:
@@ -49,7 +51,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class KeyOf(NamedTuple):
-    """An idempotency key, and whose it is."""
+    """An idempotency key and the principal it belongs to."""
 
     principal: str
     key: str
@@ -66,20 +68,21 @@ class Target(Protocol):
     def config(self) -> QueueConfig: ...
     @property
     def is_split(self) -> bool:
-        """Whether it has, or had, several partitions."""
+        """Whether the queue has, or had, several partitions."""
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        """A call's messages, encoded: blocks of one partition, priority and due time each."""
+        """Encodes a call's messages: each block has messages of one partition, priority and due time."""
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
-        """The blocks as they may be stored. Raises `Unavailable` while there is no key for them."""
+        """The blocks as they are stored, encrypted if the queue is. Raises `Unavailable` while no key is available for
+        them."""
 
     @property
     def content_key(self) -> bytes:
-        """What hashes of contents are keyed with; empty where contents are not encrypted. Raises `Unavailable`."""
+        """The key for hashes of contents; empty if contents are not encrypted. Raises `Unavailable`."""
 
     def steady_ms(self) -> int:
-        """Now, by the clock of who stores its messages: delays and lives are kept by it."""
+        """Now, by the clock of the node that stores the queue's messages; delays and expiry use it."""
 
     def publish(
         self,
@@ -89,14 +92,15 @@ class Target(Protocol):
         *,
         until_ms: int = 0,
     ) -> None:
-        """Stores a call's messages. After `until_ms`, of the node's steady clock, what has not begun never will."""
+        """Stores a call's messages. A call that has not begun by `until_ms`, of the node's steady clock, never will."""
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
-        """Why not so many messages more, of so many bytes, can be taken now, if that can be told before."""
+        """Why so many more messages and bytes cannot be taken now, if that is known in advance; None if they can."""
 
 
 class Meter(Protocol):
-    """Hears what callers do: once a request, a frame or a delivery, or once for some that were handled together."""
+    """Counts operations: called once a request, a frame or a delivery, or once for several that were handled
+    together."""
 
     def count(
         self,
@@ -113,11 +117,11 @@ class Meter(Protocol):
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """`seconds`: how long each of the requests took."""
+        """Counts `requests` requests with one outcome. `seconds`: how long each of them took."""
 
 
 class Unmetered:
-    """Nobody wants to know."""
+    """The meter if none is set."""
 
     def count(
         self,
@@ -134,38 +138,38 @@ class Unmetered:
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """Heard and forgotten."""
+        """Counts nothing."""
 
 
 Publishing = tuple[str, list[Block]]
-"""A queue's name, and the messages for it."""
+"""A queue's name and the blocks for it."""
 
 
 class Throttle(Protocol):
-    """Holds clients to their limits."""
+    """Enforces clients' rate limits and connection counts."""
 
     def publish(
         self, who: Who, publishes: Sequence[Publishing], until: float = inf
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
-        """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know, which says
-        no later than `until`, by the loop's clock."""
+        """Counts a publish that is about to be accepted. Returns None if it passes, the error if not, or a coroutine
+        whose result is one of these no later than `until`, by the loop's clock."""
 
     def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
-        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+        """Counts so many publishes to one queue if all of them pass now, and returns True; else counts nothing."""
 
     def operation(
         self, who: Who, operation: Operation, queue: str | None
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
-        """The same for a connect or a subscribe."""
+        """Counts a connect or a subscribe; returns as `publish` does."""
 
     def enter(self, kind: Kind, who: Who) -> None:
-        """Counts a connection or a subscription until it `leave`s. Raises `too-many-connections`."""
+        """Counts a connection or a subscription until its `leave`. Raises `too-many-connections`."""
 
     def leave(self, kind: Kind, who: Who) -> None: ...
 
 
 class NoThrottle:
-    """Everything passes, and nothing is counted."""
+    """Lets everything pass and counts nothing."""
 
     def publish(self, who: Who, publishes: Sequence[Publishing], until: float = inf) -> None:
         return None
@@ -185,7 +189,7 @@ class NoThrottle:
 
 class Desk(Protocol):
     def identify(self, token: str) -> Principal:
-        """Raises `Unauthenticated`."""
+        """The caller of a token. Raises `Unauthenticated`."""
 
     def redeem(self, ticket: str) -> Principal:
         """Spends a one-use ticket. Raises `Unauthenticated`."""
@@ -194,23 +198,25 @@ class Desk(Protocol):
         """Whether a newer credential may go on with the session of an earlier one."""
 
     def has_expired(self, principal: Principal) -> bool:
-        """Whether a newer token of the same caller would do."""
+        """Whether the principal's token has expired: a newer token of the same caller would be accepted."""
 
     def still_valid(self, principal: Principal) -> bool:
         """Whether a live session may go on: its key exists and has not expired."""
 
     def queue(self, principal: Principal, name: str, verb: Verb) -> Queue:
-        """Raises `QueueNotFound` for what is absent or another tenant's, `Forbidden` without the scope."""
+        """The queue, for an operation of `verb`. Raises `QueueNotFound` if it does not exist or is another tenant's,
+        `Forbidden` without the scope."""
 
     def publish_to(self, principal: Principal, name: str) -> Target:
-        """Where messages published to `name` go. Raises like `queue`."""
+        """Where messages published to `name` go. Raises as `queue` does."""
 
     def publish_with_ack(self, principal: Principal, name: str) -> Queue:
-        """The queue that an ack publishes to. Raises like `publish_to`; what was moved away has no common step."""
+        """The queue that an ack publishes to. Raises as `publish_to` does; a queue that was moved away cannot take part
+        in a transaction."""
 
     def made_by_publish(self, principal: Principal, name: str, until: float) -> Coroutine[Any, Any, None] | None:
-        """Makes the queue that a publish to an unknown name makes; None where it makes none. Raises `Unavailable` where
-        it is not made by then, by the loop's clock."""
+        """A coroutine that creates the queue that a publish to an unknown name creates; None if none is created. The
+        coroutine raises `Unavailable` if the queue is not there by `until`, by the loop's clock."""
 
     def prepare(
         self,
@@ -220,13 +226,13 @@ class Desk(Protocol):
         trace: str | None = None,
         key_of: KeyOf | None = None,
     ) -> Prepared:
-        """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong.
+        """Checks and encodes a call. Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong.
 
-        `trace` is a W3C `traceparent`; it is kept with the messages. `key_of` is the call's idempotency key.
+        `trace` is a W3C `traceparent`; it is stored with the messages. `key_of` is the call's idempotency key.
         """
 
     def publish_once(self, queue: Target, prepared: Prepared, reply: Callable[[Published | PushqError], None]) -> None:
-        """Publishes a call that has an idempotency key; a repeat is answered like the first."""
+        """Publishes a call that has an idempotency key; a repeat gets the first call's answer."""
 
     def prepare_plain(
         self,
@@ -236,14 +242,13 @@ class Desk(Protocol):
         trace: str | None = None,
         key_of: KeyOf | None = None,
     ) -> Prepared:
-        """The same for messages that are only bodies (raw values of the encoding)."""
+        """`prepare` for messages that are only bodies (raw values of the encoding)."""
 
     def prepare_together(
         self, queue: Target, calls: Sequence[Sequence[Any]], encoding: Encoding
     ) -> tuple[Prepared, int] | None:
-        """Calls whose messages are only bodies, as one, and the bytes of the blocks that they would be by themselves,
-        one each. None where it is not all the same to the queue which calls bring the messages.
-        """
+        """Prepares calls whose messages are only bodies as one. Returns it with the total bytes of the blocks that the
+        calls would be by themselves. None if it matters to the queue which call brings which message."""
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether a browser page of that origin may connect."""

@@ -1,6 +1,4 @@
-"""Errors as the caller sees them: RFC 9457 problems, the same object over HTTP, WebSocket and SSE. One table
-translates.
-"""
+"""Errors as callers see them: RFC 9457 problems, the same object over HTTP, WebSocket and SSE, from one table."""
 
 from __future__ import annotations
 
@@ -49,13 +47,13 @@ KINDS: dict[str, Kind] = {
     "storage-full": Kind(507, "The disk is full"),
     "dedupe-full": Kind(507, "The window of ids is full"),
 }
-"""Each code of the public protocol with its HTTP status and title. Codes never change their meaning."""
+"""Each code of the public protocol with its HTTP status and title. A code never changes its meaning."""
 
 RETRY_AFTER_MS_DEFAULT = 1000
 
 
 def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
-    """The problem object. `type` is a page this server answers."""
+    """The problem object. `type` is the path of a page that this server serves."""
     kind = KINDS[error.code]
     out: dict[str, Any] = {
         "type": f"/docs/reference/errors#{error.code}",
@@ -76,7 +74,7 @@ def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
 
 
 def retry_after(error: PushqError) -> int | None:
-    """429 and 503 always say when trying again makes sense."""
+    """When trying again makes sense, in ms. Always set for 429 and 503."""
     if error.retry_after_ms is None and KINDS[error.code].status in (429, 503):
         return RETRY_AFTER_MS_DEFAULT
     return error.retry_after_ms
@@ -91,16 +89,16 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.S)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing when no known name is like it."""
+    """`; did you mean …?`, or nothing if no known name is similar."""
     found = get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def invalid(error: Exception, known: Mapping[str, str] = _NONE) -> InvalidRequest:
-    """What is wrong with a body or frame, from the decoder's own words.
+    """What is wrong with a body or frame, from the decoder's error.
 
-    `known` has the names of all fields there are, each with the one that holds it (empty at the top): an unknown field
-    is told where it belongs, or the name that is nearest to it.
+    `known` maps each field name to the field that contains it (empty at the top): for an unknown field the error says
+    where it belongs, or the most similar name.
     """
     if isinstance(error, UnicodeDecodeError):
         return InvalidRequest(f"the text is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")

@@ -1,6 +1,6 @@
 """The frames of `pushq.v1.json` and `pushq.v1.msgpack`: one set of types decodes both.
 
-A message's body stays raw: what a producer sent is stored and handed on without being taken apart.
+A message's body stays raw: the producer's bytes are stored and handed on without being decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RequestId = int | str | None
 
 
 class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message as a producer gives it. What is None was left out."""
+    """One message as a producer gives it. None: the field was left out."""
 
     body: msgspec.Raw = msgspec.Raw()
     body_base64: str | None = None
@@ -45,13 +45,13 @@ class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class EventMessage(PublishMessage, forbid_unknown_fields=True, gc=False):
-    """A CloudEvent. An `id` names it among those of its source, not among all."""
+    """A CloudEvent. Its `id` is unique among those of its `source`, not among all messages."""
 
     source: str = ""
 
 
 class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A message that is only a body: decoded without looking for anything else."""
+    """A message that is only a body: decoded without any other field."""
 
     body: msgspec.Raw
 
@@ -80,11 +80,12 @@ class Subscribe(_Frame):
     from_: Any = msgspec.field(default=None, name="from")
     visibility_timeout_ms: int | None = None
     attempts: Literal["delivered", "begun"] = "delivered"
-    """What counts as one, where a consumer leaves: that a message was delivered, or that the client said `begin`."""
+    """What counts as an attempt when a consumer leaves: that a message was delivered, or that the client sent `begin`.
+    """
 
 
 class Begin(_Frame):
-    """A handler begins with these messages: from here on it is an attempt."""
+    """A handler begins with these messages: from now on they count as attempted."""
 
     sub: int
     receipts: list[str]
@@ -108,14 +109,14 @@ class Publish(_Frame):
     id: RequestId = None
     idempotency_key: str | None = None
     timeout_ms: int | None = None
-    """How long its sender waits."""
+    """How long the sender waits."""
     traceparent: str | None = None
     """W3C Trace Context of the frame's messages."""
     tracestate: str | None = None
 
 
 class AckPublish(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that are published in the same step as an ack."""
+    """Messages that are published in the same transaction as an ack."""
 
     queue: str
     messages: list[PublishMessage]
@@ -135,10 +136,10 @@ class Nack(_Frame):
     id: RequestId = None
     sub: int | None = None
     delay_ms: int | None = None
-    """0: at once, whatever the queue's back-off is."""
+    """0: at once, whatever the queue's backoff is."""
     reason: str | None = None
     tried: bool = True
-    """False: nobody began with the messages, so it was no attempt."""
+    """False: no handler began with the messages, so it was no attempt."""
 
 
 class Extend(_Frame):
@@ -166,7 +167,8 @@ ClientFrame = Connect | Subscribe | Begin | Unsubscribe | Credit | Publish | Ack
 
 
 class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="publish", gc=False):
-    """The hot frame: a publish of messages that are only bodies. What is not one is decoded again as `ClientFrame`."""
+    """The hot frame: a publish of messages that are only bodies. Any other publish is decoded again as
+    `ClientFrame`."""
 
     queue: str
     messages: list[PlainMessage]
@@ -176,14 +178,14 @@ class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type",
 
 
 class PublishHead(msgspec.Struct, tag_field="type", tag="publish", gc=False):
-    """Of a publish what tells whether it can be taken at all; the decoder passes over its messages."""
+    """The fields of a publish that decide whether it can be taken at all; the decoder skips its messages."""
 
     queue: str
     id: RequestId = None
 
 
 class FrameId(msgspec.Struct, gc=False):
-    """Of any frame its id alone."""
+    """The id of any frame."""
 
     id: RequestId = None
 

@@ -1,6 +1,6 @@
-"""The answer to a publish: where each message stands, in the order of the call, as JSON or MessagePack.
+"""The answer to a publish: where each message is stored, in the order of the call, as JSON or MessagePack.
 
-Nearly always all of them are new: then each costs one `%`, wherever it stands.
+In nearly every answer all messages are new: then each costs one `%`, wherever it is stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOOLEANS = (b"false", b"true")
 
 
 def refusal(published: Published) -> PushqError | None:
-    """The reason, where each message of a call was refused: then the call itself is answered with it."""
+    """The error of the whole call if each of its messages was refused; else None."""
     others = published.others
     if not others or len(others) < published.count:
         return None
@@ -36,7 +36,7 @@ def refusal(published: Published) -> PushqError | None:
 
 
 def parts(published: Published, prepared: Prepared, counts: Sequence[int]) -> list[Published]:
-    """What became of each of the calls of so many messages that were stored as one."""
+    """Splits the result of calls that were stored as one into one result a call; `counts`: each call's messages."""
     places, others = _places(published, prepared), published.others or {}
     found: list[Published] = []
     first = 0
@@ -58,7 +58,7 @@ def parts(published: Published, prepared: Prepared, counts: Sequence[int]) -> li
 
 
 class Run(NamedTuple):
-    """Messages of a call that stand one behind the other in its order."""
+    """Messages at consecutive offsets, in the order of the call."""
 
     partition: int
     base: int
@@ -66,9 +66,8 @@ class Run(NamedTuple):
 
 
 def runs_of_call(published: Published, prepared: Prepared) -> tuple[Run, ...] | None:
-    """Where the messages stand in the order of the call, a repeated one where the first does; None where one of them
-    has no place.
-    """
+    """Where the messages are stored, in the order of the call; a duplicate where the first one is. None if a message
+    has no place."""
     is_plain = published.places is None and published.bases is None and not published.others and prepared.order is None
     if is_plain or published.is_repeat:
         return (Run(published.partition, published.base, published.count),)
@@ -89,12 +88,12 @@ def runs_of_call(published: Published, prepared: Prepared) -> tuple[Run, ...] | 
 
 
 def repeated_call(runs: Sequence[Run], prepared: Prepared, *, fsynced: bool, replicas: int) -> Published:
-    """The answer to a call whose messages are all there, from their places in the order of the call."""
+    """The answer to a repeated call whose messages are all stored, from their places in the order of the call."""
     if len(runs) == 1:
         partition, base, count = runs[0]
         return Published(partition, Offset(base), count, fsynced=fsynced, replicas=replicas, is_repeat=True)
     places = [(run.partition, run.base + number) for run in runs for number in range(run.messages)]
-    if prepared.order is not None:  # that of this call's blocks, which may be another one than the first's were
+    if prepared.order is not None:  # the order of this call's blocks, which may differ from the first call's
         places = [places[number] for number in prepared.order]
     return Published(
         places[0][0],
@@ -129,7 +128,7 @@ def published_messages_json(published: Published, prepared: Prepared) -> bytes:
 
 @lru_cache
 def queue_words(sequencing: str, dedupe: str, encoding: Encoding) -> bytes:
-    """What an answer says of the queue, so that a producer knows what its next messages need, as members of a map."""
+    """What an answer says about the queue, as members of a map: it tells a producer what its next messages need."""
     words = {"sequencing": sequencing, "dedupe": dedupe}
     if encoding == "json":
         return encode(words, "json")[1:-1]
@@ -157,7 +156,8 @@ def published_oks(
     config: QueueConfig,
     encoding: Encoding,
 ) -> list[bytes]:
-    """The `ok`s of publish frames that were stored as one, so many messages each; none for one without an id."""
+    """The `ok`s of publish frames that were stored as one, with `counts` messages each; none for a frame without an
+    id."""
     is_plain = published.bases is None and published.places is None and not published.others
     if not is_plain or prepared.ids is not None or prepared.order is not None:
         owns = parts(published, prepared, counts)
@@ -188,7 +188,8 @@ def _json_id(request_id: int | str) -> bytes:
 
 @lru_cache
 def _ok_of_one(partition: int, fsynced: bool, replicas: int, sequencing: str, dedupe: str, encoding: Encoding) -> bytes:
-    """The `ok` of a frame with one message; takes the request's id, and the message's offset as its row does."""
+    """Template for the `ok` of a frame with one message; takes the request's id, and the message's offset as its row
+    does."""
     if encoding == "json":
         words = _literal(queue_words(sequencing, dedupe, encoding))
         head, tail = b'{"type":"ok","id":%b,"messages":[', b'],"durability":{"fsynced":%b,"replicas":%d},%b}'
@@ -199,7 +200,7 @@ def _ok_of_one(partition: int, fsynced: bool, replicas: int, sequencing: str, de
 
 @lru_cache
 def _pack_head(fsynced: bool, replicas: int, sequencing: str, dedupe: str) -> bytes:
-    """An answer up to the request's id: what all answers of a queue have in common."""
+    """An answer up to the request's id: the common part of all answers of a queue."""
     durability = pack({"fsynced": fsynced, "replicas": replicas})
     return b"".join([_OK_PACK, durability, queue_words(sequencing, dedupe, "msgpack"), _KEY_ID])
 
@@ -242,7 +243,7 @@ def _json_template(partition: int, placed: bool, is_repeat: bool = False) -> byt
 
 
 def _json_row(partition: int, name: bytes, is_repeat: bool) -> bytes:
-    """A template that takes what `name` does, and the offset."""
+    """A row template that takes what `name` takes, and the offset."""
     end = b'"partition":%d,"duplicate":%b}' % (partition, _BOOLEANS[is_repeat])
     return b'{"id":' + name + b',"seq":%d,' + end
 
@@ -253,7 +254,7 @@ def _pack_template(partition: int, placed: bool, is_repeat: bool = False) -> byt
 
 
 def _pack_row(partition: int, name: bytes, is_repeat: bool) -> bytes:
-    """A template that takes what `name` does, and the offset in eight bytes."""
+    """A row template that takes what `name` takes, and the offset in eight bytes."""
     parts = [b"\x84", escaped("id"), name, escaped("seq"), b"\xcf%b", escaped("partition"), escaped(partition)]
     return b"".join([*parts, escaped("duplicate"), escaped(is_repeat)])
 
@@ -309,7 +310,8 @@ def _places(published: Published, prepared: Prepared) -> list[tuple[int, int]]:
 
 
 def _row(partition: int, offset: int, given: str | None, other: Original | PushqError | None) -> dict[str, Any]:
-    """A repeated message has the place of the first; of a producer's number that came before, no more may be known."""
+    """One row. A duplicate has the place of the first message; for a repeated `producer_seq` that place may not be
+    known."""
     if isinstance(other, Original) and other.partition is not None:
         partition = other.partition
     if isinstance(other, PushqError):

@@ -1,4 +1,4 @@
-"""Who reads which queue: what happens to one queue is told to those who read it, however many others are connected."""
+"""Indexes readers by queue: an event of one queue costs only its readers, however many others are connected."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Reader = TypeVar("Reader")
 
 
 class Readers(Generic[Reader]):
-    """Of sessions or streams, in the order in which they came. One may read a queue several times."""
+    """Sessions or streams by queue, in the order in which they came. One reader may read a queue several times."""
 
     def __init__(self) -> None:
         self._of: dict[Queue, Counter[Reader]] = {}
 
     def __len__(self) -> int:
-        """Queues that somebody reads."""
+        """The number of queues that have readers."""
         return len(self._of)
 
     def enter(self, reader: Reader, queue: Queue) -> None:

@@ -1,6 +1,6 @@
-"""A lease's messages as bytes for one consumer; what cannot be made into a message ends as undeliverable.
+"""Renders a lease's messages as bytes for one consumer; a message that cannot be rendered ends as undeliverable.
 
-A stream keeps such a message: its readers are told a gap and go on behind it.
+A stream keeps such a message: its readers are sent a gap and go on after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shown = TypeVar("Shown")
 
 
 def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: Waits) -> list[bytes]:
-    """The messages, each with its receipt; nothing for a lease that is over, or whose messages nobody can read."""
+    """The messages, each with its receipt; empty for a lease that is over, or whose messages cannot be read."""
     if not lease.bits:
         return []
     try:
@@ -33,16 +33,17 @@ def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: Waits) -> li
         waits.of_lease(lease, chunk)
         return messages
     except CorruptEntry as error:
-        # Its checksum is right, so it was written like this: the next consumer would fail on it as well.
+        # Its checksum is right, so it was written like this: every consumer would fail on it.
         log.error("messages cannot be delivered", queue=queue.name, offset=lease.state.base, reason=str(error))
         queue.undeliverable(lease)
         return []
 
 
 def first_shown(chunk: Chunk, start: int, stop: int, show: Callable[[int], Shown]) -> tuple[int, Shown | None]:
-    """Of messages that could not be shown together: what `show` makes of the first one, and the number behind it.
+    """Renders the first of messages that could not be rendered together: returns the number after it, and what `show`
+    made.
 
-    None where nothing can be made of that one, or of any: then the number is where a reader goes on.
+    None if that one, or the whole chunk, cannot be rendered: the number is where a reader goes on.
     """
     try:
         chunk.cut()
@@ -57,7 +58,7 @@ def first_shown(chunk: Chunk, start: int, stop: int, show: Callable[[int], Shown
 
 
 def said_of(queue: Queue, chunk: Chunk, start: int, stop: int, error: Exception) -> dict[str, Any]:
-    """What the log has about messages of a stream that no reader can be shown."""
+    """Fields of the log line about messages of a stream that cannot be shown to any reader."""
     return {
         "queue": queue.name,
         "partition": chunk.partition,

@@ -1,7 +1,7 @@
-"""What a client may ask on its socket, one function a frame: publish, settle, subscribe.
+"""Handlers of a WebSocket client's requests, one function a frame: publish, settle, subscribe.
 
-Each checks, asks the store, and returns; the answer goes out when the store calls back. What is refused is raised, and
-the session tells it under the request's id.
+Each handler checks the frame, asks the store, and returns; the answer goes out when the store calls back. A refusal is
+raised, and the session sends it under the request's id.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.session")
 
 Held = tuple[Room, str, int]
-"""Bytes of a tenant that wait for the disk, to be given back."""
+"""Bytes of a tenant's publish that is not durable yet, to be given back to the room."""
 
 # --------------------------------------------------------------------------------------------------- publish
 
 
 def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False, came: float | None = None) -> None:
-    """`came`: when the frame did, by the loop's clock, where it waited for something since."""
+    """Handles a publish. `came`: when the frame arrived, by the loop's clock, if it waited for something since."""
     desk = session.hub.desk
     assert session.principal is not None
     try:
@@ -104,7 +104,7 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False,
 
 
 def _held(session: Session, size: int) -> Held:
-    """Room for a publish of so many bytes. Raises `Overloaded`."""
+    """Takes room for a publish of `size` bytes. Raises `Overloaded`."""
     assert session.principal is not None
     intake, tenant = session.hub.intake, session.principal.tenant
     intake.take(tenant, size)
@@ -112,15 +112,14 @@ def _held(session: Session, size: int) -> Held:
 
 
 def refuse_early(session: Session, head: PublishHead, before: tuple[int, int]) -> None:
-    """Raises `Overloaded` where a publish would be refused under load, whatever its messages are, behind those that go
-    `before`: so many messages and bytes.
-    """
+    """Raises `Overloaded` if load refuses the publish whatever its messages are. `before`: messages and bytes of the
+    publishes that wait ahead of it."""
     assert session.principal is not None
     intake = session.hub.intake
     try:
         queue = session.hub.desk.publish_to(session.principal, head.queue)
     except PushqError:
-        return  # for another reason: the whole frame is read, and gets its answer
+        return  # refused for another reason: the whole frame is decoded, and gets its answer
     if intake.publishes:
         intake.check_publish(queue.config)
     full = queue.why_full(before[0] + 1, before[1] + 1)
@@ -148,7 +147,7 @@ def _over_rate(session: Session, operation: str, frame: Any, held: Held, error: 
 
 
 def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, plain: bool) -> Prepared:
-    """Only the full frame has room for a trace."""
+    """Checks and encodes a publish. Only the full frame has a trace."""
     desk, key_of = session.hub.desk, None
     if frame.idempotency_key is not None:
         assert session.principal is not None
@@ -160,7 +159,7 @@ def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, pla
 
 
 def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float, task: asyncio.Task[None]) -> None:
-    """The queue that a publish was to make is there, or it is not."""
+    """Continues a publish once the queue that it creates exists, or refuses it."""
     session.ended()
     if task.cancelled():
         return
@@ -175,7 +174,7 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float,
     else:
         again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain, came=came)
         if session.gate.held is not None:
-            session.gate.held.append(again)  # frames behind it wait for their limits already: it waits behind them
+            session.gate.held.append(again)  # frames after it wait for their limits already: it waits behind them
         else:
             again()
 
@@ -292,13 +291,13 @@ def subscribe(session: Session, frame: Subscribe) -> None:
     is_reader = frame.group is None and queue.config.kind == "stream"
     if is_reader and frame.visibility_timeout_ms is not None:
         raise field("/visibility_timeout_ms", "a stream without a group has no leases")
-    start = stream_start(queue, frame.from_) if is_reader else None  # it may have to be looked up: before all else
+    start = stream_start(queue, frame.from_) if is_reader else None  # may raise `LookingUp`, so it comes first
     verdict = session.hub.throttle.operation(session.who, "receive", frame.queue)
     session.gate.enter(verdict, partial(_counted, session, frame, queue, start), partial(session.refuse, frame.id))
 
 
 def _counted(session: Session, frame: Subscribe, queue: Queue, start: Start | None) -> None:
-    """Opens a subscription, counted from here to its end; one that is refused was none."""
+    """Opens a subscription and counts it until its end; a refused one is not counted."""
     try:
         session.hub.throttle.enter("subscriptions", session.who)
         try:
@@ -322,7 +321,7 @@ def _subscribe(session: Session, frame: Subscribe, queue: Queue, start: Start | 
 
 
 def _subscribe_group(session: Session, frame: Subscribe, stream: Queue, name: str) -> None:
-    """`from` says where a group begins that does not exist yet; one that does goes on where it stands."""
+    """Subscribes to a group. `from` says where a new group begins; an existing group goes on at its offsets."""
     check_has_groups(stream)
     checked_group(name)
     wanted = checked_start(frame.from_)

@@ -33,23 +33,23 @@ pack = msgspec.msgpack.Encoder().encode
 _parse_json = msgspec.json.Decoder().decode
 
 PLACE_DIGITS: Final = 12
-"""Of an offset, in a message's name."""
+"""Hexadecimal digits of an offset in a message's id."""
 TEMPLATES_MAX: Final = 512
-"""Templates kept: chunks of one commit share one, and a chunk is leased several times."""
+"""Templates cached: chunks of one commit share one, and a chunk is leased several times."""
 
 _TYPES: Final = ("application/json", "application/octet-stream")
 _MORE: Final = frozenset({"exp", "ts", "late", "pr", "ps", "reply_to", "correlation_id", "dead", "trace"})
-"""Columns behind fields that a message has only when they say something."""
+"""Columns of fields that a message has only if they have a value."""
 _AS_THEY_ARE: Final = (
     ("pr", "producer"),
     ("ps", "producer_seq"),
     ("reply_to", "reply_to"),
     ("correlation_id", "correlation_id"),
 )
-"""Of these a column, and the field that shows what it has."""
+"""Such a column, and the field that shows its values."""
 _SHOWN: Final = frozenset({"id", "key", "headers", "content_type", "at"}) | _MORE
 _FIELDS_ALWAYS: Final = 11
-"""Of a message that is handed out, `attempt` and `receipt` among them."""
+"""Number of fields of every delivered message, `attempt` and `receipt` included."""
 
 
 Write = Callable[[Any], bytes]
@@ -57,11 +57,11 @@ Columns = frozenset[str]
 BARE: Final[Columns] = frozenset()
 """The columns of messages that are only bodies."""
 NAMED: Final[Columns] = frozenset({"id"})
-"""Of those that have ids beside."""
+"""The columns of messages that have ids and bodies."""
 
 
 def shown_columns(chunk: Chunk) -> Columns:
-    """The columns that a consumer sees something of."""
+    """The columns that are visible to a consumer."""
     columns = chunk.messages.columns
     return _SHOWN.intersection(columns) if columns else BARE
 
@@ -71,7 +71,7 @@ def shown_columns(chunk: Chunk) -> Columns:
 
 @lru_cache(maxsize=TEMPLATES_MAX)
 def json_template(partition: int, shelf: int, time_ms: int, kind: int, has: Columns) -> bytes:
-    """A message up to `attempt`. For a body alone the row is: offset, offset, body."""
+    """A JSON template of a message up to `attempt`. For a body alone the row is: offset, offset, body."""
     body = b'"body":%b' if kind == KIND_JSON else b'"body_base64":"%b"'
     content_type = b'"%b"' % _TYPES[kind == KIND_BYTES].encode()
     fields = (
@@ -90,7 +90,7 @@ def json_template(partition: int, shelf: int, time_ms: int, kind: int, has: Colu
 
 @lru_cache(maxsize=TEMPLATES_MAX)
 def pack_template(partition: int, shelf: int, time_ms: int, kind: int, has: Columns) -> bytes:
-    """The same in MessagePack, where the row of a body alone is: offset, offset in 8 bytes, body."""
+    """`json_template` in MessagePack; for a body alone the row is: offset, offset in 8 bytes, body."""
     content_type = escaped(_TYPES[kind == KIND_BYTES])
     fields = (
         (b"%b" if has & _MORE else bytes([0x80 | _FIELDS_ALWAYS])),
@@ -108,7 +108,7 @@ def pack_template(partition: int, shelf: int, time_ms: int, kind: int, has: Colu
 
 
 def _varies(kind: int, has: Columns) -> bool:
-    """Whether each message says its content type itself."""
+    """Whether the content type differs from message to message."""
     return kind == KIND_MIXED or "content_type" in has
 
 
@@ -118,7 +118,7 @@ def escaped(value: Any) -> bytes:
 
 
 def placed_id(partition: int) -> bytes:
-    """The part of a template for an id that is a place; it takes the offset."""
+    """The part of a template for an id that is derived from the offset; takes the offset."""
     return bytes([0xA0 | len(f"{partition}-") + PLACE_DIGITS]) + b"%d-%%0%dx" % (partition, PLACE_DIGITS)
 
 
@@ -153,7 +153,7 @@ class Picked:
         return self.column("kind") if self.kind == KIND_MIXED else [self.kind] * self.count
 
     def ids(self, write: Write) -> Sequence[Any]:
-        """Written ids, or the offsets where the template writes them."""
+        """Written ids, or the offsets if the template writes ids from them."""
         if "id" not in self.has:
             return self.seqs
         partition = self.chunk.partition
@@ -161,7 +161,7 @@ class Picked:
         return [write(name or message_id(partition, seq)) for name, seq in given]
 
     def named(self, write: Write) -> Iterator[Sequence[bytes]]:
-        """The columns between body and `attempt` that are there, in the order of the templates."""
+        """The columns between body and `attempt` that exist, in the order of the templates."""
         has, chunk = self.has, self.chunk
         if _varies(self.kind, has):
             given = zip(self.column("content_type"), self.kinds, strict=True)
@@ -176,7 +176,7 @@ class Picked:
             yield [write(timestamp(chunk.time_ms if at_ms is None else at_ms)) for at_ms in self.column("at")]
 
     def more(self, write: Callable[[str, Any], bytes]) -> Iterator[tuple[bytes, ...]]:
-        """A row a message: its optional fields, written; empty where it has none."""
+        """One row a message: its optional fields, written; an empty entry where it has none."""
         has, chunk, found = self.has, self.chunk, []
         if "exp" in has:
             found.append([write("expires_at", timestamp(at_ms) if at_ms else None) for at_ms in self.column("exp")])
@@ -196,7 +196,7 @@ class Picked:
 
 
 def json_columns(chunk: Chunk, numbers: Sequence[int]) -> list[Sequence[Any]]:
-    """What goes into `json_template` for some messages of a chunk."""
+    """The columns for `json_template` of some messages of a chunk."""
     picked = Picked(chunk, numbers)
     bodies: Sequence[bytes] = picked.bodies
     if picked.kind == KIND_BYTES:
@@ -213,7 +213,7 @@ def json_columns(chunk: Chunk, numbers: Sequence[int]) -> list[Sequence[Any]]:
 
 
 def pack_columns(chunk: Chunk, numbers: Sequence[int]) -> list[Sequence[Any]]:
-    """What goes into `pack_template` for some messages of a chunk."""
+    """The columns for `pack_template` of some messages of a chunk."""
     picked = Picked(chunk, numbers)
     kinds = zip(picked.kinds, picked.bodies, strict=True)
     bodies = [pack(body) if kind == KIND_BYTES else as_msgpack(body) for kind, body in kinds]
@@ -227,7 +227,7 @@ def pack_columns(chunk: Chunk, numbers: Sequence[int]) -> list[Sequence[Any]]:
 
 
 def _written(write: Write, values: Sequence[Any]) -> list[bytes]:
-    """Each value written; one that all have, as the producer of a publish, is written once."""
+    """Each value written; a value that all messages share, as the producer of a publish, is written once."""
     if values and values.count(values[0]) == len(values):
         return [write(values[0])] * len(values)
     return [write(value) for value in values]
@@ -249,7 +249,7 @@ def _map_header(fields: int) -> bytes:
 
 
 def as_msgpack(body: bytes) -> bytes:
-    """A JSON value as MessagePack. What MessagePack cannot hold (a huge number) goes as its JSON text, in bytes."""
+    """A JSON value as MessagePack. A value that MessagePack cannot hold (a huge number) stays JSON text, in bytes."""
     try:
         return pack(_parse_json(body))
     except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Frames of one turn of the loop that ask the same of one queue, one behind the other, are handled together.
+"""Handles consecutive frames of one session, of one kind and for one queue, together at the end of the loop's turn.
 
-A producer that sends each message in a frame of its own, or a consumer that acks so, would else cost a look-up, a place
-in the line, a sealed block and a count each. What it is told stays the same: every frame has its own answer, and where
-one of them might be refused, all are handled one by one.
+A producer that sends each message in a frame of its own, or a consumer that acks so, would otherwise cost a look-up, an
+inbox entry, a sealed block and a count each. The answers stay the same: every frame has its own, and if one of the
+frames might be refused, all are handled one by one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 Frame = PlainPublish | PlainBytesPublish | Ack
 Handle = Callable[["Session", Sequence[Any]], bool]
-"""Handles frames together. False where nothing was done, and each has to be handled by itself."""
+"""Handles frames together. False if nothing was done, and each has to be handled by itself."""
 
 _NOTHING: Final = (0, 0)
 
 
 class Run:
-    """The frames of one session that wait for the end of their turn, or for one that is not of their kind."""
+    """The frames of one session that wait for the end of the turn, or for a frame of another kind."""
 
     __slots__ = ("_bytes", "_frames", "_frames_max", "_full", "_handle", "_messages", "_queue", "_session")
 
@@ -52,10 +52,10 @@ class Run:
         self._messages = 0
         self._bytes = 0
         self._full: set[str] = set()
-        """Queues at the end of whose line a run was refused; empty again when nobody is refused there any more."""
+        """Queues whose inbox was full and refused a whole run; cleared once no publishes are refused any more."""
 
     def add(self, handle: Handle, frame: Frame, messages: int, size: int) -> None:
-        """A frame about so many messages, of so many bytes."""
+        """Adds a frame with so many messages and bytes; handles those before it if it cannot join them."""
         self._messages += messages
         self._bytes += size
         is_more = self._frames and handle is self._handle and frame.queue == self._queue
@@ -65,10 +65,10 @@ class Run:
             self._frames_max = REQUESTS_IN_PROGRESS_MAX - self._session.in_progress
         self._frames.append(frame)
         if len(self._frames) >= self._frames_max:
-            self.end()  # with these the session has as many in progress as it may, and reads no further
+            self.end()  # with these the session has as many requests in progress as it may, and reads no further
 
     def end(self) -> None:
-        """Handles what waits."""
+        """Handles the frames that wait."""
         frames, session = self._frames, self._session
         if not frames:
             return
@@ -80,19 +80,19 @@ class Run:
             session.handle(frame)
 
     def met_end(self, queue: str) -> None:
-        """The end of the queue's line was where nobody here knew it, and all frames of a run were refused, though some
-        might have found room: each goes by itself until publishes are refused no more.
-        """
+        """Notes that a queue's inbox was full where this process could not know it, and all frames of a run were
+        refused though some might have found room: from now on each goes by itself, until no publishes are refused any
+        more."""
         self._full.add(queue)
 
     def _is_full(self) -> bool:
-        """Whether some of what waits would be refused for the others' sake."""
+        """Whether some of the waiting frames would be refused only because they go together."""
         if self._full and not self._session.hub.intake.is_tight:
             self._full.clear()
         return self._handle is publish and self._queue in self._full
 
     def waiting(self, queue: str) -> tuple[int, int]:
-        """Messages for a queue, and bytes, that wait here to be published."""
+        """Messages and bytes for a queue that wait here to be published."""
         is_its = self._frames and self._handle is publish and self._queue == queue
         return (self._messages, self._bytes) if is_its else _NOTHING
 
@@ -101,12 +101,12 @@ class Run:
 
 
 def is_small(messages: int, size: int) -> bool:
-    """Whether a publish fits into one block. What fills more gains nothing from others' company."""
+    """Whether a publish fits into one block. A bigger one gains nothing from joining others."""
     return 0 < messages <= BLOCK_MESSAGES_MAX and size <= BLOCK_BYTES_MAX
 
 
 def publish(session: Session, frames: Sequence[PlainPublish | PlainBytesPublish]) -> bool:
-    """Stores the messages of small frames as one call, whose blocks they share."""
+    """Stores the messages of small frames as one call, whose blocks they share. False if nothing was done."""
     hub, principal, name = session.hub, session.principal, frames[0].queue
     assert principal is not None
     if hub.draining:
@@ -170,7 +170,7 @@ def _published_apart(
     prepared: Prepared,
     result: Published,
 ) -> None:
-    """The queue looks at each message since it was configured otherwise, and some were refused."""
+    """Answers each frame by itself: the queue was reconfigured to check each message, and some were refused."""
     session, owns = asked.session, parts(result, prepared, counts)
     errors = [refusal(own) for own in owns]
     asked.ended_apart(counts, errors)
@@ -185,12 +185,12 @@ def _published_apart(
 
 
 def is_quiet(frame: Ack) -> bool:
-    """Whether it is an ack that nobody wants to hear of."""
+    """Whether it is an ack that wants no answer."""
     return frame.id is None and not frame.publish
 
 
 def ack(session: Session, frames: Sequence[Ack]) -> bool:
-    """Settles the receipts of frames that want no answer."""
+    """Settles the receipts of frames that want no answer. False if nothing was done."""
     assert session.principal is not None
     try:
         queue = session.hub.desk.queue(session.principal, frames[0].queue, "consume")

@@ -1,7 +1,7 @@
-"""A WebSocket session: frames in, frames out. It owns its subscriptions; its answers share frames.
+"""A WebSocket session: decodes frames, handles requests, and sends answers and messages. It owns its subscriptions.
 
-The session is driven from three sides, each without awaiting: the socket hands it frames, the store calls back when
-something is durable, a feeder or a fan-out gives it messages. What it has to say is collected and written once a turn.
+Three callers drive a session, none of which awaits: the socket hands it frames, the store calls back when something is
+durable, a feeder or a fan-out gives it messages. Its answers are collected, share frames and are written once a turn.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ _json_heads = msgspec.json.Decoder(PublishHead)
 _pack_heads = msgspec.msgpack.Decoder(PublishHead)
 
 _KIND_BYTES_MAX: Final = 96
-"""Where a hot frame has its kind. It is looked for by `find`: `in` makes an error first, for it looks for a number."""
+"""The kind of a hot frame is in its first bytes. `find` looks for it: `in` raises and drops an error internally first,
+as it tries the operand as a number."""
 
 REPLACED_REASON = "a newer connection went on with this session"
 OVER_RATE_RETRY_MS = 1_000
-"""When a client may come back that was closed for asking too much."""
+"""When a client may come back after it was closed for asking too much."""
 
 Subscription = WorkSubscription | StreamSubscription
 
@@ -115,9 +116,9 @@ class Session:
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
         self.opening = 0
-        """Subscriptions that wait for their group to be opened: they count as well."""
+        """Subscriptions that wait for their group to be opened: they count against the limit."""
         self.who = Who(address=remote)
-        """On whose account it is. A refreshed token does not change that."""
+        """The account that the session is counted on. A refreshed token does not change it."""
         self._next_sub = 1
         self._replies: list[bytes] = []
         self._dirty = False
@@ -131,7 +132,8 @@ class Session:
     # -------------------------------------------------------------------------------------------------- frames in
 
     def receive(self, data: bytes, came: float | None = None) -> None:
-        """One frame from the client. `came`: when it did, by the loop's clock, where it was held since."""
+        """Handles one frame from the client. `came`: when the frame arrived, by the loop's clock, if it was held
+        since."""
         if self.closed:
             return
         if self.gate.held is not None:
@@ -172,16 +174,18 @@ class Session:
             self.handle(frames, came)
 
     def turn_ended(self) -> None:
-        """No other frame comes in this turn of the loop, or none that may wait with those that came."""
+        """Handles the frames that were collected: no other frame comes in this turn of the loop, or none that may join
+        them."""
         self.run.end()
 
     @property
     def _may_join(self) -> bool:
-        """Whether frames may be handled with others. A span is of one."""
+        """Whether frames may be handled together. A span belongs to one frame."""
         return self.opened and self.hub.spans is None
 
     def may_hold(self, count: int) -> bool:
-        """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
+        """Whether a list of frames is short enough; otherwise closes the socket. All objects of a frame are handled in
+        one turn of the loop, while all other clients wait."""
         if 0 < count <= REQUESTS_IN_PROGRESS_MAX:
             return True
         detail = f"a list of {count} objects; a frame holds one object, or a list of 1 to {REQUESTS_IN_PROGRESS_MAX}"
@@ -189,7 +193,7 @@ class Session:
         return False
 
     def _plain(self, decoder: Any, data: bytes, came: float | None) -> bool:
-        """The hot frame, tried first: messages that are only bodies."""
+        """Tries the hot frame first: a publish of messages that are only bodies. False if it is not one."""
         if not self.opened:
             return False
         if self.hub.intake.is_tight and self._refuse_unread(data):
@@ -208,7 +212,8 @@ class Session:
         return True
 
     def _refuse_unread(self, data: bytes) -> bool:
-        """Refuses a publish by its head alone. To read all of what is refused would take from what is accepted."""
+        """Refuses a publish by its head alone: decoding all of what is refused would take time from what is
+        accepted."""
         heads = _json_heads if self.encoding == "json" else _pack_heads
         try:
             head = heads.decode(data)
@@ -224,7 +229,7 @@ class Session:
         return False
 
     def handle(self, frame: ClientFrame | PlainPublish | PlainBytesPublish, came: float | None = None) -> None:
-        """`came`: see `receive`."""
+        """Handles one decoded frame. `came`: see `receive`."""
         if self.closed:
             return
         if self.gate.held is not None:
@@ -244,7 +249,7 @@ class Session:
             self.answering(frame.id, HANDLERS[kind], self, frame)
 
     def answering(self, request_id: RequestId, handler: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Runs a handler; what it refuses is told under the request's id, and the socket stays open."""
+        """Runs a handler. A refusal is sent under the request's id, and the socket stays open."""
         try:
             check_id(request_id)
             handler(*args, **kwargs)
@@ -261,15 +266,15 @@ class Session:
             (self.error if handler is publish else self.refuse)(request_id, error)
 
     def waits_until(self, frame: Any, came: float) -> float:
-        """Until when somebody waits for a publish, whose time may be none that can be."""
+        """The deadline of a publish; `inf` if its `timeout_ms` is invalid."""
         try:
             return self.hub.waits_until(frame.timeout_ms, came)
         except InvalidRequest:
-            return inf  # it is told once it is known that the queue is there
+            return inf  # the invalid time is refused once it is known that the queue exists
 
     def _wait(self, looking: LookingUp, request_id: RequestId, again: Callable[[], None], until: float) -> None:
-        """What a request needs is asked for; it begins anew when that is here, unless nobody waits for it any more.
-        Others go on meanwhile."""
+        """Asks for what a request has to look up, and runs the request anew when the answer is here, unless `until` has
+        passed. Other frames go on meanwhile."""
         self.began()
         is_told = False
 
@@ -298,8 +303,8 @@ class Session:
     # --------------------------------------------------------------------------------------------------- limits
 
     def refuse(self, request_id: RequestId, error: PushqError) -> None:
-        """The socket stays open, unless its client asks for little else: a refusal costs it nothing. Publishes have a
-        rule of their own, for a producer may have sent thousands ahead."""
+        """Sends an error. The socket stays open, unless its client sends little else: a refusal costs the client
+        nothing. Publishes have a rule of their own, as a producer may have sent thousands ahead."""
         self.error(request_id, error)
         self._look_at_beat()
         self._refused += 1
@@ -307,7 +312,7 @@ class Session:
             self.over_rate(f"more than {REFUSED_PER_SECOND_MAX} refused requests in a second")
 
     def refuse_publish(self, request_id: RequestId, error: PushqError) -> None:
-        """The socket stays open, unless its client does nothing else for long."""
+        """Sends an error. The socket stays open, unless its client does nothing else for long."""
         self.error(request_id, error)
         self.gate.is_abused()
 
@@ -334,7 +339,7 @@ class Session:
         return self._in_progress
 
     def read_on(self) -> None:
-        """The gate is open again."""
+        """Called when the gate is open again: reads the socket on."""
         if self._in_progress < REQUESTS_IN_PROGRESS_MAX:
             self.wire.unpause()
 
@@ -350,7 +355,7 @@ class Session:
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """Counts a frame for whoever is connected, or some that were handled together."""
+        """Counts a frame, or some that were handled together, on the principal's account."""
         principal = self.principal
         if principal is not None:
             self.hub.meter.count(
@@ -368,13 +373,14 @@ class Session:
             )
 
     def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None = None) -> None:
-        """Messages have been written to the socket."""
+        """Counts messages that were written to the socket."""
         self.count("deliver", queue.name, messages=messages, bytes_out=size)
         if batch is not None:
             batch.delivered(queue, self.who.tenant, messages)
 
     def pinged(self) -> bool:
-        """Counts a ping or a pong, ours or one of RFC 6455. False when the socket is closed, for too many or before."""
+        """Counts a ping or a pong, of this protocol or of RFC 6455. False if the socket is closed: by this one, or
+        before."""
         self._look_at_beat()
         self._pings += 1
         if self._pings > PINGS_PER_SECOND_MAX:
@@ -382,7 +388,7 @@ class Session:
         return not self.closed
 
     def _look_at_beat(self) -> None:
-        """The counts of a second begin anew with each beat of the hub."""
+        """Resets the counts of a second with each beat of the hub."""
         if self._beat_ms != self.hub.now_ms:
             self._beat_ms, self._pings, self._refused = self.hub.now_ms, 0, 0
 
@@ -395,7 +401,7 @@ class Session:
         return self.hub.fanout(queue)
 
     def drop(self, sub: Subscription) -> None:
-        """Ends a subscription the client no longer wants: what it holds goes back at once."""
+        """Ends a subscription that the client no longer wants: what it holds goes back at once."""
         del self.subs[sub.number]
         self.hub.readers.leave(self, sub.queue)
         self.leave("subscriptions")
@@ -407,7 +413,8 @@ class Session:
             sub.queue.consumers -= 1
 
     def vouched(self, receipts: list[str]) -> None:
-        """Their messages came, also where that was in doubt since the session was cut."""
+        """Takes these receipts as proof that their messages reached the client, where the cut of the session left it in
+        doubt."""
         for sub in self.subs.values():
             if type(sub) is WorkSubscription and sub.in_doubt:
                 sub.vouched(by_token(receipts))
@@ -460,14 +467,14 @@ class Session:
         )
 
     def tell_gap(self, number: int, gap: Gap) -> None:
-        """Goes out before the messages behind the gap: those are written at once, answers wait for the turn's end."""
+        """Sends a gap before the messages after it: those are written at once, answers only at the turn's end."""
         self.send({"type": "gap", "sub": number, **gap_fields(gap)})
         self.flush()
         if type(sub := self.subs[number]) is WorkSubscription:
             sub.missed([gap], self.hearing.heard)
 
     def tell_reset(self, number: int, cursor: str) -> None:
-        """Likewise."""
+        """Sends a reset, before the messages after it as well."""
         self.send({"type": "reset", "sub": number, "cursor": cursor})
         self.flush()
 
@@ -476,7 +483,7 @@ class Session:
             self.send({"type": "lost", "sub": number, "receipts": receipts})
 
     def flush(self) -> None:
-        """Writes answers, then messages. Called once a turn of the loop, when there is something to write."""
+        """Writes answers, then messages. Called once a turn of the loop, if there is something to write."""
         self._dirty = False
         if self.closed:
             return
@@ -508,7 +515,7 @@ class Session:
     # -------------------------------------------------------------------------------------------------------- end
 
     def resumed_writing(self) -> None:
-        """The peer reads again: everybody who waited for room goes on."""
+        """The peer reads again: resumes every subscription that waited for room."""
         for sub in self.subs.values():
             if isinstance(sub, WorkSubscription):
                 sub.more()
@@ -524,7 +531,8 @@ class Session:
         self.close(close, error.detail)
 
     def close(self, code: int, reason: str) -> None:
-        """Closes from our side. What is in flight waits for the session to come back, unless the client must not."""
+        """Closes from our side. Messages in flight wait for the session to resume, unless the code tells the client to
+        stop."""
         if not self.closed:
             self.flush()
             self.wire.close(code, reason)
@@ -540,7 +548,7 @@ class Session:
         )
 
     def replaced(self) -> None:
-        """A newer connection went on with the session: this one ends, and what is in flight goes over to that one."""
+        """Ends this connection, as a newer one resumed the session: messages in flight go over to the newer one."""
         self.error(None, PushqError(REPLACED_REASON, code="conflict"))
         self.flush()
         self.wire.close(Close.REPLACED, REPLACED_REASON)
@@ -554,7 +562,7 @@ class Session:
         return list(self.subs.values())
 
     def listen(self, now_ms: int, unread_ms: int) -> bool:
-        """Looks whether the client still reads. Says whether it just lost its credit, and what it was sent since."""
+        """Checks whether the client still reads. True if its credit was withheld just now."""
         match self.hearing.judge(now_ms, unread_ms, self.wire.waiting_bytes):
             case "ask":
                 self.ping()
@@ -583,7 +591,8 @@ class Session:
             self.close(code, reason)
 
     def gone(self, *, clean: bool, code: int) -> None:
-        """The socket is closed. Cleanly: leases return at once. Cut: they wait for the session to come back."""
+        """Ends the session of a closed socket. Cleanly: leases return at once. Cut: they wait for the session to
+        resume."""
         if self.closed:
             return
         self.closed = True

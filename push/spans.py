@@ -1,8 +1,8 @@
-"""Spans of what is done with messages, through the API of OpenTelemetry. Imported only where they are wanted.
+"""OpenTelemetry spans of operations on messages. Imported only if spans are wanted.
 
-A request's span begins with it and travels with what it asks of other processes; a delivered batch's is made when its
-outcome is known, and says itself when it began. Names and attributes are those of the semantic conventions for
-messaging. Bodies, keys and the sentences of problems are in none.
+A request's span begins with it and travels with its calls to other processes. A delivered batch's span is made when its
+outcome is known, with the start time that was noted. Names and attributes are those of the semantic conventions for
+messaging. Spans contain no bodies, keys or problem details.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _ASKED: Final[Mapping[str, tuple[str, str, SpanKind]]] = {
     "ack": ("ack", "settle", SpanKind.CLIENT),
     "nack": ("nack", "settle", SpanKind.CLIENT),
 }
-"""What callers ask for → the operation's name, its type, the span's kind. Other requests have no span."""
+"""A caller's operation → the span's operation name, its type, the span's kind. Other requests have no span."""
 
 _MEMBER = re.compile(r"[a-z][a-z0-9_*/-]{0,255}=[\x21-\x2b\x2d-\x3c\x3e-\x7e]{1,256}")
-"""Of a `tracestate`: what the library takes for certain. It would log the others, and anybody can send those."""
+"""A member of a `tracestate` that the library certainly accepts. It would log any other, and any client can send
+those."""
 _MEMBERS_MAX: Final = 32
 
 
@@ -45,15 +46,15 @@ class Spans:
     """Makes the spans of a process. One call a request, a frame or a batch."""
 
     def __init__(self, provider: trace.TracerProvider | None = None):
-        """Without `provider` it is the one that the process was started with."""
+        """Without `provider`, uses the one that the process was started with."""
         self._tracer = trace.get_tracer("pushq", tracer_provider=provider)
         self.are_kept = not isinstance(
             provider or trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
         )
-        """Whether somebody takes them."""
+        """Whether a provider records the spans."""
 
     def begun(self, operation: str, queue: str, tenant: str, *, parent: str | None = None) -> Begun | None:
-        """The span of a request; None for one that has none. `parent` is the caller's own context."""
+        """Starts the span of a request; None for an operation that has none. `parent` is the caller's own context."""
         known = _ASKED.get(operation)
         if known is None:
             return None
@@ -71,13 +72,13 @@ class Spans:
         error: str | None = None,
         parent: str | None = None,
     ) -> None:
-        """A request that was answered at once. `error` is a problem's code, `queue` empty where there is none of that
-        name."""
+        """Records a request that was answered at once. `error` is a problem's code; `queue` is empty if there is none
+        of that name."""
         if (span := self.begun(operation, queue, tenant, parent=parent)) is not None:
             span.answered(queue, messages, error)
 
     def served(self, operation: str, parent: str, *, queue: str = "", tenant: str = "", shard: int = -1) -> Begun:
-        """The span of something that another process asked for."""
+        """Starts the span of an operation that another process asked for."""
         attributes: dict[str, str | int] = {"rpc.system.name": "pushq", "rpc.method": operation}
         if queue:
             attributes["messaging.system"] = "pushq"
@@ -90,25 +91,26 @@ class Spans:
         return Begun(span, operation, queue)
 
     def done(self, operation: str) -> Begun:
-        """The span of work that nobody asked for."""
+        """Starts the span of work that no request asked for."""
         return Begun(self._tracer.start_span(operation, Context(), SpanKind.INTERNAL), operation, "")
 
     def refused(self, operation: str, frame: Any, tenant: str, error: str) -> None:
-        """A frame was answered with a problem before the store was asked."""
+        """Records a frame that was answered with a problem before the store was asked."""
         if operation in _ASKED:
             queue = "" if error == "queue-not-found" else frame.queue
             self.asked(operation, queue, tenant, error=error, parent=self.parent_of(frame))
 
     @staticmethod
     def parent_of(frame: Any) -> str | None:
-        """The context of a frame as it is kept with messages; frames of bodies alone have no room for one."""
+        """The trace context of a frame, as it is stored with messages; frames of bodies alone have none."""
         traceparent: str | None = getattr(frame, "traceparent", None)
         if traceparent is None or frame.tracestate is None:
             return traceparent
         return f"{traceparent} {frame.tracestate}"
 
     def of_leases(self, leases: Iterable[Lease]) -> Batch:
-        """A batch that is about to be rendered; a lease lets go of its messages then."""
+        """The batch of leases that are about to be rendered; must be made before, as a lease lets go of its messages
+        then."""
         kept = [(lease.chunk, indexes(lease.bits)) for lease in leases if lease.bits and lease.chunk is not None]
         return Batch(self, kept)
 
@@ -135,7 +137,7 @@ class Spans:
 
 
 class Begun:
-    """The span of something under way. It ends once."""
+    """The span of an operation under way. It ends once."""
 
     __slots__ = ("_name", "_queue", "_span", "trace")
 
@@ -144,10 +146,10 @@ class Begun:
         self._name = name
         self._queue = queue
         self.trace = _kept(span.get_span_context())
-        """As it travels to other processes."""
+        """The context as it travels to other processes."""
 
     def answered(self, queue: str, messages: int, error: str | None, batch: Batch | None = None) -> None:
-        """A request has its answer. `queue` is empty where there turned out to be none of that name."""
+        """Ends the span of a request that has its answer. `queue` is empty if no queue has that name."""
         if queue != self._queue:
             self._span.update_name(_named(self._name, queue))
             self._span.set_attribute("messaging.destination.name", queue)
@@ -160,7 +162,7 @@ class Begun:
         self.ended(error)
 
     def ended(self, error: str | None = None) -> None:
-        """`error` is a problem's code."""
+        """Ends the span. `error` is a problem's code."""
         if error is not None:
             self._span.set_attribute("error.type", error)
             self._span.set_status(Status(StatusCode.ERROR))
@@ -168,7 +170,7 @@ class Begun:
 
 
 class Batch:
-    """Messages that go out together: which traces they belong to."""
+    """Messages that are delivered together, with the traces they belong to."""
 
     __slots__ = ("began_ns", "contexts", "links", "spans")
 
@@ -177,12 +179,12 @@ class Batch:
         self.began_ns = time_ns()
         kept = _kept_traces(parts)
         self.contexts = len(kept)
-        """How many contexts its messages have. Only the first ones are linked."""
+        """How many contexts the messages have. Only the first ones are linked."""
         found = [_span_context(one) for one in kept[:SPAN_LINKS_MAX]]
         self.links = [Link(context) for context in found if context is not None]
 
     def delivered(self, queue: Queue, tenant: str, messages: int) -> None:
-        """The messages are on their way to one consumer."""
+        """Records that the messages were handed to one consumer."""
         self.spans.delivered(queue, tenant, messages, self)
 
 
@@ -191,26 +193,26 @@ def _named(operation: str, queue: str) -> str:
 
 
 def _below(parent: str | None) -> Context:
-    """Empty without a parent: a span that happens to be current would become one."""
+    """A context below `parent`; empty without one, or the span that happens to be current would become the parent."""
     known = None if parent is None else _span_context(parent)
     return Context() if known is None else trace.set_span_in_context(NonRecordingSpan(known), Context())
 
 
 def _kept(context: SpanContext) -> str:
-    """What `_span_context` reads."""
+    """A context as `_span_context` reads it."""
     told = f"00-{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
     told += f"-{context.trace_flags:02x}"
     return f"{told} {context.trace_state.to_header()}" if context.trace_state else told
 
 
 def _kept_traces(parts: Iterable[tuple[Chunk, Iterable[int]]]) -> list[str]:
-    """The contexts of messages, each once, in their order."""
+    """The distinct contexts of messages, in order."""
     found: dict[str | None, None] = {}
     for chunk, numbers in parts:
         try:
             columns = chunk.messages.columns
         except CorruptEntry:
-            continue  # whoever renders it says so
+            continue  # the rendering of the chunk reports it
         kept = None if columns is None else columns.get("trace")
         if kept is not None:
             found.update(dict.fromkeys([kept[n] for n in numbers]))
@@ -218,7 +220,8 @@ def _kept_traces(parts: Iterable[tuple[Chunk, Iterable[int]]]) -> list[str]:
 
 
 def _span_context(kept: str) -> SpanContext | None:
-    """None for what is no context: a frame that is refused for its own may say anything."""
+    """Parses a stored context. None if it is not valid: a frame that is refused for its context may contain
+    anything."""
     traceparent, _, tracestate = kept.partition(" ")
     try:
         _, trace_id, span_id, flags = traceparent.split("-")
@@ -231,7 +234,7 @@ def _span_context(kept: str) -> SpanContext | None:
 
 
 def _trace_state(text: str) -> TraceState | None:
-    """None for what the library would complain about: the `traceparent` is enough."""
+    """Parses a `tracestate`. None if the library would complain about it: the `traceparent` is enough."""
     members = [member.strip() for member in text.split(",")] if text else []
     if not all(map(_MEMBER.fullmatch, members)):
         return None

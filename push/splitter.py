@@ -1,8 +1,9 @@
-"""Splits what a WebSocket client sends into messages, and what only the library understands (RFC 6455, section 5).
+"""Splits the bytes from a WebSocket client into messages and bytes for the library (RFC 6455, section 5).
 
-Nearly all frames are whole messages, whole in one read, and the library's parser costs more than what is done with
-them. Those are taken out here; everything else goes on as it came: control frames, fragments, frames that a read cut,
-and whatever is wrong. So a rule of the protocol is kept in one place, and this one only has to know a frame's length.
+Nearly all frames are whole messages, whole in one read, and the library's parser would cost more than their handling.
+Those are taken out here; everything else goes to the library as it came: control frames, fragments, frames that a read
+cut, and invalid data. So the rules of the protocol are kept in one place, and this one only has to know a frame's
+length.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MASK_BYTES: Final = 4
 
 
 class Splitter:
-    """One connection's, from a frame's first byte on."""
+    """The splitter of one connection, from a frame's first byte on."""
 
     __slots__ = ("_head", "_is_fragmented", "_is_over", "_message_bytes_max", "_owed")
 
@@ -34,14 +35,14 @@ class Splitter:
         self._head = b""
         """The beginning of a frame whose length is not known yet."""
         self._owed = 0
-        """Bytes that are still to come of a frame that the library has the beginning of."""
+        """Bytes still to come of a frame whose beginning the library has."""
         self._is_fragmented = False
-        """A message in pieces is under way: the library counts them."""
+        """A fragmented message is under way: the library counts its fragments."""
         self._is_over = False
-        """A close frame came, and the library knows what to do with the rest."""
+        """A close frame came: the rest goes to the library."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
-        """Pieces in their order: (True, a message) or (False, bytes for the library)."""
+        """Pieces in order: (True, a message) or (False, bytes for the library)."""
         if self._head:
             data, self._head = self._head + data, b""
         at, size = 0, len(data)
@@ -82,7 +83,7 @@ class Splitter:
 
 
 def _bounds(data: bytes, at: int) -> tuple[int, int]:
-    """Where the payload of the frame at a place begins and ends; the end is 0 as long as the length is not there."""
+    """Where the payload of the frame at `at` begins and ends; the end is 0 while the length is incomplete."""
     left = len(data) - at
     if left < 2:
         return 0, 0

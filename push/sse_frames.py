@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: one event a message, its id an opaque cursor to resume from."""
+"""Server-sent events as bytes: one event a message, with an opaque cursor as its id to resume from."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LINE_ENDS_AS_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def json_event(name: str, value: Any, *, retry_ms: int | None = None) -> bytes:
-    """An event of ours. The encoder writes no raw line ends, so its text is one `data:` line."""
+    """One of our own events. The encoder writes no raw line ends, so its text is one `data:` line."""
     retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
     return b"%bevent: %b\ndata: %b\n\n" % (retry, name.encode(), encode(value, "json"))
 
 
 def message_events(messages: Sequence[bytes], cursors: Iterable[str]) -> bytes:
-    """Messages, each with the cursor after it.
+    """Events of messages, each with the cursor after it.
 
-    A body is handed on as its producer wrote it, and in an event a line end of it would begin another field, an empty
-    line would end the event. In JSON they stand between values only, where a space means the same.
+    A body is handed on as its producer wrote it. In an event, a line end of it would begin another field, and an empty
+    line would end the event. In JSON line ends stand between values only, where a space means the same.
     """
     whole = b"".join(messages)
     if b"\n" in whole or b"\r" in whole:
@@ -32,7 +32,7 @@ def message_events(messages: Sequence[bytes], cursors: Iterable[str]) -> bytes:
 
 
 def sse_framer(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
-    """The messages of a stream's chunk as events, made once for all who read the same."""
+    """The messages of a stream's chunk as events, rendered once for all readers of the same part."""
     along = cursors_along(others, chunk.partition, chunk.epoch, uid=chunk.uid) if others is not None else None
     key = ("sse", start, stop, along(chunk.base + stop) if along is not None else "")
     data: bytes | None = chunk.rendered.get(key)

@@ -1,4 +1,4 @@
-"""Where a stream's reader, or a group of readers, wants to begin, as a request says it."""
+"""Start positions: where a stream's reader or consumer group begins, as a request says it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ POSITIONS = '"earliest", "latest", {"seq": n} or {"time": RFC 3339}'
 
 
 def stream_start(queue: Queue, wanted: Any) -> Start:
-    """Resolves `from`. Raises `InvalidRequest` for what is none of its forms."""
+    """Resolves `from`. Raises `InvalidRequest` if it has none of the forms."""
     return queue.parts.start(checked_start(wanted))
 
 
 async def group_queue(stream: Queue, name: str, wanted: Any) -> GroupQueue:
-    """The consumer group of that name. One that is unknown begins at `wanted`; one that is known stands where it does.
+    """The consumer group of that name. A new group begins at `wanted`; an existing one goes on at its offsets.
 
     Raises `InvalidRequest`.
     """
@@ -39,7 +39,7 @@ def resolved(done: asyncio.Future[Any], result: Any) -> None:
 
 
 def checked_start(wanted: Any) -> Any:
-    """`from` as the store takes it: times in milliseconds. Raises `InvalidRequest` for what is none of its forms."""
+    """`from` as the store takes it: times in milliseconds. Raises `InvalidRequest` if it has none of the forms."""
     if isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get("cursor"), str):
         decode_cursor(wanted["cursor"])
         return wanted
@@ -47,7 +47,7 @@ def checked_start(wanted: Any) -> Any:
 
 
 def checked_position(wanted: Any) -> Any:
-    """`position` of a consumer group, likewise."""
+    """`position` of a consumer group, as the store takes it. Raises `InvalidRequest`."""
     return _checked(wanted, "position", POSITIONS)
 
 

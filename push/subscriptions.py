@@ -1,4 +1,4 @@
-"""What a session holds of one queue: leases and credit on a work queue, a position on a stream."""
+"""A consumer's subscription to one queue: leases and credit on a work queue, a position on a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASES_BEFORE_PRUNING = 64
 
 
 class Outlet(Protocol):
-    """Where a subscription's messages leave: a WebSocket session or an SSE stream."""
+    """Where a subscription's messages are sent: a WebSocket session or an SSE stream."""
 
     @property
     def writable(self) -> bool:
@@ -25,11 +25,11 @@ class Outlet(Protocol):
         """Writes what subscriptions have pending, in this turn of the loop."""
 
     def tell_lost(self, number: int, receipts: list[str]) -> None:
-        """Says that leases ran out."""
+        """Tells the client that leases ended."""
 
 
 class Away:
-    """The outlet of a session that was cut: nothing leaves, and what is lost is kept for its return."""
+    """The outlet of a session that was cut: sends nothing, and keeps the lost receipts for its return."""
 
     writable = False
 
@@ -96,28 +96,28 @@ class WorkSubscription:
         self.visibility_ms = visibility_ms
         self.pending_bytes_max = pending_bytes_max
         self.tells_begun = tells_begun
-        """The client says `begin`: what it has not begun with when it leaves was no attempt."""
+        """The client sends `begin`: messages that it has not begun with when it leaves do not count as attempted."""
         self.outstanding = 0
         self.messages_sent = 0
         self.in_ring = False
         self.is_withheld = False
-        """Its client does not read: it gets nothing more."""
+        """The client does not read: it gets nothing more."""
         self.returned = self.taken = 0
-        """How many messages it holds no more, and how many of those were taken from it, as at the end of a lease."""
+        """How many messages it no longer holds, and how many of those were taken from it, as at the end of a lease."""
         self.lapsed = self.returned_before = 0
-        """Of how many the lease ran out since it settled some, and how many it held no more then."""
+        """Messages whose lease ran out since the client last settled some, and the value of `returned` at that time."""
         self._gaps: dict[int | None, Gap] = {}
         self.gaps_since = -1
-        """When the client was heard before it was told of `gaps`. Over SSE it is heard by what it has `settled`."""
+        """How often the client had been heard when it was told of `gaps`. Over SSE the count is `settled`."""
         self.unread: list[Lease] = []
-        """What was sent and left since the client was heard; which time that was is `unread_since`."""
+        """Leases sent since the client was last heard; `unread_since` is its count of frames heard at that time."""
         self.unread_since = -1
         self.pending: list[Lease] = []
         self.pending_bytes = 0
         self.leases: list[Lease] = []
         self.in_doubt: dict[str, int] = {}
-        """Of a group with offsets: what was sent over a connection that was cut, by token. Nobody knows if it came, and
-        an ack of anything newer would settle it too."""
+        """For a group with offsets: messages sent over a connection that was cut, as bits by token. They may not have
+        reached the client, and an ack of anything newer would settle them too."""
 
     def wants(self) -> int:
         if self.pending_bytes >= self.pending_bytes_max or self.is_withheld or not self.outlet.writable:
@@ -126,7 +126,7 @@ class WorkSubscription:
             return 0
         credit = 1 if self._lets_all_lapse else self.credit
         if shift := self.feeder.intake.credit_shift:
-            credit = max(1, credit >> shift)  # less is on its way while the process has too much to do
+            credit = max(1, credit >> shift)  # less is in flight while the process is overloaded
         return credit - self.outstanding
 
     def deliver(self, lease: Lease) -> None:
@@ -138,17 +138,17 @@ class WorkSubscription:
 
     @property
     def may_send(self) -> bool:
-        """Something is pending that does not wait for the disk."""
+        """Whether anything is pending that does not wait for the disk."""
         return any(lease.durable for lease in self.pending)
 
     def take_pending(self) -> list[Lease]:
-        """The leases whose bytes leave now. Those that wait for the disk stay."""
+        """Takes the leases whose bytes are sent now. Leases that wait for the disk stay."""
         pending, self.pending = self.pending, []
         if any(not lease.durable for lease in pending):
             self.pending = [lease for lease in pending if not lease.durable]
             pending = [lease for lease in pending if lease.durable]
         if self.pending_bytes >= self.pending_bytes_max:
-            # It left the line because of big messages, not for want of credit; nobody else would put it back.
+            # It left the ring because of big messages, not for want of credit; nothing else would put it back.
             self.feeder.add(self)
         self.pending_bytes = 0
         if not self.auto:
@@ -161,19 +161,19 @@ class WorkSubscription:
         return pending
 
     def sent(self, leases: list[Lease]) -> None:
-        """The bytes have left for the socket: with automatic acks that settles them."""
+        """Notes that the bytes were written to the socket: automatic acks settle them here."""
         for lease in leases:
             count = lease.bits.bit_count()
             self.messages_sent += count
             if not lease.receipts:
-                # Nobody acks it, so no commit deals out what its credit may take next.
+                # No ack follows, so no commit dispatches what its credit may take next.
                 self.outstanding -= count
                 self.feeder.add(self)
             elif self.auto:
                 self.queue.settle_lease(lease)
 
     def sent_since(self, leases: list[Lease], heard: int) -> None:
-        """The bytes have left, and nothing was heard of the client since `heard`."""
+        """Notes leases whose bytes were written; `heard` is the count of frames heard from the client by then."""
         if self.unread_since != heard:
             self.unread_since = heard
             self.unread.clear()
@@ -181,7 +181,7 @@ class WorkSubscription:
             self.unread += [lease for lease in leases if lease.receipts]
 
     def missed(self, gaps: Sequence[Gap], heard: int) -> None:
-        """Its client is told of these, and nothing was heard of it since `heard`."""
+        """Notes gaps that the client is told of; `heard` is the count of frames heard from the client by then."""
         if self.gaps_since != heard:
             self.gaps_since = heard
             self._gaps = {}
@@ -190,19 +190,20 @@ class WorkSubscription:
 
     @property
     def gaps(self) -> list[Gap]:
-        """What it was told to have missed since the client was heard, of each partition from the first to the last."""
+        """Gaps that the client was told of since it was last heard, merged into one for each partition."""
         return [*self._gaps.values()]
 
     @property
     def settled(self) -> int:
-        """How many messages its client has settled; where it need not, how many have left for the socket."""
+        """How many messages the client has settled; if it need not settle, how many were written to the socket."""
         if self.auto or self.queue.config.delivery == "at_most_once":
             return self.messages_sent
         return self.returned - self.taken
 
     def withhold(self) -> None:
-        """The client does not read. What it was sent goes to others as no attempt, but for the first of all that it
-        holds: it may be at work on that, and stand still because of it."""
+        """Stops delivery to a client that does not read. What it was sent goes to other consumers and does not count as
+        attempted, but for the first message of all that it holds: the client may be processing that one, and hang
+        because of it."""
         self.is_withheld = True
         first = self._first()
         receipts: list[str] = []
@@ -217,18 +218,18 @@ class WorkSubscription:
             self.outlet.tell_lost(self.number, receipts)
 
     def restore(self) -> None:
-        """The client was heard again."""
+        """Resumes delivery: the client was heard again."""
         self.is_withheld = False
         self.feeder.add(self)
 
     def _first(self) -> Lease | None:
-        """Of what it holds the lease that was sent first."""
+        """The lease that was sent first of those that it still holds."""
         return next((part for lease in self.leases for part in lease.parts() if part.bits), None)
 
     @property
     def _lets_all_lapse(self) -> bool:
-        """As many leases as it has credit for ran out, and it settled nothing meanwhile: until it does it gets messages
-        one by one."""
+        """Whether as many leases ran out as it has credit for while it settled nothing: then it gets messages one by
+        one until it settles one."""
         is_all = 0 < self.lapsed == self.returned - self.returned_before and self.lapsed >= self.credit
         return is_all and self.visibility_ms >= LAPSE_MS_MIN
 
@@ -238,11 +239,12 @@ class WorkSubscription:
         self.feeder.line_up(self)
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """Leases ended whose messages were `released` just now. That they were taken back is not the client's doing."""
+        """Notes leases that ended; their messages were `released` just now. `ran_out`: they expired, so the client let
+        them lapse."""
         self.taken += len(receipts)
         self.lapsed += len(receipts) if ran_out else 0
         if self.lapsed != self.returned - self.returned_before:
-            self.lapsed = 0  # it has settled some: whether it goes on to is counted from here
+            self.lapsed = 0  # it has settled some: the count begins anew
             self.returned_before = self.returned
         self.outlet.tell_lost(self.number, receipts)
 
@@ -259,7 +261,7 @@ class WorkSubscription:
         self.feeder.add(self)
 
     def adopt(self, leases: list[Lease]) -> None:
-        """Goes on with the leases of a session that came back."""
+        """Takes over the leases of a session that resumed."""
         for lease in leases:
             for part in lease.parts():
                 part.holder = self
@@ -267,8 +269,8 @@ class WorkSubscription:
         self.leases.extend(leases)
 
     def doubt(self, leases: list[Lease], within_ms: int) -> None:
-        """What the session was sent before it was cut comes again if its client does not show within `within_ms` that
-        it has it. Nothing newer is taken until then."""
+        """Redelivers what the session was sent before it was cut, unless its client shows within `within_ms` that it
+        has it. No newer message is taken until then."""
         receipts: list[str] = []
         for part in [part for lease in leases for part in lease.parts() if part.bits]:
             self.in_doubt[part.token] = self.in_doubt.get(part.token, 0) | part.bits
@@ -277,7 +279,7 @@ class WorkSubscription:
             self.queue.extend(receipts, min(within_ms, self.visibility_ms), _unheard)
 
     def vouched(self, grouped: Mapping[str, int]) -> None:
-        """The client has the messages of these receipts, and holds on to them."""
+        """The client has the messages of these receipts and keeps them."""
         for token, bits in grouped.items():
             if token in self.in_doubt:
                 self.in_doubt[token] &= ~bits
@@ -291,13 +293,14 @@ class WorkSubscription:
                     part.untried &= ~bits
 
     def doubt_oldest(self) -> None:
-        """The connection was cut, maybe by the crash of the consumer, and its last word with it: what it was sent first
-        of all that it holds counts as begun. Or a message that kills whoever begins with it would never be counted."""
+        """Counts the first message of all that it holds as begun, once the connection was cut: a crash of the consumer
+        may have cut it, and lost its `begin`. Otherwise a message that kills its handler would never count as
+        attempted."""
         if (first := self._first()) is not None:
             first.untried &= ~(first.bits & -first.bits)
 
     def _is_in_doubt(self) -> bool:
-        """Whether some of it is neither settled, nor vouched for, nor back in its place."""
+        """Whether any message in doubt is neither settled, nor vouched for, nor back in the queue."""
         parts = (part for lease in self.leases for part in lease.parts())
         if any(part.bits & self.in_doubt.get(part.token, 0) for part in parts):
             return True
@@ -308,12 +311,13 @@ class WorkSubscription:
         return [lease for lease in self.leases if any(part.bits for part in lease.parts())]
 
     def one_of_each_lease(self) -> list[str]:
-        """A receipt of each lease that it holds, in the same order."""
+        """One receipt of each lease that it holds, in the same order."""
         parts = (part for lease in (*self.leases, *self.pending) if lease.receipts for part in lease.parts())
         return [part.token + SUFFIXES[(part.bits & -part.bits).bit_length() - 1] for part in parts if part.bits]
 
     def stop(self) -> None:
-        """Takes no more; what was not sent goes back uncounted. `leases` stay for the caller to keep or give back."""
+        """Takes no more; what was not sent goes back without an attempt. `leases` stay, for the caller to keep or give
+        back."""
         self.feeder.remove(self)
         self.queue.consumers -= 1
         for lease in reversed(self.take_unsent()):
@@ -325,7 +329,7 @@ class WorkSubscription:
         return pending
 
     def give_back(self) -> None:
-        """Returns what is still held: the attempt counts, of what was begun."""
+        """Returns what is still held; the messages that were begun count as attempted."""
         leases, self.leases = self.leases, []
         self.credit = 0
         for lease in leases:
@@ -334,11 +338,11 @@ class WorkSubscription:
 
 
 def _unheard(result: object) -> None:
-    """Nobody asked for it: what could not be extended ends by itself."""
+    """Ignores the result: a lease that could not be extended or given back ends by itself."""
 
 
 class StreamSubscription:
-    """A reader of a stream: places that move on as frames leave. Without credit the outbox is the bound."""
+    """A reader of a stream: its offsets move on as frames are sent. Without credit the outbox is the bound."""
 
     __slots__ = (
         "credit",
@@ -359,12 +363,12 @@ class StreamSubscription:
         self.number = number
         self.queue = queue
         self.reading = Reading(start.places, start.epochs)
-        """Where it stands while it is not live; live ones stand where the fan-out does."""
+        """Where it stands while it is not live; a live one stands at the fan-out's ends."""
         self.credit = credit
         self.key = key
         self.live = False
         self.since_ms = time.time_ns() // 1_000_000
-        """What was published before, it did not wait for."""
+        """When it subscribed; messages published before are not counted as waits."""
         self.messages_sent = 0
         self.feeding = False
         self.stopped = False

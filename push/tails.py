@@ -1,7 +1,7 @@
 """The partitions of a stream while they are read: where each ends, and which chunk a reader gets next.
 
-A reader is given the oldest message that no *barrier* holds back: where a key moved from one partition to another, its
-newer messages wait until the reader has come past the older ones.
+A reader gets the oldest message that no *barrier* holds back: if a key moved from one partition to another, its newer
+messages wait until the reader is past the older ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Logs = Mapping[int, Sequence[EpochStart]]
 
 
 class Head(NamedTuple):
-    """What a reader who stands at `place` would be given next of a partition: the chunk at `base`."""
+    """The next chunk of a partition for a reader that stands at `place`: the one at `base`."""
 
     place: int
     base: int
@@ -37,9 +37,8 @@ class Head(NamedTuple):
 
 
 class Reading:
-    """Where a reader stands: an offset in each partition, and of which log, by the epochs that were known of it. Both
-    may be shared, so they are replaced, never changed.
-    """
+    """Where a reader stands: an offset in each partition, and the epochs of the log that the offset belongs to. Both
+    mappings may be shared, so they are replaced, never changed."""
 
     __slots__ = ("epochs", "heads", "places")
 
@@ -52,7 +51,7 @@ class Reading:
         self.places = {**self.places, number: offset}
 
     def leave(self, number: int) -> None:
-        """The partition has gone."""
+        """Forgets a partition that is gone."""
         self.places = {one: place for one, place in self.places.items() if one != number}
         self.epochs = {one: epochs for one, epochs in self.epochs.items() if one != number}
 
@@ -63,27 +62,28 @@ class Reading:
 
 
 class Tail:
-    """One partition: chunks that many catch up through are decoded once."""
+    """One partition. Caches chunks, so that many readers that catch up decode each once."""
 
     def __init__(self, part: StreamPart):
         self.part = part
         self.number = part.number
         self.latest = int(part.end)
-        """Where the last commit's chunks begin: who stands there is as good as at the end."""
+        """Where the chunks of the last commit begin: a reader that stands there is as good as at the end."""
         self.born = int(part.floor)
-        """Where a reader begins who was here before the partition was."""
+        """Where a reader begins that was there before the partition."""
         self.chunks: dict[int, Chunk] = {}
 
     def place(self, reading: Reading) -> int:
         return reading.places.get(self.number, self.born)
 
     def parted(self, epochs: Sequence[EpochStart], place: int) -> int | None:
-        """Where a reader goes on whose place is not of this log any more: not behind what it has not read."""
+        """Where a reader goes on whose offset is not of this log any more: never after messages that it has not read.
+        None if its offset is of this log."""
         parted = where_they_part(epochs, self.part.epochs, place)
         return None if parted is None else max(parted, int(self.part.floor))
 
     def read(self, place: int) -> Chunk | None:
-        """The first chunk that has or follows an offset."""
+        """The chunk that contains an offset, or the first one after it."""
         for chunk in self.chunks.values():
             if chunk.base <= place < chunk.base + chunk.count:
                 return chunk
@@ -96,20 +96,20 @@ class Tail:
 
 
 class Tails:
-    """See the file's first sentence."""
+    """The partitions of one stream, and the moves of readers in them."""
 
     def __init__(self, parts: StreamParts):
         self._parts = parts
         self._by_number = {part.number: Tail(part) for part in parts.all}
         self._gone: dict[int, int] = {}
-        """The floors of partitions that have gone: readers who had not come so far miss what was below."""
+        """Floors of partitions that are gone: a reader that had not reached the floor misses what was below it."""
 
     @property
     def all(self) -> list[Tail]:
         return list(self._by_number.values())
 
     def refresh(self) -> tuple[list[Tail], list[int]]:
-        """Which partitions came, and the numbers of those that went."""
+        """Reads the list of partitions again. Returns those that came, and the numbers of those that went."""
         parts = {part.number: part for part in self._parts.all}
         went = [tail for number, tail in self._by_number.items() if parts.get(number) is not tail.part]
         for tail in went:
@@ -120,7 +120,7 @@ class Tails:
         return came, [tail.number for tail in went]
 
     def are_lost(self) -> bool:
-        """Whether one of those that the next `refresh` finds gone was lost."""
+        """Whether one of the partitions that the next `refresh` removes was lost."""
         return any(number in self._parts.lost for number in self._by_number)
 
     def ends(self) -> dict[int, int]:
@@ -130,23 +130,23 @@ class Tails:
         return {number: tail.part.epochs for number, tail in self._by_number.items()}
 
     def cursor(self, reading: Reading) -> str:
-        """By which a reader comes back to where it stands."""
+        """The cursor with which a reader resumes where it stands."""
         return self._parts.cursor(reading.places)
 
     def forget(self) -> None:
-        """Nobody reads now."""
+        """Drops the cached chunks: there are no readers now."""
         for tail in self._by_number.values():
             tail.chunks.clear()
 
     # ----------------------------------------------------------------------------------------------------- a reader
 
     def is_near(self, reading: Reading) -> bool:
-        """Whether it has come to what the last commits added."""
+        """Whether the reader has reached what the last commits added."""
         return all(tail.place(reading) >= tail.latest for tail in self._by_number.values())
 
     def rewound(self, reading: Reading) -> bool:
-        """Whether something that the reader was given is not in the log any more, which goes on in another epoch. It
-        stands where the two part then. To be asked before anything else."""
+        """Whether something that the reader was given is no longer in the log, which goes on in another epoch. Moves
+        the reader to where the two logs part. Must be called before anything else."""
         is_rewound = any(reading.places.get(number, 0) > 0 for number in self._parts.lost)
         for number, tail in self._by_number.items():
             before, now = reading.epochs.get(number), tail.part.epochs
@@ -159,7 +159,7 @@ class Tails:
         return is_rewound
 
     def missed(self, reading: Reading) -> list[Gap]:
-        """What is gone before the reader came to it. It stands behind that now."""
+        """The gaps of what was trimmed before the reader read it. Moves the reader past them."""
         gaps = []
         several = len(self._by_number) > 1
         for number, tail in self._by_number.items():
@@ -175,12 +175,12 @@ class Tails:
         return gaps
 
     def pass_over(self, reading: Reading, tail: Tail, first: int, end: int) -> Gap:
-        """What no reader can be shown: it stands behind that now."""
+        """Moves the reader past messages that cannot be shown, and returns their gap."""
         reading.move(tail.number, end)
         return Gap(first, end - 1, tail.number if len(self._by_number) > 1 else None)
 
     def next(self, reading: Reading) -> tuple[Tail, Chunk] | None:
-        """The chunk that the reader is given next, whole; None when it has come to the end of all partitions."""
+        """The chunk that the reader is given next, whole; None once it is at the end of all partitions."""
         if len(self._by_number) == 1:
             [tail] = self._by_number.values()
             place = tail.place(reading)
@@ -192,13 +192,13 @@ class Tails:
             tail, base = self._by_number[number], heads[number].base
             if stands[number] == base and (chunk := tail.read(base)) is not None:
                 return tail, chunk
-        for number in heads:  # no circle of barriers can be; if one were, out of order would be better than never
+        for number in heads:  # there is no cycle of barriers; if there were, out of order would be better than never
             if (chunk := self._by_number[number].read(heads[number].base)) is not None:
                 return self._by_number[number], chunk
         return None
 
     def _stands(self, heads: Mapping[int, Head], reading: Reading) -> dict[int, int]:
-        """How far it goes before it takes a message: to its heads, where no barrier holds it back."""
+        """How far the reader can go before it takes a message: to its heads, unless a barrier holds it back."""
         tails = self._by_number.items()
         ahead = {number: heads[number].base if number in heads else int(tail.part.end) for number, tail in tails}
         places = {number: tail.place(reading) for number, tail in tails}
@@ -218,7 +218,7 @@ class Tails:
         return head
 
     def others(self, tail: Tail, places: Mapping[int, int]) -> Others:
-        """Where a reader stands but for one partition, as its cursor says it."""
+        """Where a reader stands in all partitions but one, as its cursor encodes it."""
         if len(self._by_number) == 1 and tail.number == 0:
             return None
         return {

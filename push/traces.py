@@ -1,4 +1,4 @@
-"""W3C Trace Context on its way through: a producer's context is kept with its messages, and handed out as it came."""
+"""W3C Trace Context: a producer's context is stored with its messages, and handed out as it came."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _TRACESTATE = re.compile(rf"[\x20-\x7e]{{1,{TRACESTATE_CHARS_MAX}}}")
 
 
 def kept_trace(traceparent: str | None, tracestate: str | None = None) -> str | None:
-    """What is stored: the `traceparent`, and the `tracestate` behind a space. None for what is no trace context."""
+    """What is stored: the `traceparent`, then the `tracestate` after a space. None if it is not a valid trace
+    context."""
     if traceparent is None or _TRACEPARENT.fullmatch(traceparent) is None:
         return None
     state = (tracestate or "").strip()
@@ -22,7 +23,7 @@ def kept_trace(traceparent: str | None, tracestate: str | None = None) -> str | 
 
 
 def checked_trace(traceparent: str | None, tracestate: str | None) -> str | None:
-    """The same for fields of a frame, where a wrong one is a mistake. Raises `InvalidRequest`."""
+    """`kept_trace` for fields of a frame, where an invalid one is a mistake. Raises `InvalidRequest`."""
     if tracestate is not None and traceparent is None:
         raise field("/tracestate", "tracestate goes with a traceparent; send both")
     if tracestate is not None and _TRACESTATE.fullmatch(tracestate) is None:

@@ -1,7 +1,7 @@
-"""How long messages wait from the moment they are accepted until they are handed to a consumer's connection.
+"""Measures how long messages wait from their acceptance until they are handed to a consumer's connection.
 
-Each message counts once: at its first attempt, and over a stream to readers that were there before it. What was
-published for a later time, died, or is read again after the fact waited for something else.
+Each message counts once on a work queue, at its first attempt; on a stream, once per reader that subscribed before it
+was published. Delayed messages, dead letters and replayed ones are not counted: they waited for something else.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SECONDS_BOUNDS: Final = (
 _TRACE_ID: Final = slice(3, 35)
 _FLAGS: Final = 54
 _SAMPLED: Final = "13579bdf"
-"""Where a `traceparent` has what, and its flags where somebody keeps the trace."""
+"""Positions of the trace id and the flags in a `traceparent`, and the flags that say that the trace is sampled."""
 
 
 class Waits(Histogram):
-    """Of one transport. One call a batch, whatever the number of its messages."""
+    """Wait times of one transport. One call a batch, whatever its number of messages."""
 
     __slots__ = ()
 
@@ -32,8 +32,8 @@ class Waits(Histogram):
         super().__init__(SECONDS_BOUNDS)
 
     def of_lease(self, lease: Lease, chunk: Chunk) -> None:
-        """Messages of a lease that are about to leave. In one piece: for a single message, calls would cost more than
-        what they do."""
+        """Counts messages of a lease that are about to be written. One function: for a single message, calls would cost
+        more than the work."""
         bits = lease.bits
         attempts = lease.state.attempts
         if attempts:
@@ -52,7 +52,7 @@ class Waits(Histogram):
             self._remember(chunk, (bits & -bits).bit_length() - 1, bucket, seconds)
 
     def of_chunk(self, chunk: Chunk, messages: int) -> None:
-        """Deliveries of a stream's chunk to those who waited for it."""
+        """Counts deliveries of a stream's chunk to readers that waited for it."""
         if not messages:
             return
         seconds = max(0.0, time() - chunk.time_ms * 0.001)
@@ -61,7 +61,7 @@ class Waits(Histogram):
             self._remember(chunk, 0, bucket, seconds)
 
     def _remember(self, chunk: Chunk, number: int, bucket: int, seconds: float) -> None:
-        """The trace of one of them, if it has one that somebody keeps."""
+        """Keeps the trace of one of the messages as the bucket's exemplar, if it is sampled."""
         traces = (chunk.messages.columns or {}).get("trace")
         if traces is not None:
             trace = traces[number]

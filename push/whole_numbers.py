@@ -1,4 +1,5 @@
-"""JSON has one kind of number: 6.0 is 6, and some languages write it so. Our decoder tells the two apart."""
+"""Rewrites JSON floats as integers: 6.0 is 6 in JSON, and some languages write it so, but our decoder tells the two
+apart."""
 
 from __future__ import annotations
 
@@ -13,24 +14,24 @@ from backend_store.model import MESSAGES_PER_REQUEST_MAX
 
 _FRACTION: Final = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _EXACT_BELOW: Final = 2**53
-"""From here on a float is not one whole number but the nearest of several."""
+"""From this number on, a float stands not for one integer but for the nearest of several."""
 _HOLDERS: Final = (inspect.IntType, inspect.StructType, inspect.ListType, inspect.UnionType)
-"""What may hold an integer. A list of anything else is not looked at."""
+"""Types that may contain an integer. A list of any other type is skipped."""
 _ITEMS_MAX: Final = 2 * MESSAGES_PER_REQUEST_MAX
-"""Items of lists that are looked at: more than any request has that is not refused for their number."""
+"""Items of lists that are checked: more than any request has that is not refused for their number."""
 
 _info = cache(inspect.type_info)
 
 
 class _TooMany(Exception):
-    """More items than are looked at."""
+    """There are more items than are checked."""
 
 
 def text_with_whole_numbers(text: bytes, kind: Any) -> bytes:
-    """The same JSON, with 6 for 6.0 and 100 for 1e2 where `kind` has an integer; all else is left as it was written.
+    """The same JSON, with 6 for 6.0 and 100 for 1e2 where `kind` has an integer; all else stays as it was written.
 
-    It takes far longer than to decode the text, so it is for what the decoder refused. Raises `msgspec.DecodeError` or
-    `RecursionError` where it cannot read on.
+    It takes far longer than decoding, so it is only for text that the decoder refused. Raises `msgspec.DecodeError` or
+    `RecursionError` for text that it cannot read.
     """
     try:
         return bytes(_Writer().written(msgspec.Raw(text), _info(kind)))
@@ -39,7 +40,7 @@ def text_with_whole_numbers(text: bytes, kind: Any) -> bytes:
 
 
 class _Writer:
-    """Writes one text anew. What a type says nothing about stays as it is."""
+    """Rewrites one text. What the type does not describe stays as it is."""
 
     def __init__(self) -> None:
         self._left = _ITEMS_MAX
@@ -77,7 +78,7 @@ def _bare(info: inspect.Type) -> inspect.Type:
 
 
 def _part_for(text: bytes, union: inspect.UnionType) -> inspect.Type | None:
-    """The part of a union that a value of this form belongs to, if it can hold an integer."""
+    """The part of a union that a value of this form belongs to, if that part can hold an integer."""
     if text.startswith(b"{"):
         structs = [part for part in union.types if isinstance(part, inspect.StructType)]
         return structs[0] if len(structs) == 1 else _tagged(text, structs)

@@ -1,4 +1,4 @@
-"""The socket, as a session sees it."""
+"""The interface of a socket to its session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wire(Protocol):
 
     def unpause(self) -> None: ...
     def waiting_bytes(self) -> int:
-        """How much of what was written the peer's kernel has not taken yet, as far as this system tells."""
+        """How many of the written bytes the peer's kernel has not taken yet, as far as this system tells."""
 
     def blocked_seconds(self) -> float:
         """How long the peer has not read what was written."""

@@ -1,3 +1,1 @@
-"""What a session decides, without sockets and clocks: credit, replies that share a frame, sessions that may come
-back.
-"""
+"""Cores of push, without sockets and clocks: what a session keeps while it has no socket."""

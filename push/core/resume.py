@@ -1,4 +1,4 @@
-"""Sessions that were cut and may come back: what they still hold waits for them, for a limited time."""
+"""Sessions that were cut and may resume: their leases are kept for them, for a limited time."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Held = TypeVar("Held")
 
 @dataclass(slots=True)
 class Parked(Generic[Held]):
-    """A session without a socket: who it belongs to, and what it holds by (tenant, the queue's place)."""
+    """A session without a socket: its principal, and what it holds by (tenant, the queue's place)."""
 
     session: str
     principal_id: str
     until_ms: int
     held: dict[tuple[str, str], Held] = field(default_factory=dict)
     lost: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """The receipts of what it held when it was cut and holds no more, for it to be told when it is back."""
+    """Receipts that it held when it was cut and that were lost since; sent to the client when it resumes."""
     tenant: str = ""
 
 
 class ParkingLot(Generic[Held]):
-    """Parked sessions by id, oldest first. Bounded: the oldest makes room and loses what it held; of a tenant that has
-    its share already the oldest of its own."""
+    """Parked sessions by id, oldest first. Bounded: parking one more evicts the oldest, which loses what it held; if
+    the tenant has its share already, the oldest of that tenant."""
 
     def __init__(self, sessions_max: int):
         self._room = Room(sessions_max, times_free=PARKED_TIMES_FREE)
         self._parked: dict[str, Parked[Held]] = {}
         self._of: dict[str, dict[str, Parked[Held]]] = {}
-        """The same by tenant."""
+        """The same sessions by tenant."""
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def park(self, parked: Parked[Held]) -> Parked[Held] | None:
-        """Keeps a session; answers with the one that had to go for it."""
+        """Keeps a session; returns the one that was evicted for it."""
         if (before := self._parked.get(parked.session)) is not None:
             self._leave(before)
         gone: Parked[Held] | None = None
@@ -50,7 +50,7 @@ class ParkingLot(Generic[Held]):
         return gone
 
     def take(self, session: str, principal_id: str) -> Parked[Held] | None:
-        """The session, if it is the caller's own."""
+        """Removes and returns the session, if it belongs to the principal."""
         parked = self._parked.get(session)
         if parked is None or parked.principal_id != principal_id:
             return None
@@ -65,9 +65,8 @@ class ParkingLot(Generic[Held]):
         return parked
 
     def expired(self, now_ms: int) -> list[Parked[Held]]:
-        """Takes out the sessions whose time is over. All wait equally long, so the first that may stay ends the
-        search.
-        """
+        """Removes and returns the sessions whose time is over. All wait equally long, so the first that may stay ends
+        the search."""
         out = []
         for parked in list(self._parked.values()):
             if parked.until_ms > now_ms:

@@ -1,1 +1,1 @@
-"""The three ways a message reaches a consumer: WebSocket, SSE, long-poll."""
+"""The three transports to a consumer: WebSocket, SSE, long-poll."""

@@ -31,24 +31,25 @@ RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 Asker = tuple[Principal, str]
-"""Whose request it is, and from which address."""
+"""The request's principal and client address."""
 Part = tuple[Chunk, range]
 """Some messages of a chunk, by their numbers."""
 LOOKS_MAX = 1_000
-"""How many turns of the loop a receive waits while the queue looks for messages behind much that is not ready."""
+"""How many turns of the loop a receive waits while the queue looks for ready messages behind many that are not."""
 
 
 class Told(Protocol):
     def __call__(self, messages: int, batch: Batch | None = None) -> None:
-        """Hears how many messages an answer has; `batch` is there where spans are wanted."""
+        """Called with the number of messages of an answer; `batch` is set if spans are wanted."""
 
 
 def _unheard(messages: int, batch: Batch | None = None) -> None:
-    """Nobody wants to know."""
+    """Default of `told`."""
 
 
 class InDoubt:
-    """What a group has missed was told with an answer: if all of its messages are lost, nobody knows that it came."""
+    """Gaps of a group that were sent with an answer: if all its messages are lost, the answer may not have arrived, and
+    the gaps go back to the queue."""
 
     def __init__(self, queue: Queue, gaps: list[Gap], messages: int) -> None:
         self._queue = queue
@@ -63,7 +64,7 @@ class InDoubt:
 
 
 class Poll:
-    """A waiting request: a consumer that takes one turn's messages and is gone."""
+    """A waiting receive: a consumer that takes the messages of one turn and leaves the ring."""
 
     gateway = ""
     __slots__ = (
@@ -85,13 +86,13 @@ class Poll:
         self, limit: int, visibility_ms: int, loop: asyncio.AbstractEventLoop, asker: Asker | None = None
     ) -> None:
         self.asker = asker
-        """Whose request it is: its leases outlive it."""
+        """The request's principal and address; the leases outlive the request."""
         self.limit = limit
         self.visibility_ms = visibility_ms
         self.loop = loop
         self.ready: asyncio.Future[None] = loop.create_future()
         self.durable: asyncio.Future[None] | None = None
-        """There while leases wait for the disk before their messages may leave."""
+        """Set while leases wait for the disk before their messages may be sent."""
         self.leases: list[Lease] = []
         self.taken = 0
         self.bytes = 0
@@ -116,16 +117,16 @@ class Poll:
             durable.set_result(None)
 
     async def sealed(self) -> None:
-        """Returns when what it took may leave."""
+        """Returns when the messages that it took may be sent."""
         if any(not lease.durable for lease in self.leases):
             self.durable = self.loop.create_future()
             await self.durable
 
     def released(self, count: int) -> None:
-        """A poll has no credit to get back: it is over when its messages are acked."""
+        """Does nothing: a poll has no credit to get back; it is over when its messages are acked."""
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
-        """Nobody is there to be told; the next ack with such a receipt says so."""
+        """There is no connection to notify: the next ack with such a receipt is answered so."""
         if self.in_doubt is not None:
             self.in_doubt.lost(len(receipts))
 
@@ -141,7 +142,7 @@ async def receive_messages(
     told: Told = _unheard,
     asker: Asker | None = None,
 ) -> bytes | None:
-    """The JSON body of a receive from a work queue; None when the client left while it waited."""
+    """The JSON body of a receive from a work queue; None if the client left while it waited."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     if wait_ms and hub.full:
@@ -174,7 +175,7 @@ async def receive_messages(
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json", hub.waits["poll"])]
     hub.delivered += len(messages)
     told(len(messages), batch)
-    # With the first messages behind it: an answer without any is never heard of again.
+    # Gaps go only with messages: whether an answer without any arrived is never known.
     gaps = queue.take_gaps() if messages else []
     if gaps:
         poll.in_doubt = InDoubt(queue, gaps, len(messages))
@@ -182,11 +183,12 @@ async def receive_messages(
 
 
 async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: int, receive: Receive) -> bool:
-    """Waits for the first of: messages, the time, the client's end. False if the client is gone. Raises `ClusterAway`.
+    """Waits for the first of: messages, the timeout, the client's disconnect. False if the client is gone. Raises
+    `ClusterAway`.
 
-    What is ready already is dealt out in the next turn of the loop, so even a wait of 0 gets it.
+    Ready messages are dispatched in the next turn of the loop, so even a wait of 0 gets them.
     """
-    hub.polls[ready] = queue  # from here on whoever ends all polls ends this one
+    hub.polls[ready] = queue  # from now on a drain or the queue's deletion ends this poll
     try:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -220,7 +222,8 @@ async def _gone(receive: Receive) -> None:
 async def receive_stream(
     hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive, told: Told = _unheard
 ) -> bytes | None:
-    """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
+    """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from. None if the
+    client left while it waited."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     began_ms = hub.store.steady_ms()
@@ -239,7 +242,7 @@ async def receive_stream(
             fanout.waiting.discard(ready)
         tails = Tails(queue.parts)
         is_reset = tails.rewound(reading) or is_reset
-    is_whole = not tails.missed(reading)  # something may have been dropped while it waited
+    is_whole = not tails.missed(reading)  # something may have been trimmed while it waited
     parts: list[Part] = []
     messages, unshown = _read(queue, tails, reading, limit, parts)
     is_whole = is_whole and not unshown
@@ -257,8 +260,8 @@ async def receive_stream(
 
 
 def _read(queue: Queue, tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> tuple[list[bytes], int]:
-    """Up to so many messages, of which chunks they are, and how many in between nobody can be shown; moves the place
-    where the reader stands behind them."""
+    """Reads up to `limit` messages and moves the reader past them. Returns the messages, and how many in between cannot
+    be shown; appends to `parts` the chunks and numbers that were read."""
     messages: list[bytes] = []
     size = unshown = 0
     while len(messages) < limit and size < RESPONSE_BYTES_MAX:
@@ -267,7 +270,7 @@ def _read(queue: Queue, tails: Tails, reading: Reading, limit: int, parts: list[
         except LookingUp:
             if not messages:
                 raise
-            break  # what is here is not kept waiting for the rest
+            break  # the messages at hand do not wait for the rest
         if found is None:
             reading.stand_at(tails.ends(), tails.epochs())
             break
@@ -310,7 +313,7 @@ async def receive(
     told: Told = _unheard,
     asker: Asker | None = None,
 ) -> bytes | None:
-    """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
+    """The JSON body of `POST …/receive`, or None if the client has left. Raises `PushqError`."""
     check_receive(limit, wait_ms)
     if group is None and queue.config.kind == "stream":
         if visibility_timeout_ms is not None:

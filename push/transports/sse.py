@@ -1,7 +1,7 @@
 """SSE: a stream of events over HTTP on sse-starlette, credit for work queues, cursors for streams.
 
-The generator asks for more only after the bytes before have been taken by the socket, so a slow reader holds its own
-messages back and nobody else's.
+The generator goes on only after the socket has taken the bytes before, so a slow reader holds back its own messages and
+no other reader's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from throttling.census import Who
 if TYPE_CHECKING:
     from push.spans import Batch
 
-# The hub drains; the library's own drain would cut streams without a farewell.
+# The hub drains; the library's own drain would cut streams without a `bye`.
 AppStatus.enable_automatic_graceful_drain = False
 
 HEARTBEAT_SECONDS = 15
@@ -50,7 +50,7 @@ class EventStream:
         self._buffer: list[bytes] = []
         self._size = 0
         self._late_gaps: dict[int | None, Gap] = {}
-        """By partition, what there was no room to tell of."""
+        """By partition, gaps that did not fit into the outbox."""
         self._wake = asyncio.Event()
         self._sending = False
         self._ending = False
@@ -70,12 +70,12 @@ class EventStream:
         self._wake.set()
 
     def tell_lost(self, number: int, receipts: list[str]) -> None:
-        """An SSE consumer learns it from its ack; there is no event for it in the protocol."""
+        """Sends nothing: the protocol has no event for it; an SSE consumer learns it from its ack."""
 
     def tell_gap(self, number: int, gap: Gap) -> None:
         sub = self.sub
         if isinstance(sub, WorkSubscription) and self._size >= OUTBOX_BYTES_SOFT_MAX:
-            # A stream may drop something with each commit, and this client does not read.
+            # A stream may trim something with each commit, and this client does not read.
             self._late_gaps[gap.partition] = self._late_gaps.get(gap.partition, gap).and_also(gap)
             return
         self.write(json_event("gap", {"type": "gap", **gap_fields(gap)}))
@@ -126,7 +126,7 @@ class EventStream:
             if leases:
                 self.delivered(self.queue, sum(lease.bits.bit_count() for lease in leases), len(data), batch)
             yield data
-            # We are asked for more: what was yielded has left for the socket.
+            # The generator is resumed: what was yielded has been written to the socket.
             self._sending = False
             if isinstance(sub, WorkSubscription):
                 sub.sent(leases)
@@ -135,7 +135,7 @@ class EventStream:
                 self._go_on(sub)
 
     def _go_on(self, sub: StreamSubscription) -> None:
-        """What has left for the socket gives its credit back: over SSE nobody else could."""
+        """Refills the credit of what was written to the socket: over SSE the client cannot."""
         fanout = self.hub.fanout(self.queue)
         if self.refill is not None and sub.credit is not None and sub.credit < self.refill:
             fanout.allow(sub, self.refill - sub.credit, self)
@@ -156,7 +156,7 @@ class EventStream:
         return out
 
     def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None = None) -> None:
-        """Messages are on their way to the socket."""
+        """Counts messages that are handed to the socket."""
         who = self.principal
         self.hub.meter.count(who.tenant, who.id, queue.name, "deliver", "sse", messages=messages, bytes_out=size)
         if batch is not None:
@@ -165,7 +165,7 @@ class EventStream:
     # -------------------------------------------------------------------------------------------------------- end
 
     def bye(self, retry_ms: int, code: Close = Close.DRAIN, reason: str = "the server is shutting down") -> None:
-        """Says `bye` and ends."""
+        """Sends `bye` and ends the stream."""
         if not self._ending:
             farewell = {"type": "bye", "code": int(code), "reason": reason, "retry_ms": retry_ms}
             self.write(json_event("bye", farewell, retry_ms=retry_ms))
@@ -189,7 +189,7 @@ class EventStream:
             self._finish(error)
 
     def check(self) -> None:
-        """Ends a stream whose key was revoked, or whose token is over: with a newer one it may go on."""
+        """Ends a stream whose key was revoked or whose token has expired; with a newer token the client may resume."""
         if self.hub.desk.has_expired(self.principal):
             self.bye(KICK_RETRY_MS, Close.TOKEN_EXPIRED, "the token has expired")
         elif not self.hub.desk.still_valid(self.principal):
@@ -201,7 +201,7 @@ class EventStream:
             self._ending = True
 
     def enter(self) -> None:
-        """Counts it as a connection and a subscription. Raises `too-many-connections`."""
+        """Counts the stream as a connection and a subscription. Raises `too-many-connections`."""
         self.hub.throttle.enter("connections", self.who)
         try:
             self.hub.throttle.enter("subscriptions", self.who)
@@ -214,7 +214,8 @@ class EventStream:
         self.hub.throttle.leave("subscriptions", self.who)
 
     def _closed(self) -> None:
-        """The connection is gone. Leases wait a moment: acks come by POST and may be on their way."""
+        """Ends the subscription of a closed connection. Leases are kept for a moment: acks come by POST and may be on
+        their way."""
         self._ending = True  # acks that come by POST give credit back, and nothing more may be sent for it
         self.hub.stream_closed(self)
         self.leave()
@@ -226,7 +227,7 @@ class EventStream:
             self.queue.put_back_gaps([*self._late_gaps.values()])
             sub.stop()
             if not sub.held():
-                return  # clients may come and go, and each would stay for so long
+                return  # clients may come and go, and each subscription would be kept for so long
             wait_s = 0 if self._is_kicked else self.hub.resume_ms / 1000
             self.hub.loop.call_later(wait_s, _give_back, sub)
         elif isinstance(sub, StreamSubscription):
@@ -235,7 +236,8 @@ class EventStream:
 
 
 def _give_back(sub: WorkSubscription) -> None:
-    """What a client that is well has begun with it has said by now, over HTTP; one that crashed has not."""
+    """Gives the leases back: a working client has reported over HTTP by now what it has begun with; a crashed one has
+    not."""
     sub.doubt_oldest()
     sub.give_back()
 
@@ -253,7 +255,7 @@ def response(
     visibility_ms: int | None = None,
     remote: str = "",
 ) -> EventSourceResponse:
-    """The response to `GET …/events`, for a caller whom the hub let in. Raises `PushqError` for a wrong request."""
+    """The response to `GET …/events`, for a client that the hub let in. Raises `PushqError` for a wrong request."""
     stream = EventStream(hub, principal, queue, remote)
     stream.enter()
     try:

@@ -1,4 +1,5 @@
-"""The application behind `/v1/ws`: whether a client gets its WebSocket, in which encoding, and as whom."""
+"""The ASGI application behind `/v1/ws`: decides whether a client gets its WebSocket, in which encoding, and as which
+principal."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def endpoint(hub: Hub) -> ASGIApp:
         encoding, subprotocol = _choose(scope["subprotocols"])
         client = scope.get("client")
         who = Who(address=client[0] if client else "")
-        # A header is looked at first: who shows a good one is on no stranger's account. A ticket is spent by looking.
+        # A header is checked first: a client with a valid one is not counted as unauthenticated. Checking a ticket
+        # spends it.
         is_shown = "authorization" in headers
         if not is_shown and (refusal := hub.intake.refusal_by_pace(who)) is not None:
             await _refuse(send, refusal)
@@ -67,7 +69,7 @@ def _account(who: Who, principal: Principal | None) -> Who:
 
 
 def _refusal(hub: Hub, headers: Headers) -> PushqError | None:
-    """What is refused before the upgrade, and before anybody asks who it is: a foreign page, and too much at once."""
+    """The refusals before the upgrade and before authentication: a page of another origin, or an overload."""
     origin = headers.get("origin")
     if not hub.desk.allowed_origin(origin, headers.get("host")):
         return Forbidden(f"origin {origin!r} may not connect: add it to http.allowed_origins")
@@ -84,7 +86,7 @@ async def _refuse(send: Send, error: PushqError) -> None:
 
 
 def _choose(offered: list[str]) -> tuple[Encoding, str | None]:
-    """The first offered subprotocol that we speak; JSON without a name when none is."""
+    """The first offered subprotocol that we speak; JSON without a name if there is none."""
     for name in offered:
         if name == SUBPROTOCOL_JSON:
             return "json", name
@@ -101,7 +103,8 @@ async def _identified(hub: Hub, scope: Scope, headers: Headers) -> tuple[Princip
 
 
 def _identity(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
-    """A credential of the upgrade itself: a header, or a one-use ticket. A wrong one is told after the accept."""
+    """The principal of a credential in the upgrade itself: a header, or a one-use ticket. The error of a wrong one is
+    sent after the accept."""
     try:
         authorization = headers.get("authorization")
         if authorization is not None:

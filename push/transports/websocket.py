@@ -1,9 +1,9 @@
 """WebSocket: uvicorn's protocol up to the handshake, then frames go straight from the socket to the session.
 
 ASGI would put a queue, a task and a wake-up between them; with one message a frame those cost more than the message,
-and with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with its two ends
-replaced: what arrives is given to the session in the same call, up to a turn's share of it, and what leaves is written
-to the transport in the same call.
+and with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with both ends
+replaced: incoming data is given to the session in the same call, up to a turn's share of it, and outgoing data is
+written to the transport in the same call.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _REFUSED_HANDSHAKE = (
 
 
 class _NoQueue:
-    """Stands where uvicorn keeps a queue of ASGI events: with a session nobody reads them."""
+    """Replaces uvicorn's queue of ASGI events: with a session attached, nothing reads them."""
 
     def put_nowait(self, event: Any) -> None:
-        """Nobody waits for it."""
+        """Drops the event."""
 
 
 _NO_QUEUE: Any = _NoQueue()
@@ -68,22 +68,22 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     session: Session | None = None
     splitter: Splitter | None = None
-    """None before the handshake, and where nothing is looked at any more."""
+    """None before the handshake, and once incoming data is ignored."""
     is_refused = False
-    """The handshake was none, and has been answered so."""
+    """The request was not a valid handshake, and has been answered so."""
     via: tuple[str, int] | None = None
-    """The client, where a trusted proxy has named it."""
+    """The client's address, if a trusted proxy has named it."""
     on_lost: Callable[[], None] | None = None
-    """Who is told that the connection has gone."""
+    """Called when the connection is gone."""
     is_writable = True
     _blocked_since: float | None = None
     _paused_by_session = True
-    """Until `attach` there is nobody who could hear what comes."""
+    """Until `attach` there is no session to receive frames."""
     _paused_by_outbox = False
     _is_held = True
-    """One of the two: frames that are here wait with those that are not read."""
+    """Paused by either of the two: frames that are here wait like those that are not read."""
     _rest: Iterator[tuple[bool, bytes]] | None = None
-    """What was read, and is not this turn's any more."""
+    """Pieces that were read and wait for another turn."""
     _next_turn: asyncio.Handle | None = None
     _handshake_timer: asyncio.TimerHandle | None = None
 
@@ -101,7 +101,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self.scope["extensions"][EXTENSION] = self  # type: ignore[assignment]
 
     def attach(self, session: Session) -> None:
-        """From here on this is the session's wire; what only the handshake needed is let go."""
+        """Makes this the session's wire; frees what only the handshake needed."""
         self.session = session
         self._handshake_ended()
         self.stop_keepalive()
@@ -115,7 +115,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self.unpause()
 
     async def run_asgi(self) -> None:
-        """Runs the application for the handshake. With a session attached its end is not the connection's end."""
+        """Runs the application for the handshake. With a session attached, the end of the application is not the end of
+        the connection."""
         try:
             await self.app(self.scope, self.receive, self.send)
         except ClientDisconnected:
@@ -136,14 +137,14 @@ class PushProtocol(WebSocketsSansIOProtocol):
             return
         pieces = splitter.feed(data)
         if self._rest is not None:
-            self._rest = chain(self._rest, pieces)  # the loop had read it before it was told to wait
+            self._rest = chain(self._rest, pieces)  # the transport had read it before it was paused
             return
         self._parse(pieces)
         if len(data) > READ_BYTES_PER_TURN_MAX:
-            self._end_turn()  # or the loop reads on for as long as the peer fills its buffer
+            self._end_turn()  # or the loop would read on for as long as the peer fills its buffer
 
     def _greet(self, data: bytes) -> None:
-        """The request's head, whole, as the HTTP side has checked it. Frames begin right behind it."""
+        """Handles the request's whole head, as the HTTP side has checked it. Frames begin right after it."""
         super().data_received(data)
         if self.handshake_initiated:
             self.splitter = Splitter(FRAME_BYTES_MAX)
@@ -151,7 +152,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self._refuse_handshake()
 
     def _refuse_handshake(self) -> None:
-        """The library found no handshake in the head, and keeps its answer to itself."""
+        """Answers a head in which the library found no handshake; the library's own answer is dropped."""
         self.is_refused = True
         self.conn.data_to_send()
         why = self.conn.handshake_exc
@@ -171,7 +172,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self._handshake_timer = None
 
     def _parse(self, pieces: Iterator[tuple[bool, bytes]]) -> None:
-        """A turn's share of what came. The rest waits for another turn, and nothing more is read until then."""
+        """Parses a turn's share of what came. The rest waits for another turn, and nothing more is read until then."""
         left = self._parsed(pieces)
         if left is not None:
             self._rest = left
@@ -183,19 +184,19 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self.session.turn_ended()
 
     def _parsed(self, pieces: Iterator[tuple[bool, bytes]]) -> Iterator[tuple[bool, bytes]] | None:
-        """What is left where this turn has had enough of them, or nobody may hear them now."""
+        """Parses pieces. Returns the rest if this turn's share is used up or reading is paused."""
         if self._is_held and not self.close_sent:
             return pieces
         for number, (is_message, piece) in enumerate(pieces, start=1):
             if is_message:
                 self._receive(piece)
             else:
-                self._turn_ended()  # messages count that came before a close frame
+                self._turn_ended()  # messages before a close frame count
                 if self._is_held and not self.close_sent:
                     return chain([(is_message, piece)], pieces)
                 super().data_received(piece)
                 if self.splitter is None:
-                    return None  # nothing more is looked at
+                    return None  # incoming data is ignored from now on
             if number == FRAMES_PER_TURN_MAX or self._is_held:
                 return pieces
         return None
@@ -217,7 +218,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self.session.receive(message)
 
     def handle_parser_exception(self) -> None:
-        """A frame that breaks RFC 6455, or one too large: the client is told which, with our own close codes."""
+        """Tells the client which frame broke RFC 6455 or was too large, with our own close codes."""
         self.splitter = None
         sent = self.conn.close_sent
         session = self.session
@@ -234,7 +235,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self._refuse(session, error, Close.PROTOCOL_ERROR)
 
     def handle_cont(self, event: Frame) -> None:
-        """Fragments count, too: empty ones would add up for ever and never reach the bound of a frame's bytes."""
+        """Bounds the number of fragments: empty ones would add up for ever and never reach the bound of a frame's
+        bytes."""
         if len(self.frames) < FRAGMENTS_PER_FRAME_MAX or event.fin:
             super().handle_cont(event)
             return
@@ -246,13 +248,13 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self._refuse(self.session, error, Close.PROTOCOL_ERROR)
 
     def _refuse(self, session: Session, error: PushqError, code: Close) -> None:
-        """Says why, and reads on for a moment what the peer is still sending, without looking at it."""
+        """Sends the error and a close frame, then reads and drops for a moment what the peer is still sending."""
         self.close_sent = True
         self.splitter = None
         self.send_frame(encode({"type": "error", "problem": problem(error)}, session.encoding), session.encoding)
         self.transport.write(_close_frame(code, error.detail))
         session.gone(clean=True, code=code)
-        # To close while the peer still sends would reset the connection, and the reset may overtake our farewell.
+        # To close while the peer still sends would reset the connection, and the reset may overtake our close frame.
         self._paused_by_outbox = False
         self.unpause()
         if self.transport.can_write_eof():
@@ -260,7 +262,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(CLOSE_SECONDS_MAX, self.transport.abort)
 
     def handle_close(self, event: Frame) -> None:
-        """The peer closes: for good, or with a code of its own (3000–3999), which says that it means to come back."""
+        """Handles the peer's close: final, or with a code of its own (3000–3999), which says that the client means to
+        resume."""
         if self.session is not None:
             code = self.conn.close_rcvd.code if self.conn.close_rcvd is not None else 1005
             self.session.gone(clean=not 3000 <= code <= 3999, code=code)
@@ -284,18 +287,18 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         if self.session is not None and not self.session.pinged():
-            self.conn.data_to_send()  # the pong: nobody gets it
+            self.conn.data_to_send()  # drops the pong: it is not sent
             return
         super().handle_ping()
         self._hold_when_full()
 
     def handle_pong(self, event: Frame) -> None:
-        """Nobody asked for it: our own pings are frames of the protocol. It counts like a ping."""
+        """Counts a pong like a ping: it is unsolicited, as our own pings are frames of our protocol."""
         if self.session is not None:
             self.session.pinged()
 
     def _hold_when_full(self) -> None:
-        """Pongs and answers count alike: a peer that asks without reading is not read."""
+        """Stops reading from a peer that asks without reading the answers. Pongs and answers count alike."""
         if not self.is_writable and self.transport.get_write_buffer_size() > OUTBOX_BYTES_HARD_MAX:
             self._paused_by_outbox = True
             self._hold()
@@ -324,10 +327,10 @@ class PushProtocol(WebSocketsSansIOProtocol):
         return self.transport.get_write_buffer_size()
 
     def waiting_bytes(self) -> int:
-        """What the peer's kernel has not taken yet: ours, and that of the transport."""
+        """Bytes that the peer's kernel has not taken yet: those in our kernel, and those in the transport."""
         try:
             unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, AttributeError):  # closed just now, or a system that does not say
+        except (OSError, AttributeError):  # closed just now, or a system that does not tell
             return self.outbox_bytes
         return self.outbox_bytes + int.from_bytes(unsent, sys.byteorder)
 
@@ -343,8 +346,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self._hold()
 
     def _hold(self) -> None:
-        """Reads, or not: neither too many requests may wait for the disk, nor too many answers for the peer, nor may
-        one client's frames fill a turn of the loop."""
+        """Pauses or resumes reading: neither too many requests may wait for the disk, nor too many answers for the
+        peer, nor may one client's frames fill a turn of the loop."""
         if self.transport.is_closing():
             return
         self._is_held = (self._paused_by_session or self._paused_by_outbox) and not self.close_sent
@@ -359,13 +362,13 @@ class PushProtocol(WebSocketsSansIOProtocol):
                 self.transport.resume_reading()
 
     def _end_turn(self) -> None:
-        """Goes on when everybody else has had a turn."""
+        """Goes on in the next turn of the loop, after all other work."""
         if self._next_turn is None:
             self._next_turn = self.loop.call_soon(self._take_turn)
             self._hold()
 
     def close(self, code: int, reason: str) -> None:
-        """Says why, then waits a moment for the peer's own close frame. A peer that does not read is cut."""
+        """Sends a close frame, then waits a moment for the peer's own. A peer that does not read is cut."""
         if self.close_sent or self.transport.is_closing():
             return
         self.close_sent = True
@@ -379,7 +382,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
 
 def _short(reason: str) -> str:
-    """A close reason has room for 123 bytes."""
+    """Cuts a close reason to the 123 bytes that it may have."""
     return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
