@@ -6,7 +6,7 @@
             print(message.body)
             await message.ack()
 
-It depends on nothing of the server. `pushq.py` is what a user calls, `core/` decides, `link.py` carries it out,
+It imports nothing of the server. `pushq.py` is what a user calls, `core/` decides, `link.py` carries it out,
 `transports/` moves frames, `runner.py` has handlers work side by side, `replies.py` brings answers to requests,
 `admin.py` is the HTTP API for tools.
 """

@@ -1,6 +1,6 @@
 """The HTTP API as one thin async class: what the command line and scripts use to manage queues, keys and tenants.
 
-Answers are the server's JSON objects as they came. A refusal raises `ApiError` (or its subclass for 401, 403, 404,
+Methods return the server's JSON objects unchanged. A refusal raises `ApiError` (or its subclass for 401, 403, 404,
 413), an absent server `Unavailable`.
 """
 
@@ -21,7 +21,7 @@ from push.client.times import Moment, time_text
 MessageState = Literal["ready", "in_flight", "delayed", "dead"]
 GroupMode = Literal["offsets", "leases"]
 Position = Literal["earliest", "latest"] | Mapping[str, Any]
-"""Where a group stands: a word, or `{"seq": n}`, `{"time": t}`."""
+"""The position of a group: "earliest", "latest", `{"seq": n}` or `{"time": t}`."""
 
 JOB_UNDER_WAY = frozenset({"pending", "running", "cancelling"})
 
@@ -29,13 +29,14 @@ JOB_UNDER_WAY = frozenset({"pending", "running", "cancelling"})
 class Admin(Api):
     """`async with Admin(url, key) as admin: await admin.create_queue("orders")`.
 
-    `<queue>.dead` and `<queue>.late` are queues like any other here: peek into them, receive from them, purge them.
+    `<queue>.dead` and `<queue>.late` are used like any other queue: peek into them, receive from them, purge them.
     """
 
     # Queues
 
     async def create_queue(self, name: str, config: Mapping[str, Any] | None = None) -> JsonObject:
-        """Create a queue, or find it there with the same config; `conflict` when its config differs."""
+        """Create a queue; nothing changes if it exists with the same config. Raises `ApiError` (`conflict`) if its
+        config differs."""
         return await self.ask("PUT", _queue(name), json=dict(config or {}))
 
     async def list_queues(self, *, limit: int | None = None, cursor: str | None = None) -> JsonObject:
@@ -58,37 +59,39 @@ class Admin(Api):
         return await self.ask("GET", _queue(name))
 
     async def get_queue_etag(self, name: str) -> tuple[JsonObject, str]:
-        """The queue and the `ETag` that `update_queue` needs to be safe against another's change."""
+        """The queue, and the `ETag` with which `update_queue` detects another client's change."""
         response = await self.request("GET", _queue(name))
         return decoded(response), response.headers.get("etag", "")
 
     async def update_queue(self, name: str, changes: Mapping[str, Any], *, etag: str | None = None) -> JsonObject:
-        """Change config fields; without `etag` the present state is read first and must not change meanwhile."""
+        """Change config fields. `etag` is the state that the change is for; without it, the present state is read
+        first."""
         if etag is None:
             _, etag = await self.get_queue_etag(name)
         return await self.ask("PATCH", _queue(name), json=dict(changes), headers={"If-Match": etag})
 
     async def delete_queue(self, name: str, *, move_to: str | None = None, discard: bool = False) -> JsonObject:
-        """Delete a queue; its rest is moved or discarded, and one of the two must be said."""
+        """Delete a queue. `move_to` or `discard` says what happens to its remaining messages: one of the two is
+        required."""
         params = {"confirm": name} | given(move_to=move_to, discard="true" if discard else None)
         return await self.ask("DELETE", _queue(name), params=params)
 
     async def purge_queue(self, name: str) -> JsonObject:
-        """Start removing every message: the job `{id, state, done, total, rate_per_s, error}`."""
+        """Start a purge, which removes every message. Returns the job `{id, state, done, total, rate_per_s, error}`."""
         return await self.ask("POST", f"{_queue(name)}/purge", json={"confirm": name})
 
     async def get_purge(self, name: str, purge_id: str) -> JsonObject:
-        """How far a purge is."""
+        """The state of a purge."""
         return await self.ask("GET", f"{_queue(name)}/purges/{_part(purge_id)}")
 
     async def cancel_purge(self, name: str, purge_id: str) -> JsonObject:
-        """Stop a purge where it is."""
+        """Cancel a purge; what was removed stays removed."""
         return await self.ask("DELETE", f"{_queue(name)}/purges/{_part(purge_id)}")
 
     async def watch(self, job_path: str, *, every_s: float = 0.2) -> AsyncIterator[JsonObject]:
-        """A job `{id, state, done, total, rate_per_s, error}` again and again, until it is over.
+        """Poll a job `{id, state, done, total, rate_per_s, error}` every `every_s` seconds, until it has ended.
 
-        `job_path` is its address: "/v1/queues/orders/purges/7" or what `Location` said when it was started.
+        `job_path` is its path: "/v1/queues/orders/purges/7", or the `Location` of the answer that started it.
         """
         while True:
             job = await self.ask("GET", job_path)
@@ -102,22 +105,21 @@ class Admin(Api):
     async def start_rotation(
         self, *, master_file: str | None = None, queues: Sequence[str] | None = None, all_queues: bool = False
     ) -> JsonObject:
-        """Start to replace keys: the master key by the one in a file of the server (over its socket only), the data
-        keys of some queues, or of all: the job.
-        """
+        """Start to replace encryption keys: the master key by the one in a file of the server (over its socket only),
+        and the data keys of some queues or of all. Returns the job."""
         body = given(master_file=master_file, queues=list(queues) if queues else None, all_queues=all_queues or None)
         return await self.ask("POST", "/v1/rotations", json=body)
 
     async def get_rotation(self, rotation_id: str) -> JsonObject:
-        """How far a rotation is."""
+        """The state of a rotation."""
         return await self.ask("GET", f"/v1/rotations/{_part(rotation_id)}")
 
     def watch_rotation(self, rotation_id: str, *, every_s: float = 0.2) -> AsyncIterator[JsonObject]:
-        """A rotation again and again, until it is over."""
+        """Poll a rotation, until it has ended."""
         return self.watch(f"/v1/rotations/{_part(rotation_id)}", every_s=every_s)
 
     async def cancel_rotation(self, rotation_id: str) -> JsonObject:
-        """Stop a rotation; what was done stays."""
+        """Cancel a rotation; what was done stays."""
         return await self.ask("DELETE", f"/v1/rotations/{_part(rotation_id)}")
 
     # Dead letters
@@ -133,10 +135,11 @@ class Admin(Api):
         older_than: Moment | None = None,
         rate_per_s: float | None = None,
     ) -> JsonObject:
-        """Start moving dead letters back, each to the queue it died in, or all to the queue `to`: the job.
+        """Start a redrive, which moves dead letters back, each to the queue it died in, or all to the queue `to`.
+        Returns the job.
 
-        Only those that fit all of what is given: why they died, their ids, their headers, dead since before a time.
-        `rate_per_s` spares the consumers.
+        Moves only dead letters that match all given filters: why they died, their ids, their headers, dead since before
+        a time. `rate_per_s` limits the load on the consumers.
         """
         body = _redrive(to, reason, ids, header, older_than) | given(rate_per_s=rate_per_s)
         return await self.ask("POST", f"{_queue(name)}/redrives", json=body)
@@ -156,15 +159,15 @@ class Admin(Api):
         return int((await self.ask("POST", f"{_queue(name)}/redrives", json=body))["total"])
 
     async def get_redrive(self, name: str, redrive_id: str) -> JsonObject:
-        """How far a redrive is."""
+        """The state of a redrive."""
         return await self.ask("GET", f"{_queue(name)}/redrives/{_part(redrive_id)}")
 
     def watch_redrive(self, name: str, redrive_id: str, *, every_s: float = 0.2) -> AsyncIterator[JsonObject]:
-        """A redrive again and again, until it is over."""
+        """Poll a redrive, until it has ended."""
         return self.watch(f"{_queue(name)}/redrives/{_part(redrive_id)}", every_s=every_s)
 
     async def cancel_redrive(self, name: str, redrive_id: str) -> JsonObject:
-        """Stop a redrive where it is: what was moved stays moved."""
+        """Cancel a redrive; what was moved stays moved."""
         return await self.ask("DELETE", f"{_queue(name)}/redrives/{_part(redrive_id)}")
 
     # Groups of a stream
@@ -182,17 +185,18 @@ class Admin(Api):
     async def put_group(
         self, name: str, group: str, *, position: Position | None = None, mode: GroupMode | None = None
     ) -> JsonObject:
-        """Make a group, or move it: to "earliest", "latest", `{"seq": 42}` or `{"time": …}`."""
+        """Create a group, or move it: to "earliest", "latest", `{"seq": 42}` or `{"time": …}`."""
         if isinstance(position, Mapping) and isinstance(position.get("time"), datetime):
             position = {"time": time_text(position["time"])}
         return await self.ask("PUT", f"{_queue(name)}/groups/{_part(group)}", json=given(position=position, mode=mode))
 
     async def delete_group(self, name: str, group: str) -> None:
-        """Forget a group and its place; the stream keeps its messages."""
+        """Delete a group with its offsets; the stream keeps its messages."""
         await self.ask("DELETE", f"{_queue(name)}/groups/{_part(group)}")
 
     async def group_lag(self, name: str, group: str) -> int:
-        """How many messages the group has before it, over all partitions. Raises `KeyError` for an unknown group."""
+        """How many messages the group has not consumed yet, over all partitions. Raises `KeyError` for an unknown
+        group."""
         groups = {found["name"]: found for found in await self.list_groups(name)}
         return sum(part["lag"] for part in groups[group]["lag"])
 
@@ -214,7 +218,7 @@ class Admin(Api):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> JsonObject:
-        """Look without leasing: `{"items": [Message with state, without receipt], "next", "scanned"}`."""
+        """Read messages without leasing: `{"items": [Message with state, without receipt], "next", "scanned"}`."""
         params = given(
             state=state,
             partition=partition,
@@ -231,7 +235,7 @@ class Admin(Api):
         return await self.ask("GET", f"{_queue(name)}/messages", params=params)
 
     async def each_message(self, name: str, **filters: Any) -> AsyncIterator[JsonObject]:
-        """Every message that `peek` would show with these filters, page after page."""
+        """Every message that `peek` returns with these filters, page after page."""
         cursor: str | None = None
         while True:
             page = await self.peek(name, **filters, cursor=cursor)
@@ -241,7 +245,8 @@ class Admin(Api):
                 return
 
     async def publish(self, name: str, messages: Sequence[Mapping[str, Any]]) -> JsonObject:
-        """Publish in the API's own shape: `{"messages": [{id, seq, partition, duplicate, error?}], "durability"}`."""
+        """Publish messages in the API's own form: `{"messages": [{id, seq, partition, duplicate, error?}],
+        "durability"}`."""
         return await self.ask("POST", f"{_queue(name)}/messages", json={"messages": [dict(m) for m in messages]})
 
     async def publish_raw(
@@ -252,7 +257,7 @@ class Admin(Api):
         return decoded(await self.request("POST", f"{_queue(name)}/messages", content=body, headers=sent))
 
     async def cancel_message(self, name: str, message_id: str) -> None:
-        """Take back a message that is scheduled or ready."""
+        """Cancel a message that is delayed or ready."""
         await self.request("DELETE", f"{_queue(name)}/messages/{_part(message_id)}")
 
     async def receive(
@@ -264,7 +269,7 @@ class Admin(Api):
         visibility_timeout_ms: int | None = None,
         group: str | None = None,
     ) -> list[JsonObject]:
-        """Lease up to `max` messages, waiting up to `wait_ms` for the first; empty on time-out."""
+        """Lease up to `max` messages, waiting up to `wait_ms` for the first; empty if none came in time."""
         body = {"max": max, "wait_ms": wait_ms} | given(visibility_timeout_ms=visibility_timeout_ms, group=group)
         answer = await self.ask(
             "POST", f"{_queue(name)}/receive", json=body, timeout_s=wait_ms / 1000 + Limits().http_timeout_s
@@ -273,17 +278,17 @@ class Admin(Api):
         return messages
 
     async def ack(self, name: str, receipts: Sequence[str]) -> list[JsonObject]:
-        """Settle: `[{receipt, ok, error?}]` in the order asked."""
+        """Ack: `[{receipt, ok, error?}]` in the order of `receipts`."""
         return await self._settle(name, "ack", {"receipts": list(receipts)})
 
     async def nack(
         self, name: str, receipts: Sequence[str], *, delay_ms: int | None = None, reason: str | None = None
     ) -> list[JsonObject]:
-        """Give back, to be delivered again after `delay_ms`."""
+        """Nack: the messages are delivered again after `delay_ms`. Returns as `ack` does."""
         return await self._settle(name, "nack", {"receipts": list(receipts)} | given(delay_ms=delay_ms, reason=reason))
 
     async def extend(self, name: str, receipts: Sequence[str], *, visibility_timeout_ms: int) -> list[JsonObject]:
-        """Hold for `visibility_timeout_ms` from now."""
+        """Extend the leases to `visibility_timeout_ms` from now. Returns as `ack` does."""
         return await self._settle(
             name, "extend", {"receipts": list(receipts), "visibility_timeout_ms": visibility_timeout_ms}
         )
@@ -316,7 +321,7 @@ class Admin(Api):
         )
 
     async def put_tenant(self, name: str, *, quotas: Mapping[str, Any] | None = None) -> JsonObject:
-        """Create a tenant, or change its quotas to exactly these; without `quotas` those it has stay."""
+        """Create a tenant, or set its quotas to exactly these; without `quotas`, the quotas that it has stay."""
         return await self.ask(
             "PUT", f"/v1/tenants/{_part(name)}", json=given(quotas=None if quotas is None else dict(quotas))
         )
@@ -350,23 +355,23 @@ class Admin(Api):
         return await self.ask("GET", "/v1/usage", params=query)
 
     async def live_usage(self, *, tenant: str | None = None) -> JsonObject:
-        """The last hour by minute, where the server is given what the job `live_usage` writes."""
+        """The last hour by minute, if the server is given the output of the job `live_usage`."""
         return await self.ask("GET", "/v1/usage/live", params=given(tenant=tenant))
 
     async def audit(
         self, *, tenant: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> JsonObject:
-        """One page of what administrators did, the newest first."""
+        """One page of administrators' actions, newest first."""
         return await self.ask("GET", "/v1/audit", params=given(tenant=tenant, limit=limit, cursor=cursor))
 
     # Connections
 
     async def list_connections(self, *, limit: int | None = None, cursor: str | None = None) -> JsonObject:
-        """One page of who is connected to this gateway."""
+        """One page of the connections to this gateway."""
         return await self.ask("GET", "/v1/connections", params=given(limit=limit, cursor=cursor))
 
     async def kick_connection(self, connection_id: str) -> None:
-        """End a connection; what it holds returns at once."""
+        """Close a connection; what it holds returns at once."""
         await self.request("DELETE", f"/v1/connections/{_part(connection_id)}")
 
     async def _settle(self, name: str, action: str, body: JsonObject) -> list[JsonObject]:

@@ -1,4 +1,4 @@
-"""One authenticated call of the HTTP API: a request out, its JSON or a typed error back."""
+"""Authenticated calls of the HTTP API: sends a request, returns its JSON or raises a typed error."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> httpx2.Response:
-        """One authenticated call to any path; answers of 400 and above raise `ApiError`, and so does what is none of
-        ours: a redirect, which is not followed, and a page where something was to be done."""
+        """One authenticated call to any path. Raises `ApiError` for a status of 400 and above, and for an answer that
+        is not Pushq's: a redirect, which is not followed, and an HTML page in answer to a change."""
         response = await self.raw(
             method, path, json=json, content=content, params=params, headers=headers, timeout_s=timeout_s
         )
@@ -94,7 +94,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> httpx2.Response:
-        """As `request`, with every status returned: for health paths, whose 503 is an answer."""
+        """As `request`, but returns every status: for health paths, whose 503 is an answer."""
         sent = dict(headers or {})
         if json is not None:
             content = msgspec.json.encode(json)
@@ -121,7 +121,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> JsonObject:
-        """As `request`: the answer's JSON object."""
+        """As `request`, but returns the answer's JSON object."""
         return decoded(await self.request(method, path, json=json, params=params, headers=headers, timeout_s=timeout_s))
 
 
@@ -142,5 +142,5 @@ def _not_pushq(response: httpx2.Response) -> ApiError:
 
 
 def given(**fields: Any) -> JsonObject:
-    """Those fields that have a value."""
+    """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,6 +1,6 @@
-"""What a caller says beside a body: refused here where no frame could carry it.
+"""Checks of arguments other than bodies: refuses here what no frame could carry.
 
-The frames of one turn are encoded together and share a connection: what has no form there would end them all.
+The frames of one turn are encoded together and share a connection: one that cannot be encoded would fail all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def check_queue(queue: object) -> None:
-    """Raises `ApiError` (`invalid-request`) for what no queue is named: `..` in a URL may be something else."""
+    """Raises `ApiError` (`invalid-request`) for an invalid queue name: `..` in a URL could address something else."""
     if not isinstance(queue, str):
         raise _refused("queue", f"a queue's name is a text, not {queue!r:.80}")
     if _NAME.fullmatch(queue) is None:
@@ -30,7 +30,7 @@ def check_queue(queue: object) -> None:
 
 
 def check_part(part: str) -> None:
-    """Raises `ApiError` (`invalid-request`) for what cannot stand between two slashes of a URL."""
+    """Raises `ApiError` (`invalid-request`) for a name that cannot be one segment of a URL's path."""
     if part in ("", ".", ".."):
         raise _refused("path", f"{part!r} is no part of an address")
 
@@ -49,7 +49,8 @@ def check_fields(**fields: object) -> None:
 
 
 def check_subscribed(credit: object, ack: object, limits: Limits) -> None:
-    """Raises `ApiError` (`invalid-request`) as the server does over a WebSocket: over HTTP it may not hear of it."""
+    """Raises `ApiError` (`invalid-request`) as the server does over a WebSocket: over HTTP the server may not see the
+    value."""
     most = limits.subscription_credit_max
     if not isinstance(credit, int) or isinstance(credit, bool) or not 1 <= credit <= most:
         raise _refused("credit", f"credit is a whole number from 1 to {most}, not {credit!r:.80}")
@@ -58,7 +59,7 @@ def check_subscribed(credit: object, ack: object, limits: Limits) -> None:
 
 
 def start_of(given: From | None) -> From | None:
-    """Where a stream begins, as it travels. Raises `ValueError` for a time without a zone."""
+    """The start position as it is sent. Raises `ValueError` for a time without a zone."""
     if not isinstance(given, Mapping):
         return given
     return {name: time_text(value) if isinstance(value, datetime) else value for name, value in given.items()}

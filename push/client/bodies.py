@@ -1,8 +1,8 @@
-"""What a body may be, whatever encoding and transport it goes by: one publish stores the same everywhere.
+"""Which bodies can be sent: the same in every encoding and over every transport, so that one publish stores the same.
 
-That is what JSON can hold, or bytes as a whole. What has a usual text is sent as that (times, UUIDs, decimals), what is
-a list or an object by another name is sent as one (tuples, sets, dataclasses). NaN, infinities and bytes *inside* a
-value have no form that every encoding shares; the client says so before anything is sent.
+A body is a value that JSON can hold, or bytes as a whole. Values with a usual text form are sent as that text (times,
+UUIDs, decimals); tuples, sets and dataclasses are sent as lists and objects. NaN, infinities and bytes *inside* a value
+have no form that every encoding shares; the client refuses them before anything is sent.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ _ADVICE: Final = {
 
 
 def fit(body: Any) -> Any:
-    """The body as it is to be encoded: itself, as a rule. Of one that was encoded already, so that its size is bounded
-    and it does not contain itself. Raises `ApiError` (`invalid-request`) for what cannot be sent.
-    """
+    """The body to encode: usually the same object. Call it for a body that was encoded once already, so that its size
+    is bounded and it does not contain itself. Raises `ApiError` (`invalid-request`) for a body that cannot be sent."""
     kind = type(body)
     if kind in _PLAIN or isinstance(body, _WHOLE):
         return body
@@ -47,7 +46,7 @@ def refused(detail: str) -> ApiError:
 
 
 def _look(body: Any) -> str:
-    """What is wrong somewhere inside, a key of `_ADVICE`; or `other`: something there is to be made plain first."""
+    """What is wrong somewhere inside, as a key of `_ADVICE`; or `other`: something inside has to be converted first."""
     is_other = False
     rest = [body]
     while rest:
@@ -67,7 +66,7 @@ def _look(body: Any) -> str:
         else:
             is_other = is_other or kind not in _PLAIN
             continue
-        # Most of what there is needs no look, and its types are told in one go.
+        # Most values need no look, and one test of their types tells so.
         if not _PLAIN.issuperset(map(type, inside)):
             rest += [one for one in inside if type(one) not in _PLAIN]
     return "other" if is_other else "fit"

@@ -1,4 +1,4 @@
-"""Where the server is and which key opens it, when the caller does not say: environment first, then the data folder."""
+"""Finds the server's URL and the key if the caller names none: in the environment, then in the data folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from push.client.config import DEFAULT_KEY_FILE, DEFAULT_URL
 from push.client.errors import Problem, Unauthenticated
 
 Key = str | Callable[[], str | None] | Callable[[], Awaitable[str | None]] | None
-"""An API key or JWT, or a function that fetches one: it is called again for every connection."""
+"""An API key or JWT, or a function that returns one: it is called again for every connection."""
 
 
 def find_url(url: str | None = None) -> str:
@@ -26,13 +26,13 @@ def find_url(url: str | None = None) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """A URL as an error may show it: without the name and the password that it may have before its host."""
+    """A URL for an error message: without the user name and the password that it may have before its host."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def redirected(url: str, location: str | None, otherwise: str) -> str:
-    """What to say of an answer that is none of ours. Where to connect instead, if it names a place."""
+    """The error text for an answer that is not Pushq's, with the target if it is a redirect."""
     if not location:
         return f"{without_secrets(url)} {otherwise}"
     goal = without_secrets(urljoin(url, location)).partition("?")[0]
@@ -40,7 +40,7 @@ def redirected(url: str, location: str | None, otherwise: str) -> str:
 
 
 def find_key(*, data: Path | None = None) -> str | None:
-    """The key from `PUSHQ_KEY`, else the first line of `admin.key` in the data folder; None when there is neither."""
+    """The key from `PUSHQ_KEY`, else the first line of `admin.key` in the data folder; None if there is neither."""
     if key := os.environ.get("PUSHQ_KEY"):
         return key.strip()
     file = Path(DEFAULT_KEY_FILE) if data is None else data / "admin.key"
@@ -48,7 +48,8 @@ def find_key(*, data: Path | None = None) -> str | None:
 
 
 def find_tls(tls: ssl.SSLContext | None = None, *, ca_file: Path | None = None) -> ssl.SSLContext | None:
-    """How https:// is spoken: the arguments, else `PUSHQ_CA_FILE` and `PUSHQ_CERT_FILE`, else None for the defaults.
+    """The TLS context for https://: the arguments, else `PUSHQ_CA_FILE` and `PUSHQ_CERT_FILE`, else None for the
+    defaults.
 
     `PUSHQ_CA_FILE` has the certificates of the authorities to trust, in place of the system's. `PUSHQ_CERT_FILE` has
     this client's own certificate and its key, for a server that asks for one. Raises `ValueError`.
@@ -60,7 +61,7 @@ def find_tls(tls: ssl.SSLContext | None = None, *, ca_file: Path | None = None) 
 
 
 def tls_context(ca_file: Path | str | None = None, cert_file: Path | str | None = None) -> ssl.SSLContext:
-    """A context that trusts the authorities in `ca_file`, and shows the certificate in `cert_file`.
+    """A context that trusts the authorities in `ca_file`, and presents the certificate in `cert_file`.
 
     Raises `ValueError` with the file's name.
     """
@@ -83,7 +84,7 @@ def _said(error: OSError) -> str:
 async def resolve_key(key: Key) -> str | None:
     """The credential to use now: the value itself, what the function returns, or what `find_key` finds.
 
-    Raises `Unauthenticated` for what no request could carry.
+    Raises `Unauthenticated` for a credential that no request can carry.
     """
     if key is None:
         return _sendable(find_key())
@@ -92,7 +93,7 @@ async def resolve_key(key: Key) -> str | None:
 
 
 def _sendable(credential: object) -> str | None:
-    """The credential stays out of the error, and of the log that this one comes into."""
+    """Checks a credential. It stays out of the error, as the error may be logged."""
     if credential is None:
         return None
     if not isinstance(credential, str):

@@ -1,8 +1,8 @@
-"""What can go wrong for a client, sorted by whose turn it is.
+"""The client's errors, sorted by who can act on them.
 
 `ApiError` is the server's answer: its `code` is stable, and `retryable` says whether the same request may succeed
-later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says that somebody else may have the message;
-`RequestTimeout` that nobody answered.
+later. `Unavailable` and `OutcomeUnknown` come from the network; `LeaseLost` means that another consumer may have the
+message; `RequestTimeout` that no reply came.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PushqError(Exception):
-    """The root of everything this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
     code: str = "internal"
     retryable: bool = False
@@ -71,17 +71,17 @@ class ApiError(PushqError):
 
     @property
     def status(self) -> int:
-        """The HTTP status that goes with the code, also when the answer came in a frame."""
+        """The HTTP status that belongs to the code, also if the answer came in a frame."""
         return self.problem.status
 
     @property
     def detail(self) -> str:
-        """The server's sentence with the facts."""
+        """The server's explanation."""
         return self.problem.detail or self.problem.title
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the server asks to wait, in seconds; None when it names no time."""
+        """How long the server asks to wait, in seconds; None if it names no time."""
         return None if self.problem.retry_after_ms is None else self.problem.retry_after_ms / 1000
 
 
@@ -110,12 +110,12 @@ class Full(ApiError):
 
 
 class ProtocolFault(ApiError):
-    """One side sent what the other cannot read (close code 4500)."""
+    """One side sent something that the other cannot read (close code 4500)."""
 
 
 class Unavailable(PushqError):
-    """No server answered in time, or it takes no session for the moment: then `problem` is what it said, and `code` its
-    code. Nothing was accepted, and trying again may help."""
+    """No server answered in time, or the server takes no session at the moment: then `problem` is its answer, and
+    `code` the code of that. Nothing was accepted, and trying again may help."""
 
     code = "unavailable"
     retryable = True
@@ -128,14 +128,14 @@ class Unavailable(PushqError):
 
 
 class OutcomeUnknown(PushqError):
-    """The request was sent and the answer is missing: it may have been done. Repeat it with the same id."""
+    """The request was sent and no answer came: it may have been carried out. Repeat it with the same id."""
 
     code = "outcome-unknown"
     retryable = True
 
 
 class LeaseLost(PushqError):
-    """The receipt no longer counts: the message is, or will be, delivered again. `ids` names the messages."""
+    """The lease has ended: the message is, or will be, delivered again. `ids` names the messages."""
 
     code = "stale-receipt"
 
@@ -145,26 +145,27 @@ class LeaseLost(PushqError):
 
 
 class RequestTimeout(PushqError, TimeoutError):
-    """No reply came in time. The request may have been handled all the same; a reply that comes now is dropped."""
+    """No reply came in time. The request may have been handled all the same; a late reply is dropped."""
 
     code = "request-timeout"
     retryable = True
 
 
 class NoReplyQueue(PushqError):
-    """`request` has no queue for the replies, and may not make one; the message says what would help."""
+    """`request` has no queue for the replies, and may not create one; the error says what would help."""
 
     code = "no-reply-queue"
 
 
 class SessionClosed(PushqError):
-    """The session was closed on this side; open another one with `connect`. What was unconfirmed may have been done."""
+    """The session was closed by this client; open another one with `connect`. Unconfirmed requests may have been
+    carried out."""
 
     code = "closed"
 
 
 class PublishManyFailed(PushqError):
-    """Some messages of one `publish_many` were refused; `results` has one entry a message, in order."""
+    """Some messages of a `publish_many` were refused; `results` has one entry a message, in order."""
 
     code = "publish-failed"
 
@@ -187,7 +188,7 @@ _CLASS_BY_CODE: dict[str, type[ApiError]] = {
 }
 
 NOT_PUSHQ = "not-pushq"
-"""The code of an answer that is no Pushq's."""
+"""The code of an answer that is not Pushq's."""
 
 _STOP_CODES: dict[int, tuple[type[ApiError], str, int]] = {
     4500: (ProtocolFault, "invalid-request", 400),
@@ -206,17 +207,17 @@ def api_error(problem: Problem) -> ApiError:
 
 
 def is_definite(error: ApiError) -> bool:
-    """Does this refusal say for sure that nothing was done? 500 and 504 leave it open."""
+    """Whether this refusal is certain that nothing was done: 500 and 504 are not."""
     return error.code not in ("internal", "outcome-unknown")
 
 
 def is_stop(close_code: int) -> bool:
-    """Does this close code forbid a reconnect? (1009: the same frame would be too big again.)"""
+    """Whether this close code forbids a reconnect. (1009: the same frame would be too big again.)"""
     return 4500 <= close_code <= 4999 or close_code == 1009
 
 
 def stop_error(close_code: int, reason: str, told: Problem | None) -> ApiError:
-    """The typed error for a close code that forbids a reconnect; `told` is the `error` frame sent before it."""
+    """The typed error for a close code that forbids a reconnect; `told` is the `error` frame sent before it, if any."""
     kind, code, status = _STOP_CODES.get(close_code, (ApiError, "internal", 500))
     if told is not None:
         return kind(told)
@@ -226,7 +227,7 @@ def stop_error(close_code: int, reason: str, told: Problem | None) -> ApiError:
 
 
 def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
-    """The problem in an HTTP answer; one is made up when the body is not problem+json, as a proxy's page is not."""
+    """The problem in an HTTP answer; a made-up one if the body is not problem+json, such as a proxy's page."""
     try:
         problem = msgspec.convert(msgspec.json.decode(body), Problem, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -237,7 +238,7 @@ def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
 
 
 def _header(headers: Mapping[str, str], name: str) -> str:
-    """Of a mapping whose names may have any case."""
+    """A header of a mapping whose names may have any case; "" if there is none."""
     return next((value for key, value in headers.items() if key.lower() == name), "")
 
 

@@ -1,6 +1,6 @@
 """Orders from a shop to a worker: `python -m push.client.example` against a running server.
 
-It makes the queue "orders", publishes a few, has one of them fail the first time, and ends when all are done.
+It creates the queue "orders", publishes a few, has one of them fail the first time, and ends when all are done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ ORDERS = 5
 
 
 async def shop(pushq: Pushq) -> None:
-    """Publish at once: the client puts them in one frame, and each returns when it is stored."""
+    """Publish all orders at once: the client puts them in one frame, and each call returns when its message is
+    stored."""
     stored = await asyncio.gather(*(pushq.publish(QUEUE, {"order": n}, key=f"customer-{n}") for n in range(ORDERS)))
     print(f"published {len(stored)} orders", file=sys.stderr)
 
 
 async def worker(pushq: Pushq) -> None:
-    """Take orders until all are done. Up to ten are held here; their leases are extended meanwhile."""
+    """Handle orders until all are done. Up to ten are held here, and their leases are extended meanwhile."""
     done: set[int] = set()
     async for message in pushq.subscribe(QUEUE, credit=10):
         order: int = message.body["order"]
@@ -36,7 +37,7 @@ async def worker(pushq: Pushq) -> None:
 
 
 async def finish(message: Message) -> bool:
-    """Ack. A lost lease means that the message comes again, to this worker or another."""
+    """Ack. After a lost lease the message comes again, to this worker or another."""
     try:
         await message.ack()
     except LeaseLost:

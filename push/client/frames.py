@@ -1,6 +1,6 @@
-"""The frames of the WebSocket protocol as small structs, and the two encodings between them and bytes.
+"""The frames of the WebSocket protocol as small structs, and the codecs between them and bytes.
 
-The HTTP transports speak the same frames to the core, so every rule about them is written once.
+The HTTP transports pass the same frames to the core, so every rule about them is written once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FIXMAP_COUNT = 0x0F
 
 
 class ClientFrame(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="type"):
-    """What the client sends."""
+    """A frame that the client sends."""
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """The session to go on with."""
+    """The session to resume."""
 
     session: str
 
@@ -48,7 +48,7 @@ class Subscribe(ClientFrame, tag="subscribe"):
 
 
 class Begin(ClientFrame, tag="begin"):
-    """A handler has these messages. Without an id: nobody waits for its answer."""
+    """A handler has begun with these messages. No id: the client does not wait for the answer."""
 
     sub: int
     receipts: Sequence[str]
@@ -75,7 +75,7 @@ class Publish(ClientFrame, tag="publish"):
 
 
 class PublishPart(msgspec.Struct, frozen=True):
-    """What an ack publishes to one queue."""
+    """Messages that an ack publishes to one queue."""
 
     queue: str
     messages: Sequence[msgspec.Raw]
@@ -108,7 +108,7 @@ class Extend(ClientFrame, tag="extend"):
 
 
 class Refresh(ClientFrame, tag="refresh"):
-    """Without an id: nobody waits for its answer."""
+    """A newer token. No id: the client does not wait for the answer."""
 
     token: str
 
@@ -148,7 +148,7 @@ class WireMessage(msgspec.Struct, frozen=True):
 
 
 class UnreadMessage(msgspec.Struct, frozen=True):
-    """What stands beside the body of a message that could not be decoded, and why it could not."""
+    """The fields other than the body of a message that could not be decoded, and why it could not."""
 
     id: str
     seq: int = 0
@@ -158,8 +158,8 @@ class UnreadMessage(msgspec.Struct, frozen=True):
 
 
 class PublishedItem(msgspec.Struct, frozen=True):
-    """One message's part of a publish answer: `error` stands in place of `seq`. Of a repeat by its number, the server
-    may have forgotten the place."""
+    """One message's part of a publish answer: either `error` or `seq`. For a duplicate by number, the server may have
+    forgotten both the place and the id."""
 
     id: str | None = None
     seq: int | None = None
@@ -177,7 +177,7 @@ class SettleResult(msgspec.Struct, frozen=True):
 
 
 class ServerFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the server sends. Fields and types unknown to this version are passed over."""
+    """A frame that the server sends. Fields and types unknown to this version are skipped."""
 
 
 class ConnectedFrame(ServerFrame, frozen=True, tag="connected"):
@@ -297,7 +297,7 @@ class Codec:
             self._decode_as = msgspec.msgpack.decode
 
     def message(self, message: Outgoing) -> msgspec.Raw:
-        """One message, encoded once: its size is known, and a repeat after a reconnect costs nothing."""
+        """Encodes a message, once: its size is known, and a repeat after a reconnect costs nothing."""
         if self.is_text and isinstance(message.body, bytes | bytearray | memoryview):
             fields = msgspec.structs.asdict(message)
             fields["body_base64"] = fields.pop("body")  # msgspec writes bytes as base64
@@ -306,7 +306,7 @@ class Codec:
         return msgspec.Raw(self._encode(message))
 
     def add_fields(self, message: msgspec.Raw, fields: Mapping[str, Any]) -> msgspec.Raw:
-        """An encoded message with more fields behind its own: what is known only when it leaves."""
+        """Appends fields to an encoded message: those that are known only when it is sent."""
         own, more = bytes(message), self._encode(fields)
         if self.is_text:
             return msgspec.Raw(own[:-1] + b"," + more[1:])
@@ -315,7 +315,8 @@ class Codec:
         return msgspec.Raw(bytes((_FIXMAP | count,)) + own[1:] + more[1:])
 
     def pack(self, frames: Sequence[AnyClientFrame]) -> list[bytes]:
-        """Frames as few socket messages: arrays of up to 1 MiB, a single frame as a plain object."""
+        """Packs frames into as few socket messages as possible: arrays of up to 1 MiB, a single frame as a plain
+        object."""
         packed: list[bytes] = []
         batch: list[bytes] = []
         size = 0
@@ -334,7 +335,7 @@ class Codec:
         return encoded[0] if len(encoded) == 1 else self._encode([msgspec.Raw(frame) for frame in encoded])
 
     def unpack(self, data: bytes | str) -> list[AnyServerFrame]:
-        """The frames in one socket message; types of a later version are left out."""
+        """The frames in one socket message; skips types of a later version. Raises `UnreadableFrame`."""
         try:
             frames = self._decode(data)
         except msgspec.ValidationError:
@@ -344,16 +345,16 @@ class Codec:
         return frames if isinstance(frames, list) else [frames]
 
     def message_of(self, data: bytes | str | msgspec.Raw) -> WireMessage | UnreadMessage:
-        """One message. Its neighbours are not to suffer for a body that cannot be decoded."""
+        """Decodes one message by itself, so that others are delivered beside a body that cannot be decoded."""
         try:
             found: WireMessage = self._decode_as(data, type=WireMessage)
         except (msgspec.MsgspecError, RecursionError) as error:
-            beside: UnreadMessage = self._decode_as(data, type=UnreadMessage)  # it passes over the body
+            beside: UnreadMessage = self._decode_as(data, type=UnreadMessage)  # skips the body
             return msgspec.structs.replace(beside, why=str(error))
         return found
 
     def messages_of(self, parts: Sequence[msgspec.Raw]) -> tuple[list[WireMessage], list[UnreadMessage]]:
-        """Those that can be decoded, and the others."""
+        """The messages that can be decoded, and the others."""
         found = [self.message_of(part) for part in parts]
         read = [one for one in found if isinstance(one, WireMessage)]
         return read, [one for one in found if isinstance(one, UnreadMessage)]
@@ -373,7 +374,7 @@ class Codec:
         return frames
 
     def _frame(self, raw: msgspec.Raw) -> AnyServerFrame | None:
-        """None: it is of a type that this version does not know."""
+        """None for a type that this version does not know."""
         kind = self._decode_as(raw, type=_Kind).type
         if kind not in _TYPES:
             return None

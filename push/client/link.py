@@ -1,7 +1,7 @@
-"""The shell around the core: it keeps one connection open after another and carries out what the core decides.
+"""The shell around the core: keeps a connection open, reconnects, and carries out what the core decides.
 
-Two tasks share the work: one connects and reads, the other sends and watches the time. Whatever is asked within one
-turn of the event loop is sent together by the second.
+Two tasks share the work: one connects and reads, the other sends and watches the time. All requests of one turn of the
+event loop are sent together.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ TIMER_S_MIN = 0.01
 
 
 class Ticket(Protocol):
-    """Who waits for a publish."""
+    """The waiter of a publish."""
 
     def resolve(self, result: Published | PushqError) -> None:
         """Take the result."""
 
 
 class Link:
-    """One session's connection. `kick` says that the core has something to send."""
+    """The connections of one session. `kick` tells it that the core has something to send."""
 
     def __init__(
         self,
@@ -74,31 +74,32 @@ class Link:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._last_cut = Cut("no attempt was made")
         self._open_timeout: asyncio.Timeout | None = None
-        """Of `open`, while it waits."""
+        """The timeout of `open`, while that waits."""
         self._absent_at: float | None = None
-        """When `open` would have ended if nobody had taken the connection; None while nobody has."""
+        """When `open` would have timed out without a server that takes the connection; None until one does."""
         self._began = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
 
     def now(self) -> float:
-        """The clock of everything in this session."""
+        """The clock of everything in this session, in seconds."""
         return self._loop.time()
 
     def kick(self) -> None:
-        """Something is to be sent: it goes when this turn of the loop is over."""
+        """Wakes the sender: it sends at the end of this turn of the loop."""
         self._wake.set()
 
     def check_loop(self) -> None:
-        """Raises `RuntimeError` in any other event loop, where nobody would ever be told of an answer."""
+        """Raises `RuntimeError` in any other event loop, where no waiter would ever get an answer."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("the session belongs to another event loop: use it there, or connect() in this one")
 
     async def open(self) -> None:
-        """Connect, trying again for `open_timeout_s`; then raise what stood in the way.
+        """Connect, trying again for `open_timeout_s`; then raise the last error.
 
-        A server that asks to come back later gets `open_patience_s`, and where that is over before its time the error
-        comes at once. So does one that takes the connection and says nothing yet: it is starting, or has much to do.
+        A server that asks to come back later gets `open_patience_s`; if that ends before the time it asks for, its
+        error is raised at once. A server that takes the connection and does not answer yet gets the same time: it is
+        starting, or busy.
         """
         self._began = self.now()
         for name, work in (("pushq connection", self._run()), ("pushq sender", self._pump())):
@@ -119,14 +120,15 @@ class Link:
             self._open_timeout = None
 
     def met(self) -> None:
-        """Somebody takes the connection that is being made. `open` waits on for an answer."""
+        """A peer has taken the connection that is being made: `open` waits on for its answer."""
         timeout = self._open_timeout
         if timeout is not None and not timeout.expired() and self._absent_at is None:
             self._absent_at = timeout.when()
             timeout.reschedule(max(self._absent_at or 0.0, self._patient_until))
 
     def _missed(self) -> None:
-        """The connection that was taken came to nothing: a tunnel or a proxy with nobody behind it is no server."""
+        """The connection that was taken has failed: a tunnel or a proxy without a server behind it does not count as
+        one."""
         timeout, at = self._open_timeout, self._absent_at
         self._absent_at = None
         if timeout is not None and not timeout.expired() and at is not None:
@@ -137,7 +139,8 @@ class Link:
         return self._began + max(self._limits.open_timeout_s, self._limits.open_patience_s)
 
     async def close(self, *, flush: bool) -> None:
-        """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter; at once where cancelled."""
+        """Wait for unconfirmed requests (with `flush`), close the connection, and end every waiter; at once if
+        cancelled."""
         self.check_loop()
         try:
             if flush and self.core.phase is not Phase.STOPPED and not self.core.is_idle:
@@ -162,17 +165,17 @@ class Link:
     async def _say_goodbye(self) -> None:
         transport = self._transport
         if transport is not None and self.core.phase is Phase.OPEN:
-            # The reader must live while the closing handshake is on its way.
+            # The reader must live during the closing handshake.
             try:
                 async with asyncio.timeout(self._limits.close_timeout_s + self._limits.poll_leave_s):
                     with suppress(Cut):
                         await transport.send(self.core.parting())
                     await transport.close()
             except TimeoutError:
-                transport.abort()  # the server stands still, and takes neither what is on its way nor a goodbye
+                transport.abort()  # the server hangs, and reads neither the frames nor the close
 
     async def room(self) -> None:
-        """Wait until the publish window has room: the back-pressure of a server slower than its producers."""
+        """Wait until the publish window has room: the backpressure of a server slower than its producers."""
         while self.core.publisher.window_left <= 0:
             waiter = self._loop.create_future()
             self._room_waiters[waiter] = None
@@ -180,11 +183,11 @@ class Link:
                 await waiter
             except asyncio.CancelledError:
                 self._room_waiters.pop(waiter, None)
-                self._release_room()  # it may have been this one's turn
+                self._release_room()  # this waiter may have been woken
                 raise
 
     def give_up(self, queue: str, entries: Iterable[Entry]) -> None:
-        """Nobody waits for these publishes any more: those that have not left make room."""
+        """Gives up publishes whose caller does not wait any more: those that were not sent make room."""
         for entry in entries:
             self.core.publisher.give_up(queue, entry)
         self._release_room()
@@ -223,7 +226,7 @@ class Link:
                 wait_s = self._was_cut(cut)
             except PushqError as error:
                 if error.code == NOT_PUSHQ and self.core.session is not None:
-                    # The address was right: this one stands in front of a server that is away.
+                    # The URL was right before: a proxy answers for a server that is away.
                     wait_s = self._was_cut(Cut(str(error)))
                 else:
                     self.apply(self.core.stop(error))
@@ -231,19 +234,19 @@ class Link:
                 await asyncio.sleep(wait_s)
 
     def _was_cut(self, cut: Cut) -> float:
-        """How long to wait for the next attempt."""
+        """Tells the core of a lost connection. Returns how long to wait before the next attempt, in seconds."""
         wait_s, effects = self.core.disconnected(
             cut.code, cut.reason, self.now(), retry_s=cut.retry_s, problem=cut.problem
         )
         self._last_cut = cut
         self._missed()
         if cut.problem is not None and not self._may_wait(max(wait_s, cut.retry_s)):
-            effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
+            effects.events.clear()  # there is no next attempt to report: `open` raises the server's error
         self.apply(effects)
         return wait_s
 
     def _may_wait(self, wait_s: float) -> bool:
-        """A server is there and asks for time. `open` waits on for it, or where that is too long, ends now."""
+        """Lets `open` wait for a server that asks for time; ends `open` now if that time is too long."""
         timeout = self._open_timeout
         if timeout is None or timeout.expired():
             return True
@@ -252,7 +255,7 @@ class Link:
         return is_in_time
 
     async def _connection(self) -> None:
-        """One connection from its beginning to the `Cut` that ends it."""
+        """Makes one connection and reads it until its end, which is raised as `Cut`."""
         token = await self._credential()
         transport = await self._dial(token)
         refreshing: asyncio.Task[None] | None = None
@@ -274,7 +277,7 @@ class Link:
             await transport.wait_closed()
 
     async def _keep_fresh(self, token: str | None) -> None:
-        """Give the server a newer token whenever the one it has comes near its end."""
+        """Sends the server a newer token whenever its token is about to expire."""
         while (wait_s := refresh_in_s(token, time.time(), self._limits)) is not None:
             await asyncio.sleep(max(wait_s, self._limits.token_retry_s))
             try:
@@ -300,7 +303,7 @@ class Link:
             raise Cut(f"the key function failed: {error!r}") from error
 
     async def _pump(self) -> None:
-        """Send what the core has, whenever it is kicked or its time comes."""
+        """Sends the core's frames, whenever it is kicked or a deadline has come."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -310,11 +313,11 @@ class Link:
                 try:
                     await self._transport.send(frames)
                 except Cut:
-                    pass  # the reader meets the same end, and acts on it
+                    pass  # the reader gets the same error, and acts on it
             self._arm()
 
     def _arm(self) -> None:
-        """Have the timer fire when the core next wants to be asked, and no later."""
+        """Sets the timer to the core's next wake-up, or leaves an earlier one."""
         now = self.now()
         when = max(self.core.next_wakeup(now), now + TIMER_S_MIN)
         if self._timer is not None:
@@ -324,7 +327,7 @@ class Link:
         self._timer = None if math.isinf(when) else self._loop.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
-        """The sender may be stuck in a full socket, so the dead connection is cut here."""
+        """The sender may be stuck in a full socket, so a dead connection is cut here."""
         self._timer = None
         if self._transport is not None and self.core.is_dead(self.now()):
             self._transport.abort()
@@ -332,7 +335,7 @@ class Link:
         self._arm()
 
     def tell(self, event: SessionEvent) -> None:
-        """Log what happened, and have the user's `on_event` know it."""
+        """Log an event and pass it to the user's `on_event`."""
         match event:
             case Connected():
                 log.info("connected session=%s resumed=%s", event.session, event.resumed)
@@ -360,7 +363,7 @@ class Link:
         if not self._opened.done():
             assert self.core.error is not None
             self._opened.set_exception(self.core.error)
-            self._opened.exception()  # the one who waits gets it; nobody else has to
+            self._opened.exception()  # marks the error as retrieved: `open` raises it, if it still waits
         self._release_idle()
         for waiter in self._room_waiters:
             _finish(waiter, self.core.error)
@@ -380,8 +383,8 @@ class Link:
         self._idle_waiters.clear()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task of ours failed by a mistake of ours, or was cancelled with all that there are: nobody may wait for
-        ever because of it."""
+        """Stops the core when a task failed by a bug or was cancelled from outside: otherwise its waiters would wait
+        for ever."""
         if task.cancelled():
             if not self._is_closing:
                 self._cancelled()

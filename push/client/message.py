@@ -1,4 +1,4 @@
-"""A message in the user's hands: read it, then say what became of it."""
+"""A delivered message: read it, then ack, nack, release or extend it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Message:
-    """One delivery of one message. Under `ack="auto"`, from a queue that delivers at most once, and on a stream without
-    a group there is nothing to settle: then `receipt` is None, and `ack`, `nack`, `release` and `extend` do nothing."""
+    """One delivery of one message. There is nothing to settle with `ack="auto"`, from a queue that delivers at most
+    once, and on a stream without a group: then `receipt` is None, and `ack`, `nack`, `release` and `extend` do nothing.
+    """
 
     __slots__ = ("_delivery", "_producer")
 
@@ -38,7 +39,7 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The JSON value that was published; bytes when it was anything else."""
+        """The JSON value that was published; bytes if it was anything else."""
         message = self._delivery.message
         if message.body_base64 is not None:
             return binascii.a2b_base64(message.body_base64)
@@ -88,28 +89,28 @@ class Message:
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it is delivered no more, in UTC; None for a message that does not expire."""
+        """When the message expires, in UTC; None if it does not expire."""
         return _time(self._delivery.message.expires_at)
 
     @property
     def ordering(self) -> Ordering | None:
-        """Where a sorted queue put it; None on other queues."""
+        """How a sorted queue placed it; None on other queues."""
         found = self._delivery.message.ordering
         return None if found is None else Ordering(_time(found.get("timestamp")), bool(found.get("late")))
 
     @property
     def producer(self) -> str | None:
-        """Who published and numbered it; None where the publisher gave no number."""
+        """The producer that numbered the message; None if it has no number."""
         return self._delivery.message.producer
 
     @property
     def producer_seq(self) -> int | None:
-        """Its producer's own number of it, from 1; None where the publisher gave none."""
+        """The producer's own number of the message, from 1; None if it has none."""
         return self._delivery.message.producer_seq
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Why it lies in a dead-letter queue; None on other queues."""
+        """Why it is in a dead-letter queue; None on other queues."""
         found = self._delivery.message.dead_letter
         if found is None:
             return None
@@ -123,7 +124,7 @@ class Message:
 
     @property
     def reply_to(self) -> str | None:
-        """The queue that an answer should go to: `reply` sends it there."""
+        """The queue for the reply: `reply` publishes to it."""
         return self._delivery.message.reply_to
 
     @property
@@ -132,7 +133,7 @@ class Message:
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace context that it was published with: what a span of its handler links to."""
+        """The W3C trace context that the message was published with; a handler's span links to it."""
         return self._delivery.message.traceparent
 
     @property
@@ -141,12 +142,12 @@ class Message:
 
     @property
     def receipt(self) -> str | None:
-        """The proof of this lease; acks by other means (HTTP, another process) need it."""
+        """Identifies this lease; needed for acks by other means (HTTP, another process)."""
         return self._delivery.receipt
 
     @property
     def lost(self) -> bool:
-        """Has the lease ended before the message was settled? Then it will be delivered again."""
+        """Whether the lease ended before the message was settled. If so, it will be delivered again."""
         return self._delivery.is_lost
 
     async def until_lost(self) -> None:
@@ -158,10 +159,11 @@ class Message:
             await self._delivery.wait_lost.wait()
 
     async def ack(self, *, publish: Iterable[Publication] = ()) -> None:
-        """Done: returns when the server confirmed it. `LeaseLost` when another may have been given the message.
+        """Mark the message as processed; returns when the server has confirmed it. Raises `LeaseLost` if the lease had
+        ended before: another consumer may have the message.
 
-        `publish` is stored in the same step: `[("invoices", {"order": 7}), ("mails", "sent", {"key": "k"})]`. Both
-        happen or neither does. The server allows it between queues that are `colocate_with` each other.
+        `publish` is stored in the same transaction: `[("invoices", {"order": 7}), ("mails", "sent", {"key": "k"})]`.
+        Either both happen or neither. The server allows it between queues that are `colocate_with` each other.
         """
         if publish:
             await settle_together([self], publish)
@@ -171,24 +173,28 @@ class Message:
     async def nack(
         self, *, delay: Duration | None = None, reason: str | None = None, delay_ms: int | None = None
     ) -> None:
-        """Not done: deliver it again, after `delay` (seconds or a `timedelta`), else after the queue's own back-off.
+        """Give the message back: it is delivered again after `delay` (seconds or a `timedelta`), else after the queue's
+        own backoff.
 
-        `reason` is kept with the message and shown with its dead letter. `LeaseLost` when the lease had ended before.
+        `reason` is kept with the message and shown with its dead letter. Raises `LeaseLost` if the lease had ended
+        before.
         """
         if delay is not None:
             delay_ms = milliseconds(delay)
         await self._settle(How("nack", self._delivery.subscription, delay_ms=delay_ms, reason=reason))
 
     async def release(self, *, delay: Duration | None = None) -> None:
-        """Not begun: somebody else may have it, at once or after `delay` (seconds or a `timedelta`). It was no attempt.
+        """Give back a message that was not begun, at once or after `delay` (seconds or a `timedelta`). It does not
+        count as an attempt.
 
-        For a consumer that stops, or that cannot take this one now. `LeaseLost` when the lease had ended before.
+        For a consumer that stops, or that cannot take this message now. Raises `LeaseLost` if the lease had ended
+        before.
         """
         delay_ms = None if delay is None else milliseconds(delay)
         await self._settle(How("nack", self._delivery.subscription, delay_ms=delay_ms, tried=False))
 
     async def extend(self, ms: int) -> None:
-        """Hold it for `ms` milliseconds from now. `LeaseLost` when the lease has ended."""
+        """Extend the lease to `ms` milliseconds from now. Raises `LeaseLost` if the lease had ended before."""
         if ms < 0:
             raise ApiError(
                 Problem(code="invalid-request", status=400, detail=f"extend by {ms} ms: must not be negative")
@@ -196,9 +202,10 @@ class Message:
         await self._settle(How("extend", self._delivery.subscription, visibility_timeout_ms=ms))
 
     async def reply(self, body: Any, **options: Unpack[PublishOptions]) -> Published:
-        """Answer whoever asked: publish to `reply_to` with the request's `correlation_id`; returns when it is stored.
+        """Answer a request: publish to `reply_to` with the request's `correlation_id`; returns when the reply is
+        stored.
 
-        The options are those of `Pushq.publish`. Raises `ValueError` when the message asks for no reply.
+        The options are those of `Pushq.publish`. Raises `ValueError` if the message asks for no reply.
         """
         if self.reply_to is None:
             raise ValueError(f"message {self.id} of queue {self.queue!r} asks for no reply: it has no reply_to")
@@ -214,7 +221,7 @@ class Message:
 
 
 async def settle_together(messages: Sequence[Message], publish: Iterable[Publication] = ()) -> None:
-    """Ack messages of one subscription in one request, and publish in the same step. See `Pushq.ack`."""
+    """Ack messages of one subscription in one request, and publish in the same transaction. See `Pushq.ack`."""
     held = [message for message in messages if message.receipt is not None]
     parts = publications(publish)
     if not held:
@@ -240,7 +247,8 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
 
 
 def settle_soon(link: Link, delivery: Delivery, how: How) -> asyncio.Future[None]:
-    """Hand one receipt to the core; those of one turn of the loop share a frame. Done when the server confirmed it."""
+    """Hand one receipt to the core; receipts of one turn of the loop share a frame. The future is done when the server
+    has confirmed."""
     link.check_loop()
     confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     link.core.settle(how, Item(delivery, confirmed), link.now())
@@ -258,7 +266,8 @@ def _is_json(content_type: str) -> bool:
 
 
 def _beyond_messagepack(body: bytes) -> Any:
-    """Bytes that were published; or a JSON value that came as its text: MessagePack has no integers beyond 64 bits."""
+    """A body that came as bytes over MessagePack: bytes that were published, or the text of a JSON value with integers
+    beyond 64 bits, which MessagePack cannot hold."""
     try:
         value = msgspec.json.decode(body)
         msgspec.msgpack.encode(value)

@@ -1,4 +1,4 @@
-"""The values a user of the client meets: what is published, what came of it, and what happened to the session."""
+"""The client's public values: what is published, its result, and the events of a session."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ InOrder = bool | Literal["key"]
 """Which messages are handled one after the other: all, none, or those of one key."""
 
 TRANSPORTS: dict[str, TransportName] = {"ws": "ws", "sse": "sse", "poll": "poll", "websocket": "ws", "longpoll": "poll"}
-"""Every name that is taken → the one that it goes by: the same in both clients and on the command line."""
+"""Every accepted name → the canonical one: the same in both clients and on the command line."""
 
 
 def transport_named(name: str) -> TransportName:
-    """The transport of that name. Raises `ValueError`, naming those there are."""
+    """The transport of that name. Raises `ValueError`, which lists the names."""
     if (found := TRANSPORTS.get(name)) is None:
         raise ValueError(f"there is no transport {name!r}; it is {', '.join(dict.fromkeys(TRANSPORTS.values()))}")
     return found
 
 
 From = Literal["earliest", "latest"] | Mapping[str, Any]
-"""Where a stream's subscription begins: a word, or `{"seq": n}`, `{"time": t}`, `{"cursor": c}`. A time is a `datetime`
-with a zone, or RFC 3339 text."""
+"""Where a stream's subscription begins: "earliest", "latest", `{"seq": n}`, `{"time": t}` or `{"cursor": c}`. A time is
+a `datetime` with a zone, or RFC 3339 text."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message to publish, with the API's own fields. `body` is any JSON value, or bytes; `bodies` has the rule.
+    """One message to publish, with the API's own fields. `body` is any JSON value, or bytes; see `bodies` for the rule.
 
-    A field that the server cannot honour is refused by it. `deliver_at` is a `datetime` with a zone, or RFC 3339 text.
+    The server refuses a field that it cannot honour. `deliver_at` is a `datetime` with a zone, or RFC 3339 text.
     """
 
     body: Any
@@ -52,17 +52,19 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TraceContext(NamedTuple):
-    """The W3C Trace Context that goes with a message."""
+    """The W3C Trace Context of a message."""
 
     traceparent: str
     tracestate: str | None
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The server has the message on disk. `seq` rises within (partition, priority), with gaps.
+    """The server has stored the message, as durably as its queue demands. `seq` rises within (partition, priority),
+    with gaps.
 
-    A `duplicate` was there before: `id` and `seq` are those of the first one. Of a repeat that the server knew by its
-    number alone they may be forgotten: then `seq` is None, and `id` empty unless the message has one.
+    `duplicate`: the message was stored before, and `id` and `seq` are those of the first one. For a duplicate that the
+    server knew by its number alone it may have forgotten them: then `seq` is None, and `id` is empty unless the message
+    has one.
     """
 
     id: str
@@ -72,14 +74,15 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Ordering(msgspec.Struct, frozen=True):
-    """Where a sorted queue put the message. `late`: its place had been handed out when it came."""
+    """How a sorted queue placed the message. `late`: it came after messages that follow it in order had been
+    delivered."""
 
     timestamp: datetime | None
     late: bool
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Why a message lies in a dead-letter queue. `from_` is the queue it died in; `history` has its last attempts."""
+    """Why a message is in a dead-letter queue. `from_` is the queue it died in; `history` has its last attempts."""
 
     from_: str
     reason: str
@@ -89,16 +92,16 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """A connection stands. `resumed` says that the leases of the one before go on."""
+    """A connection was established. `resumed`: the leases of the one before go on."""
 
     session: str
     resumed: bool
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection went, or none came about; the next attempt follows in `retry_in_s`.
+    """The connection was lost, or could not be made; the next attempt follows in `retry_in_s`.
 
-    `problem` is what the server said, where it is there and takes no connection for the moment.
+    `problem` is the server's answer, if it answers but takes no connection at the moment.
     """
 
     reason: str
@@ -107,7 +110,7 @@ class Disconnected(msgspec.Struct, frozen=True):
 
 
 class Postponed(msgspec.Struct, frozen=True):
-    """The server refused a subscription for the moment: it is asked for again in `retry_in_s`."""
+    """The server refused a subscription temporarily: it is requested again in `retry_in_s`."""
 
     queue: str
     problem: Problem
@@ -121,9 +124,9 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """The stream no longer has what lay between the two positions; delivery goes on behind it.
+    """The stream has trimmed the messages between the two positions; delivery goes on after them.
 
-    `partition` is the one that the positions belong to, where the stream has several.
+    `partition` is the partition of the positions, if the stream has several.
     """
 
     queue: str
@@ -133,9 +136,9 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The stream could not go on from the last cursor and began at `cursor`; what lies between is unknown.
+    """The stream could not go on from the last cursor and began at `cursor`; messages in between may be missing.
 
-    `cursor` is None when a subscription from `latest` was cut before its first message: nothing says where it stood.
+    `cursor` is None if a subscription from `latest` was cut before its first message: its position is not known.
     """
 
     queue: str
@@ -143,15 +146,15 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Leases ended before these messages were settled: they will be delivered again, perhaps to others."""
+    """Leases ended before these messages were settled: they will be delivered again, perhaps to other consumers."""
 
     queue: str
     ids: tuple[str, ...]
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A message came that this client cannot decode: no reader saw it. Where it has a receipt it was given back with
-    the reason, so that it becomes a dead letter in the end."""
+    """A message came that this client cannot decode: no reader got it. If it has a receipt it was given back with the
+    reason, so that it becomes a dead letter in the end."""
 
     queue: str
     id: str

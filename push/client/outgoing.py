@@ -1,4 +1,4 @@
-"""From the arguments of `publish` to the fields that travel: times become milliseconds and RFC 3339."""
+"""From the arguments of `publish` to the fields of a message: times become milliseconds and RFC 3339."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from push.client.times import Duration, Moment, milliseconds, time_text
 
 
 class PublishOptions(TypedDict, total=False):
-    """What may be said of a message beside its body; `Pushq.publish` explains each."""
+    """The options of a message beside its body; `Pushq.publish` explains each."""
 
     id: str | None
     key: str | None
@@ -30,7 +30,7 @@ class PublishOptions(TypedDict, total=False):
 
 
 Publication = tuple[str, Any] | tuple[str, Any, PublishOptions]
-"""A queue's name, a body (or an `Outgoing`), and options if there are any: what an ack publishes."""
+"""What an ack publishes: a queue's name, a body (or an `Outgoing`), and options if there are any."""
 
 
 def outgoing(
@@ -49,7 +49,7 @@ def outgoing(
     reply_to: str | None = None,
     correlation_id: str | None = None,
 ) -> Outgoing:
-    """A message to publish. Raises `ValueError` for a time that is none, or is given twice."""
+    """A message to publish. Raises `ValueError` for an invalid time, or one that is given twice."""
     return Outgoing(
         body=body,
         id=id,
@@ -83,7 +83,7 @@ def sendable(message: Outgoing) -> Outgoing:
 
 
 def one_time(name: str, duration: Duration | None, ms: int | None) -> int | None:
-    """Milliseconds from whichever was given. Raises `ValueError` when both were."""
+    """Milliseconds from the one that was given. Raises `ValueError` if both were."""
     if duration is None:
         return ms
     if ms is not None:

@@ -1,4 +1,4 @@
-"""From a message to its place in the core, and from the core's answer back to whoever waits for it."""
+"""The publishing side of a session: encodes messages, hands them to the core, and resolves the waiting callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from push.client.outgoing import sendable
 from push.client.times import Duration, milliseconds
 
 PublishIds = bool | Literal["auto"]
-"""Does a message that has no id get one? "auto": until the server has said that its queue drops no repeats."""
+"""Whether a message without an id gets one. "auto": until the server has said that its queue does not drop duplicates
+by id."""
 
 RANDOM_BYTES = 12
 NAME_BYTES_MAX = 256
@@ -37,12 +38,12 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def random_name() -> str:
-    """96 bits that nobody else has, beginning with a letter: fit for an id and for part of a queue's name."""
+    """A random name of 96 bits that begins with a letter: fit for an id and for part of a queue's name."""
     return "p" + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def checked_name(producer: str) -> str:
-    """The producer's name. Raises `ValueError` for one that no server would take."""
+    """The producer's name. Raises `ValueError` for one that no server accepts."""
     size = len(producer.encode())
     if not 0 < size <= NAME_BYTES_MAX:
         raise ValueError(f"a producer's name has 1 to {NAME_BYTES_MAX} bytes, not {size}")
@@ -50,14 +51,14 @@ def checked_name(producer: str) -> str:
 
 
 def checked_key(idempotency_key: str) -> str:
-    """An idempotency key. Raises `ValueError` for one that no header could carry."""
+    """An idempotency key. Raises `ValueError` for one that no header can carry."""
     if _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
         raise ValueError("an idempotency key has 1 to 255 characters of printable ASCII; a UUID is a good one")
     return idempotency_key
 
 
 def checked_trace(traceparent: str | None, tracestate: str | None) -> TraceContext | None:
-    """The context of a message. Raises `ValueError` for what is no W3C Trace Context."""
+    """The trace context of a message. Raises `ValueError` for an invalid W3C Trace Context."""
     if traceparent is None:
         if tracestate is not None:
             raise ValueError("a tracestate goes with a traceparent; give both")
@@ -72,7 +73,7 @@ def checked_trace(traceparent: str | None, tracestate: str | None) -> TraceConte
 
 
 def checked_timeout(timeout: Duration | None) -> float | None:
-    """Seconds, in whole milliseconds. Raises `ValueError` for a time that no server would take."""
+    """Seconds, in whole milliseconds. Raises `ValueError` for a time that no server accepts."""
     if timeout is None:
         return None
     ms = milliseconds(timeout)
@@ -103,7 +104,7 @@ class Producer:
 
     @property
     def queue_part(self) -> str:
-        """A name of this producer's own that may stand in a queue's name."""
+        """A name of this producer's own that is valid in a queue's name."""
         return self.name if _PLAIN_NAME.fullmatch(self.name) else self._id_prefix
 
     async def publish(
@@ -157,7 +158,7 @@ class Producer:
             raise
 
     def step(self, parts: Sequence[tuple[str, Sequence[Outgoing]]]) -> Step | None:
-        """What an ack publishes, encoded; None when that is nothing. Raises `TooLarge` for what fits in no frame."""
+        """What an ack publishes, encoded; None if it publishes nothing. Raises `TooLarge` if it fits in no frame."""
         count = sum(len(messages) for _, messages in parts)
         if not count:
             return None
@@ -171,18 +172,18 @@ class Producer:
         return Step(encoded)
 
     def id_for(self, queue: str) -> str | None:
-        """An id that no other message has; None where the queue has no use for one."""
+        """A new unique id; None if the queue has no use for one."""
         if self._ids is False or (self._ids == "auto" and not self.link.core.numbering.drops_repeats(queue)):
             return None
         return self.next_id()
 
     def next_id(self) -> str:
-        """96 random bits of this client's and a count."""
+        """A new id: 96 random bits of this client's and a count."""
         self._last_id += 1
         return f"{self._id_prefix}-{self._last_id:x}"
 
     def made(self, id: str) -> bool:
-        """Is this an id of `next_id`?"""
+        """Whether this is an id of `next_id`."""
         return id.startswith(f"{self._id_prefix}-")
 
     async def _room(self, timeout_s: float | None) -> None:
@@ -194,7 +195,8 @@ class Producer:
             raise Unavailable(detail) from None
 
     def _encode(self, queue: str, message: Outgoing, *, is_named: bool = False) -> msgspec.Raw:
-        """A message that `is_named` gets no id of the client's: another one would be another message."""
+        """Encodes a message. One that `is_named` by its call's idempotency key gets no id: a repeat with another id
+        would be another message."""
         if message.deliver_at is not None:
             message = sendable(message)
         if not is_named and message.id is None and (id := self.id_for(queue)) is not None:

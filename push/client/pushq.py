@@ -1,4 +1,4 @@
-"""What a user holds: `async with connect(url, key) as pushq` publishes, subscribes, and asks for replies."""
+"""The client's main class: `async with connect(url, key) as pushq` publishes, subscribes, and asks for replies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from push.client.transports.websocket import Dialer
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `connect` was told beside the server and the key; it explains each."""
+    """The options of `connect`, which explains each."""
 
     transport: TransportName = "ws"
     encoding: Encoding = "msgpack"
@@ -70,17 +70,17 @@ def connect(
 ) -> Pushq:
     """A session with the server, to be used with `async with`.
 
-    Without `url` it is `PUSHQ_URL`, else http://127.0.0.1:8080; without `key` it is `PUSHQ_KEY`, else the first line of
-    `./pushq-data/admin.key`. A `key` that is a function (plain or async) is asked again for every connection, and for a
-    JWT in time before it ends: the open session goes on with the newer one. `token` is another word for `key`.
-    `tls` says whom to trust for https://; without it `PUSHQ_CA_FILE`, else the system's authorities.
-    `on_event` is told of connections, gaps and lost leases; it must not block.
+    `url` defaults to `PUSHQ_URL`, else http://127.0.0.1:8080; `key` to `PUSHQ_KEY`, else the first line of
+    `./pushq-data/admin.key`. A `key` that is a function (plain or async) is called again for every connection, and for
+    a JWT in time before it expires: the open session goes on with the newer one. `token` is another name for `key`.
+    `tls` is the context for https://; without it, `PUSHQ_CA_FILE` names the authorities to trust, else the system's are
+    trusted. `on_event` is called with connections, gaps and lost leases; it must not block.
 
-    Messages are numbered and stamped for queues that are sequenced by producer or by clock. A program that is to go on
-    with its numbers after a restart names itself with `producer` and gives `first_number`, for all queues or by queue;
-    keeping them is its own part (`Pushq.next_numbers`). With `number_always` other queues' messages are numbered, too.
-    `publish_ids` says whether a message without an id gets one: always, never, or ("auto") while its queue may drop
-    repeats by id. `reply_queue` is where the answers of `request` come.
+    Messages are numbered and stamped for queues that are sequenced by producer or by clock. A program that continues
+    its numbers after a restart names itself with `producer` and gives `first_number`, for all queues or by queue; it
+    has to store the numbers itself (`Pushq.next_numbers`). With `number_always` messages for other queues are numbered,
+    too. `publish_ids` says whether a message without an id gets one: always, never, or ("auto") while its queue may
+    drop duplicates by id. `reply_queue` is the queue for the replies to `request`.
     """
     if key is not None and token is not None:
         raise ValueError("give a key or a token, not both: either one says who you are")
@@ -102,7 +102,7 @@ def connect(
 
 
 class Pushq:
-    """One session: it reconnects by itself, and what is unconfirmed goes again."""
+    """One session. It reconnects by itself, and sends unconfirmed requests again."""
 
     def __init__(self, url: str, key: Key, options: Options) -> None:
         self._url = url
@@ -131,7 +131,7 @@ class Pushq:
         await self.close(flush=kind is None)
 
     async def open(self) -> None:
-        """Connect; raises `Unavailable` or the server's refusal. `async with` does it."""
+        """Connect; raises `Unavailable` or the server's refusal. `async with` calls it."""
         if self._opened is not None:
             raise SessionClosed("the session was opened before; connect() again for another one")
         options, link = self._options, self._make_link()
@@ -145,7 +145,7 @@ class Pushq:
             raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Leave; with `flush` once what is unconfirmed was confirmed, waiting a few seconds at most."""
+        """Close the session; with `flush`, first wait a few seconds at most for unconfirmed requests."""
         if self._opened is not None:
             await self._link.close(flush=flush)
 
@@ -175,24 +175,25 @@ class Pushq:
     ) -> Published:
         """Publish one message; returns when it is stored.
 
-        `body` is any JSON value, or bytes; NaN, and bytes inside a value, are refused. `key` is what it belongs to, for
-        order and fair shares; a higher `priority` comes first. It is delivered after `delay` (seconds or a `timedelta`)
-        or at `deliver_at` (a `datetime` with a zone), and no more after `ttl`. `reply_to` names the queue for an
-        answer, which repeats `correlation_id`.
+        `body` is any JSON value, or bytes; NaN, and bytes inside a value, are refused. `key` is what the message
+        belongs to, for order and fair shares; a higher `priority` comes first. The message is delivered after `delay`
+        (seconds or a `timedelta`) or at `deliver_at` (a `datetime` with a zone), and expires after `ttl`. `reply_to`
+        names the queue for a reply, which repeats `correlation_id`.
 
         With an `idempotency_key` the same call may be made again, by another process too: it stores nothing, and its
-        answer is that of the first with `duplicate`. The message then travels alone.
+        answer is that of the first with `duplicate`. The message then has a frame of its own.
 
         `traceparent` and `tracestate` (W3C Trace Context) come back with each delivery of the message.
 
-        `timeout` (seconds or a `timedelta`, 1 ms to 60 s) is how long this caller waits. The server is told what is
-        left of it: what it has not begun by then it never will, and nothing is sent again later. When no answer came a
-        second after that, the client gives up by itself. Messages of different times travel in different frames.
-        Without a `timeout` the server takes its own, `dispatch.timeout_ms`, and a message goes again for a minute.
+        `timeout` (seconds or a `timedelta`, 1 ms to 60 s) is how long this caller waits. The server is told the time
+        that is left: what it has not begun by then it never will, and nothing is sent again later. If no answer comes
+        within a second after that, the client gives up by itself. Messages with different timeouts go in different
+        frames. Without a `timeout` the server uses its own, `dispatch.timeout_ms`, and the client repeats a message for
+        a minute.
 
-        Publishes of many tasks travel together. A message whose answer is missing (a cut, a 504) is sent again with the
-        same id and number: a queue that drops repeats stores it once, another one at least once. Raises `ApiError` for
-        a refusal of this message, `OutcomeUnknown` when it may have been stored.
+        Publishes of many tasks share frames. A message without an answer (a cut, a 504) is sent again with the same id
+        and number: a queue that drops duplicates stores it once, any other at least once. Raises `ApiError` for a
+        refusal of this message, `OutcomeUnknown` if it may have been stored.
         """
         producer = self._producer
         message = Outgoing(
@@ -216,9 +217,9 @@ class Pushq:
     ) -> list[Published]:
         """Publish messages in order; anything that is not an `Outgoing` is the body of one.
 
-        Returns when all are stored. When some were refused, raises `PublishManyFailed` with each one's result.
-        What the server refused for the moment (overloaded, say) goes again behind what was sent meanwhile, unless the
-        queue is sequenced by producer or by clock: there it keeps its place.
+        Returns when all are stored. Raises `PublishManyFailed` with each one's result if some were refused. A message
+        that the server refused temporarily (overloaded, say) is sent again after those that were sent meanwhile, unless
+        the queue is sequenced by producer or by clock: there it keeps its place.
 
         `timeout` is as with `publish`, for each message by itself, from when the window had room for it.
         """
@@ -233,13 +234,13 @@ class Pushq:
         reply_queue: str | None = None,
         **options: Unpack[PublishOptions],
     ) -> Message:
-        """Publish a request and return its reply, a `Message` with nothing to settle. Who answers calls
-        `message.reply`. Raises `RequestTimeout` when none comes in time; a later one is dropped and counted.
+        """Publish a request and return its reply, a `Message` with nothing to settle. The responder calls
+        `message.reply`. Raises `RequestTimeout` if no reply comes in time; a later one is dropped and counted.
 
         The reply comes to `reply_queue`, else to that of `connect`: a queue that only this client reads, or a stream
-        that several share. Without either the client makes itself the queue `reply.<producer>`, which needs the scope
-        `manage:reply.*`, and `consume:reply.*` to read it. The options are those of `publish`; `ttl` is the time-out
-        unless it is given, so nobody works on a request whose asker has left.
+        that several clients share. Without either the client creates the queue `reply.<producer>`, which needs the
+        scope `manage:reply.*`, and `consume:reply.*` to read it. The options are those of `publish`; `ttl` defaults to
+        `timeout`, so that no consumer works on a request whose caller has left.
         """
         _, replies = self._session
         seconds = milliseconds(timeout) / 1000
@@ -257,8 +258,8 @@ class Pushq:
 
     @property
     def next_numbers(self) -> dict[str, int]:
-        """For each queue that was published to, the number that its next message will have: what a program keeps that
-        connects again with `producer` and `first_number`. Messages that are under way have numbers below."""
+        """For each queue that was published to, the number of its next message: a program stores these and passes them
+        to `connect` with `producer` and `first_number`. Messages in flight have lower numbers."""
         return self._numbering.next_numbers
 
     # Consuming
@@ -277,10 +278,10 @@ class Pushq:
     ) -> Subscription:
         """Have messages pushed: `async for message in pushq.subscribe("orders")`.
 
-        `credit` bounds how many are held here and not yet settled. While a message waits or is worked on, its lease
-        is extended, for `handler_limit_s` (5 minutes) after it was handed out. `from_` is where a stream begins.
-        In a `group` of a stream messages are settled as on a work queue; where the group has offsets, an ack covers
-        all that its partition delivered before.
+        `credit` bounds how many messages are held here and not yet settled. While a message waits or is being handled,
+        its lease is extended, for `handler_limit_s` (5 minutes) after it was handed out. `from_` is where a stream
+        begins. In a `group` of a stream messages are settled as on a work queue; in a group with offsets, an ack covers
+        all earlier messages of its partition.
         """
         limits = self._options.limits
         asked = Subscribed(
@@ -304,36 +305,37 @@ class Pushq:
 
         `handler` is an `async def` of one message. When it returns, the message is acked. When it raises, the message
         goes back with the class and the text of the exception as reason, and comes again after the queue's
-        `retry_backoff_ms`; where the queue has none, after 0.5 to 1 s, doubled with each attempt, up to a minute
-        (`Limits.retry_base_s`, `retry_cap_s`). What the handler settled itself stays as it is. The event
-        `HandlerFailed` tells what was raised.
+        `retry_backoff_ms`; if the queue has none, after 0.5 to 1 s, doubled with each attempt, up to a minute
+        (`Limits.retry_base_s`, `retry_cap_s`). A message that the handler settled itself stays settled. The event
+        `HandlerFailed` has the exception.
 
         `concurrency` (10) handlers run side by side; `prefetch` more messages wait here, for handlers so short that the
-        way to the server counts. Messages of one key run one after the other where the queue is `strict`, and so do all
-        messages of a group with offsets, and of whatever has no receipts (`ack="auto"`, a stream without a group).
-        `in_order` (True, False or "key") asks for another way. The other options are those of `subscribe`.
+        round trip to the server matters. Messages of one key run one after the other if the queue is `strict`, and so
+        do all messages of a group with offsets, and of a subscription without receipts (`ack="auto"`, a stream without
+        a group). `in_order` (True, False or "key") overrides this. The other options are those of `subscribe`.
 
-        The first signal stops: no handler begins any more, those at work have `drain_s` (20 s), what waits goes back,
-        as no attempt. A handler that takes longer is cancelled, and its message goes back at once. A second signal
+        The first signal stops: no new handler begins, running ones have `drain_s` (20 s), and waiting messages go back
+        without an attempt. A handler that takes longer is cancelled, and its message goes back at once. A second signal
         cancels all now. Then `run` returns. Outside the main thread there are no signals; `runner` has a `stop`.
 
-        Raises what ended the subscription for good (`NotFound`, `Unauthenticated` …), once the handlers have ended.
+        Raises the error that ended the subscription for good (`NotFound`, `Unauthenticated` …), once the handlers have
+        ended.
         """
         runner = self.runner(queue, handler, **options)
         with stopped_by_signals(runner.stop):
             await runner.run()
 
     def runner(self, queue: str, handler: Handler, **options: Unpack[RunOptions]) -> Runner:
-        """As `run`, without signals, for a program with an end of its own: `async with pushq.runner(…):` handles
-        messages while the block runs, and drains at its end; `stop`, `state`, `active`, `done` and `failed` are there
-        meanwhile."""
+        """As `run`, without signals, for a program that controls its own end: `async with pushq.runner(…):` handles
+        messages while the block runs, and drains at its end; `stop`, `state`, `active`, `done` and `failed` are
+        available meanwhile."""
         return Runner(self.subscribe, queue, handler, self._options.limits, **options)
 
     async def ack(self, messages: Sequence[Message], *, publish: Iterable[Publication] = ()) -> None:
-        """Ack messages of one subscription in one request; returns when the server confirmed all of them.
+        """Ack messages of one subscription in one request; returns when the server has confirmed all of them.
 
-        `publish` is stored in the same step, as with `Message.ack`. Raises `LeaseLost`, whose `ids` are those of the
-        messages that others may have been given.
+        `publish` is stored in the same transaction, as with `Message.ack`. Raises `LeaseLost`, whose `ids` are the
+        messages that other consumers may have.
         """
         await settle_together(messages, publish)
 

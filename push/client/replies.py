@@ -1,8 +1,8 @@
-"""Request and reply: a request names the queue for its answer, and the answer finds its asker by correlation id.
+"""Request and reply: a request names the queue for its reply, and the reply is matched to it by correlation id.
 
 Each client has one subscription to its reply queue, opened with the first request. The queue is one of the client's
-own, made for it where its key allows, or one that it was given: a work queue that nobody else reads, or a stream that
-several share. Replies travel at most once: who waits no longer has no use for one.
+own, created for it if its key allows, or a given one: a work queue that no other client reads, or a stream that several
+share. Replies are delivered at most once: a caller that no longer waits has no use for one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger("pushq.client")
 NAME_PREFIX = "reply."
 
 MakeQueue = Callable[[str, dict[str, Any]], Awaitable[object]]
-"""Creates a queue with this name and config, or finds it there."""
+"""Creates a queue with this name and config; does nothing if it exists."""
 
 
 class Replies:
-    """The requests of one session that wait for an answer."""
+    """The requests of one session that wait for a reply."""
 
     def __init__(self, producer: Producer, make_queue: MakeQueue, limits: Limits, *, given_queue: str | None) -> None:
         self.late = 0
@@ -45,7 +45,7 @@ class Replies:
         self._places = asyncio.Semaphore(limits.requests_in_progress_max)
 
     async def request(self, queue: str, message: Outgoing, timeout_s: float, reply_queue: str | None) -> Message:
-        """Publish a request and wait for its reply. Raises `RequestTimeout`, or what kept the request out."""
+        """Publish a request and wait for its reply. Raises `RequestTimeout`, or the error of the publish."""
         self._producer.link.check_loop()
         stage = "waiting for another request to end"
         try:
@@ -65,14 +65,14 @@ class Replies:
                     del self._waiting[correlation_id]
                     inbox.waiting.discard(correlation_id)
                     if reply.done() and not reply.cancelled():
-                        reply.exception()  # the publish may have failed as well, and that is what is raised
+                        reply.exception()  # the publish may have failed as well, and its error is raised
         except TimeoutError:
             raise RequestTimeout(
                 f'queue "{queue}": no reply within {timeout_s:g} s; the time ran out while {stage}'
             ) from None
 
     async def _ask(self, queue: str, message: Outgoing, reply_to: str, correlation_id: str, timeout_s: float) -> None:
-        """Unless its sender says otherwise, a request expires when nobody waits for it any more."""
+        """Publishes the request. Unless its sender sets a `ttl`, it expires when its caller stops waiting."""
         asking = msgspec.structs.replace(message, reply_to=reply_to, correlation_id=correlation_id)
         if message.ttl_ms is not None:
             await self._producer.publish(queue, asking)
@@ -115,7 +115,7 @@ class Replies:
                 ' connect(reply_queue="…")'
             ) from error
         except ApiError as error:
-            if error.code != "conflict":  # it is there, with a config of somebody's choice
+            if error.code != "conflict":  # it exists, with a config that its owner chose
                 raise
 
     def _delivered(self, delivery: Delivery) -> None:
@@ -128,7 +128,7 @@ class Replies:
             log.debug("late reply queue=%s correlation_id=%s", delivery.subscription.queue, correlation_id)
 
     def _ended(self, inbox: _Inbox, error: PushqError) -> None:
-        """The reply queue is gone: those who wait are told, and the next request opens it anew."""
+        """The reply queue is gone: fails the requests that wait on it; the next request opens it anew."""
         self._inboxes.pop(inbox.queue, None)
         for correlation_id in inbox.waiting:
             reply = self._waiting.get(correlation_id)
@@ -137,7 +137,7 @@ class Replies:
 
 
 class _Inbox:
-    """One reply queue's subscription. Its messages are taken as they come, without a task of its own."""
+    """The subscription to one reply queue. Its messages are taken as they come, without a task of its own."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Inbox:
         self._link.kick()
 
     async def opened(self) -> None:
-        """Return when the server has accepted the subscription: no reply can be missed from here on."""
+        """Return when the server has accepted the subscription: from now on no reply can be missed."""
         try:
             await self._opened
         except BaseException:
@@ -190,7 +190,7 @@ class _Inbox:
 
 
 def _explained(state: SubscriptionState, error: PushqError) -> PushqError:
-    """A refused subscription, told as what it means for a request."""
+    """The error for a refused subscription, in terms of the request."""
     if state.was_subscribed or not isinstance(error, Forbidden | NotFound):
         return error
     explained = NoReplyQueue(

@@ -1,8 +1,8 @@
-"""From messages to handlers: as many side by side as wanted, what returns is acked, what raises goes back.
+"""Runs handlers of messages: as many side by side as wanted; acks when a handler returns, nacks when it raises.
 
     await pushq.run("orders", handle, concurrency=8)
 
-`core/lines.py` says which message may begin. Here handlers are started, watched, and brought to an end.
+`core/lines.py` decides which message may begin. This file starts handlers, watches them, and ends them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RunnerState = Literal["new", "running", "draining", "stopped"]
 
 
 class RunOptions(TypedDict, total=False):
-    """How to run handlers; `Pushq.run` explains each."""
+    """The options of `run`; `Pushq.run` explains each."""
 
     concurrency: int | None
     prefetch: int
@@ -48,9 +48,10 @@ class RunOptions(TypedDict, total=False):
 
 
 class Runner:
-    """Handlers for one queue's messages. `await runner.run()` works until `stop`; `async with runner:` works meanwhile.
+    """Runs the handlers of one queue's messages. `await runner.run()` works until `stop`; `async with runner:` works
+    during the block.
 
-    `Pushq.run` is the same with signals. A runner runs once.
+    `Pushq.run` does the same until a signal. A runner runs once.
     """
 
     def __init__(
@@ -99,18 +100,18 @@ class Runner:
         self._task: asyncio.Task[None] | None = None
         self._handlers: set[asyncio.Task[None]] = set()
         self._confirming: set[asyncio.Future[None]] = set()
-        """What handlers made of their messages, and the server has not answered yet."""
+        """Settlings that the server has not confirmed yet."""
         self._chance = 0.0
-        """For all that fail in one turn, so that they share a frame."""
+        """The jitter of all handlers that fail in one turn, so that their nacks share a frame."""
 
     @property
     def state(self) -> RunnerState:
-        """`draining`: no handler begins any more, and some are at work."""
+        """`draining`: no new handler begins, and some are still running."""
         return self._state
 
     @property
     def active(self) -> int:
-        """Handlers at work."""
+        """Handlers that are running."""
         return len(self._handlers)
 
     @property
@@ -121,15 +122,16 @@ class Runner:
     def stop(self, *, at_once: bool = False) -> None:
         """Begin with no more messages. Handlers have `drain_s` to end; with `at_once` they are cancelled now.
 
-        Returns at once itself, and may be called by a handler; whoever runs the runner waits for its end."""
+        Returns immediately, and a handler may call it; `run`, or the end of the block, waits for the handlers.
+        """
         self._is_stopping = True
         self._is_leaving = self._is_leaving or at_once
         if self._subscription is not None:
             self._subscription.stir()
 
     async def run(self) -> None:
-        """Work until `stop`. Raises what ended the subscription for good, once the handlers have ended. Cancelled, it
-        cancels them, gives everything back, and is gone within `close_timeout_s`."""
+        """Work until `stop`. Raises the error that ended the subscription for good, once the handlers have ended. If
+        cancelled, it cancels the handlers, gives everything back, and ends within `close_timeout_s`."""
         await self._work(self._begin())
 
     async def __aenter__(self) -> Self:
@@ -176,7 +178,7 @@ class Runner:
             raise ended
 
     async def _serve(self, subscription: Subscription) -> PushqError | None:
-        """Until somebody calls `stop`, or the subscription is over: then its error."""
+        """Runs until `stop`, or until the subscription ends: then returns its error."""
         lines = Lines(subscription.state, self._in_order)
         while not self._is_stopping:
             if subscription.state.ended is not None:
@@ -186,7 +188,7 @@ class Runner:
         return None
 
     def _fill(self, subscription: Subscription, lines: Lines) -> None:
-        """Begin with as many as there are free hands for."""
+        """Starts handlers while there are free slots and messages that may begin."""
         self._chance = random.random()
         while len(self._handlers) < self._slots:
             begin, back = lines.choose(subscription.state.inbox)
@@ -216,11 +218,11 @@ class Runner:
         try:
             await self._handler(message)
         except GeneratorExit:
-            raise  # nobody runs this any more
+            raise  # the coroutine is closed without being run to its end
         except BaseException as raised:
             error = raised
         task = asyncio.current_task()
-        # One that we cancelled has not done its work, whatever it makes of that.
+        # A handler that we cancelled has not done its work, even if it returns.
         is_cut = self._is_leaving and task is not None and task.cancelling() > 0
         if error is None and not is_cut:
             self.done += 1
@@ -231,10 +233,10 @@ class Runner:
             subscription.link.tell(HandlerFailed(self.queue, wire.id, wire.attempt, error))
         hold.over(self._settle(hold, self._verdict(hold, error, is_cut=is_cut)))
         if isinstance(error, SystemExit | KeyboardInterrupt):
-            raise error  # the program's end is not the handler's alone
+            raise error  # these end the program, not only the handler
 
     def _verdict(self, hold: _Hold, error: BaseException | None, *, is_cut: bool) -> How | None:
-        """What becomes of the message; None where that is decided, or nobody asks."""
+        """How to settle the message; None if it is settled or lost already, or needs no settling."""
         delivery, state = hold.delivery, hold.subscription.state
         if delivery.receipt is None or delivery.is_settled:
             return None
@@ -247,12 +249,12 @@ class Runner:
             return None  # it comes again by itself
         delay_ms = None
         if not state.retry_backoff_ms and self._limits.retry_base_s > 0:
-            # A handler that always raises would else have all its attempts within a moment.
+            # A handler that always raises would otherwise use up all attempts within a moment.
             delay_ms = retry_ms(delivery.message.attempt, self._chance, self._limits)
         return How("nack", state, delay_ms=delay_ms, reason=reason_of(error, self._limits.reason_chars_max))
 
     def _settle(self, hold: _Hold, how: How | None) -> asyncio.Future[None] | None:
-        """Tell the server; the handler's place is free meanwhile."""
+        """Sends the verdict to the server; the handler's slot is free meanwhile."""
         if how is None:
             return None
         try:
@@ -274,7 +276,7 @@ class Runner:
     # The end
 
     async def _drain(self, subscription: Subscription) -> None:
-        """What waits goes back; those at work have their time."""
+        """Gives back the waiting messages; running handlers have their time."""
         self._state = "draining"
         subscription.give_back(list(subscription.state.inbox), _untried(subscription))
         giving = asyncio.get_running_loop().create_task(self._give_back(subscription), name=f"pushq drain {self.queue}")
@@ -287,15 +289,15 @@ class Runner:
             giving.cancel()
 
     async def _give_back(self, subscription: Subscription) -> None:
-        """The server has credit for what went back, and may send it here again. At once it would go to and fro for as
-        long as a handler is at work; and left here it would wait for that one."""
+        """Gives back what the server sends during the drain: it has credit for what went back. At once, messages would
+        go to and fro for as long as a handler runs; kept here, they would wait for that handler."""
         while True:
             await asyncio.sleep(self._limits.run_give_back_s)
             subscription.give_back(list(subscription.state.inbox), _untried(subscription))
 
     async def _settled(self, subscription: Subscription) -> None:
-        """Who is still at work is cancelled. What became of all messages is told before the subscription ends, which
-        gives the rest back."""
+        """Cancels the handlers that still run. All verdicts are sent before the subscription ends, which gives the rest
+        back."""
         self._is_leaving = True
         for task in self._handlers:
             task.cancel()
@@ -308,7 +310,7 @@ class Runner:
 
 
 class _Hold:
-    """One message in a handler's hands, and its place in a line."""
+    """One message in a handler, and its place in a line."""
 
     __slots__ = ("delivery", "line", "lines", "subscription")
 
@@ -319,7 +321,7 @@ class _Hold:
         self.line = line
 
     def over(self, confirmed: asyncio.Future[None] | None) -> None:
-        """The handler is over: the line goes on, or what is behind the message goes back with it."""
+        """The handler has ended: its line goes on, or the messages behind this one go back with it."""
         if self.line is None:
             return
         subscription, delivery = self.subscription, self.delivery
@@ -331,7 +333,7 @@ class _Hold:
             self._give_back_behind()
             self.lines.end(self.line)
         else:
-            # Some may be on their way: what comes before the server has answered was sent before it knew.
+            # Some may be in transit: what comes before the server has answered was sent before it knew.
             self._give_back_behind()
             confirmed.add_done_callback(self._given_back)
 
@@ -346,7 +348,7 @@ class _Hold:
 
 
 def checked_handler(handler: Handler) -> Handler:
-    """Raises `TypeError` for a handler that is not an `async def`: it would hold up every other one."""
+    """Raises `TypeError` for a handler that is not an `async def`: it would block all others."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         return handler
     name = getattr(handler, "__qualname__", repr(handler))
@@ -357,7 +359,7 @@ def checked_handler(handler: Handler) -> Handler:
 
 
 def reason_of(error: BaseException, chars_max: int) -> str:
-    """The class and the text of an exception, as a nack may carry it."""
+    """The class and the text of an exception, as a nack's reason."""
     try:
         text = str(error)
     except Exception:

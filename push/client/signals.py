@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM while handlers run: the first asks them to end, the second leaves at once, the third is nobody's.
+"""SIGINT and SIGTERM while handlers run: the first asks them to end, the second cancels them, a third is not handled
+here.
 
-Several runners of one process share the signals. What was there before comes back when the last of them is over, and
-with the second signal: a program whose handlers block the event loop can still be ended by a third.
+Several runners of one process share the signals. The previous signal handlers are restored when the last runner is
+over, and with the second signal: a program whose handlers block the event loop can still be ended by a third one.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop(Protocol):
-    """What ends a runner."""
+    """Stops a runner."""
 
     def __call__(self, *, at_once: bool = False) -> None: ...
 
 
 @contextmanager
 def stopped_by_signals(stop: Stop) -> Iterator[None]:
-    """Within the block the signals call `stop`, in its event loop. Python gives signals to the main thread alone: in
-    any other this does nothing."""
+    """Within the block the signals call `stop`, in its event loop. Python delivers signals to the main thread only: in
+    any other thread this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,7 +43,7 @@ Stopping = tuple[asyncio.AbstractEventLoop, Stop]
 
 
 class _Watch:
-    """Who is stopped by signals, and what took them before."""
+    """The runners that signals stop, and the signal handlers that were there before."""
 
     def __init__(self) -> None:
         self._stopping: list[Stopping] = []
@@ -50,14 +51,14 @@ class _Watch:
         self._received = 0
 
     def join(self, stopping: Stopping) -> None:
-        # In an order in which no signal meets a handler of ours without anybody to tell: one may come at any point.
+        # The order matters, as a signal may come at any point: none may reach our handler while it has no runner.
         self._stopping.append(stopping)
         if len(self._stopping) > 1:
             if self._received:
                 self._tell(stopping)
             return
         self._received = 0
-        # One that is ignored stays so: whoever started the process wants it.
+        # An ignored signal stays ignored: the parent of the process wants it so.
         for number in SIGNALS:
             if (before := signal.getsignal(number)) is not signal.SIG_IGN:
                 self._before[number] = before
@@ -69,7 +70,7 @@ class _Watch:
         self._stopping.remove(stopping)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Between two instructions of the main thread: what follows is the event loop's."""
+        """Runs between two instructions of the main thread, so the rest is left to the event loop."""
         self._received += 1
         if self._received > 1:
             self._restore()
@@ -82,7 +83,7 @@ class _Watch:
         loop.call_soon_threadsafe(lambda: stop(at_once=at_once))
 
     def _restore(self) -> None:
-        restored, self._before = self._before, {}  # another signal may come meanwhile, and have this done as well
+        restored, self._before = self._before, {}  # another signal may come meanwhile, and call this as well
         for number, before in restored.items():
             # None: it was not set from Python, and cannot be again.
             signal.signal(number, signal.SIG_DFL if before is None else before)

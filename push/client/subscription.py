@@ -1,4 +1,4 @@
-"""From the core's inbox to the user's `async for`."""
+"""A subscription as the user sees it: an `async for` over the core's inbox."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Left(SessionClosed):
 class Subscription:
     """Messages of one queue, across reconnects.
 
-    `async for message in subscription` is all that is needed; leaving the loop unsubscribes, and what was not settled
-    by then goes back to the queue, as no attempt where the loop was not given it yet. `async with subscription:` waits
-    until the server has accepted it, so that nothing published afterwards is missed. Several tasks may call `get` at
-    once.
+    `async for message in subscription` is all that is needed; leaving the loop unsubscribes, and messages not settled
+    by then go back to the queue, without an attempt if the loop was not given them yet. `async with subscription:`
+    waits until the server has accepted it, so that nothing published afterwards is missed. Several tasks may call `get`
+    at once.
     """
 
     def __init__(self, state: SubscriptionState, producer: Producer) -> None:
@@ -36,7 +36,7 @@ class Subscription:
         link.readers[state] = self.stir
 
     async def get(self) -> Message:
-        """The next message. Raises the server's error when it ended the subscription."""
+        """The next message. Raises the server's error if that ended the subscription."""
         self._link.check_loop()
         while True:
             delivery = self._state.take(self._link.now())
@@ -48,13 +48,13 @@ class Subscription:
             await self.change()
 
     async def subscribed(self) -> None:
-        """Wait until the server has accepted the subscription; raises its error when it does not."""
+        """Wait until the server has accepted the subscription; raises its error if it does not."""
         while not self._state.was_subscribed:
             self._raise_if_over()
             await self.change()
 
     async def close(self) -> None:
-        """Unsubscribe. Acks that tasks were made for before this go ahead of it: what they are of must not go back."""
+        """Unsubscribe. Acks of tasks that were created before this call go first: their messages must not go back."""
         try:
             await asyncio.sleep(0)
         finally:
@@ -78,40 +78,40 @@ class Subscription:
         finally:
             await self.close()
 
-    # For a runner, which looks at what waits before it begins with some of it
+    # For a runner, which reads the inbox before it begins with some of the messages
 
     @property
     def state(self) -> SubscriptionState:
-        """Where the subscription stands; what waits is in its inbox."""
+        """The state of the subscription; waiting messages are in its inbox."""
         return self._state
 
     @property
     def link(self) -> Link:
-        """The connection that it goes over."""
+        """The connection of the subscription."""
         return self._link
 
     def begin(self, delivery: Delivery) -> Message:
-        """Take this one, which waits."""
+        """Take this message out of the inbox."""
         self._state.begin(delivery, self._link.now())
         if self._state.needs_step:
             self._link.kick()
         return Message(delivery, self._producer)
 
     def give_back(self, deliveries: Sequence[Delivery], how: How) -> None:
-        """Do without these, which wait."""
+        """Give back messages that wait in the inbox."""
         if deliveries:
             self._link.core.give_back(how, deliveries, self._link.now())
             self._link.kick()
 
     def leave(self) -> None:
-        """As `close`, for those who cannot wait."""
+        """As `close`, for callers that cannot await."""
         self._link.core.unsubscribe(self._state)
         self._link.readers.pop(self._state, None)
         self._link.kick()
         self.stir()
 
     async def change(self) -> None:
-        """Wait until something happened to it, or somebody called `stir`."""
+        """Wait until something happens to the subscription, or `stir` is called."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -120,7 +120,7 @@ class Subscription:
             self._waiters.discard(waiter)
 
     def stir(self) -> None:
-        """Have all look again who wait for a change."""
+        """Wake all that wait in `change`."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""Times as users write them, and as they travel: whole milliseconds, and RFC 3339 in UTC."""
+"""Times as users write them, and as they are sent: whole milliseconds, and RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Duration = float | timedelta
 """Seconds, or a `timedelta`."""
 
 Moment = datetime | str
-"""A `datetime` with a zone, or RFC 3339 text, which travels as it is."""
+"""A `datetime` with a zone, or RFC 3339 text, which is sent unchanged."""
 
 
 def milliseconds(duration: Duration) -> int:
-    """Whole milliseconds, rounded up: what is not 0 does not become it. Raises `ValueError` below 0."""
+    """Whole milliseconds, rounded up: only 0 becomes 0. Raises `ValueError` below 0."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if not 0 <= seconds < math.inf:
         raise ValueError(f"a time of {seconds} s: it must be 0 or more, and end")
@@ -21,7 +21,7 @@ def milliseconds(duration: Duration) -> int:
 
 
 def time_text(moment: Moment) -> str:
-    """RFC 3339 with milliseconds. Raises `ValueError` for a time without a zone: whose noon is it?"""
+    """RFC 3339 with milliseconds. Raises `ValueError` for a time without a zone, which is ambiguous."""
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:

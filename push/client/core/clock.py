@@ -1,9 +1,4 @@
-"""The hybrid logical clock: stamps that keep cause before effect, though no two computers agree on the time.
-
-A stamp is a number of microseconds since 1970: the computer's milliseconds times 1,000, plus a count from 0 to 999 of
-the stamps taken meanwhile (Kulkarni et al., "Logical Physical Clocks", 2014). More than a thousand in one millisecond
-run over into the next. On the wire it is an RFC 3339 time.
-"""
+"""The hybrid logical clock: stamps that order cause before effect, though computers' clocks differ."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class HybridClock:
-    """Stamps that only rise. The computer's time comes in as an argument, and may jump as it likes."""
+    """Stamps that only rise. The computer's time is an argument, and may jump in either direction."""
 
     def __init__(self, *, ahead_ms_max: int) -> None:
         self._ahead_ms_max = ahead_ms_max
@@ -26,9 +21,9 @@ class HybridClock:
         return self._last_us
 
     def merge(self, stamp_us: int, wall_ms: int) -> bool:
-        """Another's stamp was seen: ours are later from here on.
+        """Takes in another producer's stamp: our own are later from now on.
 
-        One too far ahead of our own time is passed over (False): a single broken clock would carry all others along.
+        A stamp too far ahead of our own time is ignored (False): a single broken clock would advance all others.
         """
         if stamp_us > (wall_ms + self._ahead_ms_max) * 1000:
             return False
@@ -44,7 +39,7 @@ def stamp_text(stamp_us: int) -> str:
 
 
 def stamp_us(text: str) -> int | None:
-    """The stamp in microseconds; None for what is no time with a zone."""
+    """The stamp in microseconds; None if `text` is not a time with a zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

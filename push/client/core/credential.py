@@ -1,4 +1,4 @@
-"""When a token is to be replaced: in time before it ends, so that nobody is cut off for it."""
+"""When to replace a token: early enough that no connection is closed because it expires."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _Claims(msgspec.Struct):
 
 
 def refresh_in_s(token: str | None, wall_s: float, limits: Limits) -> float | None:
-    """How long the token should still be used; None when its end cannot be read, as that of an API key.
+    """For how many seconds to use the token; None if it has no readable expiry, such as an API key.
 
-    Of a short life half is used: its last minute may be all of it.
+    Of a short life half is used: `token_refresh_ahead_s` may be all of it.
     """
     parts = token.split(".") if token is not None else []
     if len(parts) != 3:

@@ -1,4 +1,4 @@
-"""What a step of the core leaves to do, and where the session stands."""
+"""The effects that a step of the core leaves to the shell, and the phases of a session."""
 
 from __future__ import annotations
 

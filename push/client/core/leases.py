@@ -1,4 +1,4 @@
-"""The messages a subscription holds: what is extended while a handler runs, and what a lost lease takes away."""
+"""The leases of one subscription's messages: which to extend while handlers run, and which have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRANULES = 10
 
 
 class Delivery:
-    """One delivered message and what became of its lease. `receipt` is None where there is nothing to settle."""
+    """One delivered message and the state of its lease. `receipt` is None if there is nothing to settle."""
 
     __slots__ = (
         "bucket",
@@ -39,7 +39,7 @@ class Delivery:
         self.subscription = subscription
         self.hold_until = hold_until
         self.given_back: How | None = None
-        """How it went back to the queue, where it was not acked."""
+        """How the message was given back; None if it was acked or is not settled."""
         self.bucket: dict[str, Delivery] | None = None
         self.is_handed = False
         self.is_lost = False
@@ -47,12 +47,12 @@ class Delivery:
         self.wait_lost: object = None
 
     def is_overdue(self, now: float) -> bool:
-        """Has it waited for as long as a handler may take, and nobody has begun with it?"""
+        """Whether it has waited for as long as a handler may take, and no handler has begun with it."""
         return not self.is_handed and self.hold_until <= now
 
 
 class Leases:
-    """Held deliveries of one subscription, by receipt and by the time their lease is due for more."""
+    """Held deliveries of one subscription, by receipt and by the time when their lease is due for extension."""
 
     def __init__(self, *, extension_s: float | None, handler_limit_s: float) -> None:
         self.extension_s = extension_s
@@ -64,7 +64,7 @@ class Leases:
         return len(self._held)
 
     def hold(self, delivery: Delivery, now: float) -> None:
-        """A lease began, or goes on."""
+        """Starts to hold a delivery, or goes on holding it."""
         receipt = delivery.receipt
         assert receipt is not None, "a delivery without a receipt has no lease"
         self._held[receipt] = delivery
@@ -72,16 +72,16 @@ class Leases:
             self._schedule(delivery, receipt, now)
 
     def hand(self, delivery: Delivery, now: float) -> None:
-        """The user has the message now: from here the handler's limit counts."""
+        """The user has the message from now on: the handler's limit counts from here."""
         delivery.is_handed = True
         delivery.hold_until = now + self.handler_limit_s
 
     def held(self, receipt: str) -> Delivery | None:
-        """The delivery that this receipt holds, if it does."""
+        """The delivery held with this receipt, or None."""
         return self._held.get(receipt)
 
     def release(self, receipt: str) -> Delivery | None:
-        """The lease is over, whatever the reason; None when it was not held."""
+        """Stops to hold a delivery, whatever the reason; None if it was not held."""
         delivery = self._held.pop(receipt, None)
         if delivery is not None and delivery.bucket is not None:
             delivery.bucket.pop(receipt, None)
@@ -89,7 +89,7 @@ class Leases:
         return delivery
 
     def release_through(self, acked: Delivery) -> None:
-        """This lease is over, and with it those of all that its partition delivered before."""
+        """Stops to hold a delivery, and with it all that its partition delivered before."""
         if acked.receipt not in self._held:
             return
         partition, covered = acked.message.partition, list[Delivery]()
@@ -103,7 +103,7 @@ class Leases:
             self.release(delivery.receipt or "")
 
     def release_all(self) -> list[Delivery]:
-        """Every lease is over: the session that held them is gone."""
+        """Stops to hold everything: the session that held the leases is gone."""
         deliveries = list(self._held.values())
         self._held.clear()
         self._buckets.clear()
@@ -112,9 +112,10 @@ class Leases:
         return deliveries
 
     def due(self, now: float) -> list[Delivery]:
-        """Deliveries to extend now; they are due again an interval later. Past the handler's limit a lease runs out.
+        """Deliveries to extend now; they are due again an interval later. Past the handler's limit a lease is left to
+        expire.
 
-        Those that nobody has begun with by then are among them for the last time: see `is_overdue`.
+        Deliveries that no handler has begun with by then are included for the last time: see `is_overdue`.
         """
         deliveries: list[Delivery] = []
         for due_at in [due_at for due_at in self._buckets if due_at <= now]:
@@ -130,7 +131,7 @@ class Leases:
         return deliveries
 
     def all_due(self, now: float) -> None:
-        """Everything held is to be extended now, where leases are extended at all."""
+        """Makes everything held due now, if leases are extended at all."""
         if self.extension_s is None or not self._held:
             return
         self._buckets = {now: dict(self._held)}
@@ -138,11 +139,11 @@ class Leases:
             delivery.bucket = self._buckets[now]
 
     def next_due(self) -> float:
-        """When `due` has something; buckets are opened in the order they fall due."""
+        """When `due` has something next; buckets are kept in the order in which they fall due."""
         return next(iter(self._buckets), math.inf)
 
     def set_extension(self, extension_s: float, now: float) -> None:
-        """The interval became known: what is held is scheduled by it."""
+        """Sets the interval once it is known, and schedules what is held by it."""
         if extension_s == self.extension_s:
             return
         self.extension_s = extension_s

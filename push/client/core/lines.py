@@ -1,7 +1,7 @@
-"""Which of the messages that wait may begin: side by side, or one after the other where their order counts.
+"""Which of the waiting messages may begin: side by side, or one after the other if their order counts.
 
-A line is what must not overtake: the messages of one key, or all of them. Its next message begins when the handler of
-the one before is done; what is behind one that comes again goes back, too.
+A line is a set of messages that must not overtake each other: those of one key, or all of them. Its next message begins
+when the handler of the one before is done; if a message comes again, those behind it go back as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVERYTHING = "everything"
 
 
 class Choice(NamedTuple):
-    """What to do with those that wait."""
+    """What to do with waiting messages."""
 
     begin: Delivery | None
     back: list[Delivery]
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
 
 class Lines:
-    """The lines of one subscription. `asked` is the user's word; without one the queue decides."""
+    """The lines of one subscription. `asked` is the user's `in_order`; None leaves it to the queue."""
 
     def __init__(self, state: SubscriptionState, asked: InOrder | None) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class Lines:
         self._busy: set[Line] = set()
 
     def line_of(self, delivery: Delivery) -> Line:
-        """Without a key a strict queue is in one order as a whole."""
+        """The line of a message. On a strict queue, messages without a key are in one line with all that have none."""
         order = self._usual(delivery) if self._asked is None else self._asked
         key = delivery.message.key
         if order == "key" and key is not None:
@@ -45,7 +45,7 @@ class Lines:
         return _EVERYTHING if order else None
 
     def choose(self, waiting: Iterable[Delivery]) -> Choice:
-        """The first of these that may begin now."""
+        """The first of these that may begin now, and those to give back."""
         back: list[Delivery] = []
         broken: set[Line] = set()
         for delivery in waiting:
@@ -64,16 +64,16 @@ class Lines:
             self._busy.add(line)
 
     def end(self, line: Line) -> None:
-        """The next one may begin."""
+        """The line's next message may begin."""
         self._busy.discard(line)
 
     def behind(self, line: Line, waiting: Iterable[Delivery]) -> list[Delivery]:
-        """Those of the line that wait."""
+        """The waiting messages of the line."""
         return [] if line is None else [delivery for delivery in waiting if self.line_of(delivery) == line]
 
     def back_behind(self, failed: Delivery) -> How:
-        """How those go back that are behind one that comes again. Nobody began with them, so it was no attempt; unless
-        only the queue's back-off keeps them behind it, for that counts by attempts."""
+        """How to give back the messages behind one that comes again. No handler began with them, so they do not count
+        as attempts; unless only the queue's backoff keeps them behind it, as backoff grows with attempts."""
         state, nack = self._state, failed.given_back
         untried = How("nack", state, tried=False)
         if nack is None or failed.is_lost or state.is_kept_in_order:
@@ -83,8 +83,9 @@ class Lines:
         return untried._replace(delay_ms=nack.delay_ms)
 
     def _usual(self, delivery: Delivery) -> InOrder:
-        """A strict queue keeps the order of its keys. In a group with offsets an ack covers all before it, and what
-        has no receipt was settled when it was sent: there the place in the stream is what counts."""
+        """The order if the user names none. A strict queue keeps the order of its keys. In a group with offsets an ack
+        covers all messages before it, and messages without receipts were settled when they were sent: there the order
+        of the stream counts."""
         state = self._state
         if delivery.receipt is None or (state.asked.group is not None and state.mode != "leases"):
             return True

@@ -1,14 +1,15 @@
-"""Between a batch and its frame: each message gets its number and its stamp, which say where it belongs in the order.
+"""Numbers messages before they are sent: each gets a producer number and a stamp, which define its place in the order.
 
-Numbers count from 1 for each queue, without gaps as far as a producer can see to it:
+Numbers count from 1 for each queue, without gaps as far as the producer can avoid them:
 
-- A message gets its number when it first leaves. One that is cancelled before never had any.
-- A repeat carries the same number and stamp, so the server knows it again.
-- A refused message gives its number back. If no later number is out, the next message gets it; if one is, the number
-  stays unused, for a message of now would else be sorted before those. The server waits for it for its sort window.
+- A message gets its number when it is first sent. One that is cancelled before never has any.
+- A repeat carries the same number and stamp, so the server recognizes it.
+- A refused message gives its number back. If no later number is in use, the next message gets it; otherwise the number
+  stays unused, as a new message with it would be sorted before the later ones. The server waits for it for its sort
+  window.
 - A message that may have been stored (no answer, or 504) keeps its number for ever.
 
-A queue sequenced by arrival needs none of this; its first answer says so, and from then on messages travel bare.
+A queue sequenced by arrival needs none of this; its first answer says so, and from then on messages are sent without.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from push.client.core.clock import HybridClock, stamp_text, stamp_us
 from push.client.errors import PushqError
 
 OWN_FIELDS = frozenset({"producer", "producer_seq", "timestamp"})
-"""What the client adds to a message by itself."""
+"""The fields that the client adds to a message by itself."""
 
 ARRIVAL = "arrival"
 
 
 class AddFields(Protocol):
-    """Puts fields into a message that is encoded already."""
+    """Adds fields to a message that is encoded already."""
 
     def __call__(self, message: msgspec.Raw, fields: Mapping[str, Any], /) -> msgspec.Raw:
-        """The message with `fields` behind its own."""
+        """The message with `fields` after its own."""
 
 
 class Numbered:
-    """A message that may get a number: `message` is what the user gave, `wire` is what travels."""
+    """A message that may get a number: `message` is what the user gave, `wire` is what is sent."""
 
     __slots__ = ("is_uncertain", "message", "number", "wire")
 
@@ -47,13 +48,13 @@ class Numbered:
         """It was sent and not answered: the server may have it under this number."""
 
     def unnumber(self) -> None:
-        """Nothing of it was stored; it may go under another number."""
+        """Takes the number away: nothing of the message was stored, and it may be sent with another one."""
         self.number = None
         self.wire = self.message
 
 
 class _Row:
-    """One queue: the next number, those below it that came back, and what the server says of the queue."""
+    """One queue: the next number, unused numbers below it, and what the server said about the queue."""
 
     __slots__ = ("dedupe", "free", "has_stored", "next", "sequencing")
 
@@ -65,13 +66,13 @@ class _Row:
         self.has_stored = False
 
     def shrink(self) -> None:
-        """The last numbers came back: they are the next ones again."""
+        """Takes unused numbers at the end as the next ones again."""
         while self.next - 1 in self.free:
             self.next -= 1
             self.free.remove(self.next)
 
     def is_tail(self, numbers: set[int]) -> bool:
-        """Is no number out that is later than these?"""
+        """Whether no number later than these is in use."""
         last, left = self.next - 1, len(numbers)
         while left and (last in numbers or last in self.free):
             left -= last in numbers
@@ -80,7 +81,7 @@ class _Row:
 
 
 class Numbering:
-    """The numbers of one producer. `wall_ms` gives the computer's time; it is asked for stamps only."""
+    """The numbers of one producer. `wall_ms` returns the computer's time; it is called for stamps only."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Numbering:
     # What is known of a queue
 
     def open(self, queue: str) -> None:
-        """Something is published to this queue. Raises when it is one too many to keep numbers for."""
+        """Starts to keep numbers for a queue. Raises `PushqError` if there are too many queues to keep numbers for."""
         if queue in self._rows:
             return
         if len(self._rows) >= self._queues_max:
@@ -113,25 +114,26 @@ class Numbering:
         self._rows[queue] = _Row(self._first(queue))
 
     def learned(self, queue: str, sequencing: str | None, dedupe: str | None) -> None:
-        """What an answer says of the queue; it may have been changed since the last one."""
+        """Notes what an answer says about the queue; the queue may have been changed since the last one."""
         if (row := self._rows.get(queue)) is not None:
             row.sequencing = sequencing or row.sequencing
             row.dedupe = dedupe or row.dedupe
 
     def drops_repeats(self, queue: str) -> bool:
-        """May the server know a repeat by its id? Until it has said no, it may."""
+        """Whether the server may recognize a duplicate by its id: yes, until it has said no."""
         row = self._rows.get(queue)
         return row is None or row.dedupe != "none"
 
     @property
     def next_numbers(self) -> dict[str, int]:
-        """For each queue that was published to, the number its next message will have."""
+        """For each queue that was published to, the number of its next message."""
         return {queue: row.next for queue, row in self._rows.items()}
 
     # The life of a number
 
     def assign(self, queue: str, messages: Sequence[Numbered]) -> None:
-        """These leave now: whoever has no number gets one, and a stamp, where the queue may need them."""
+        """Numbers and stamps the messages that are about to be sent and have no number yet, if the queue may need
+        it."""
         row = self._rows.get(queue)
         if row is None:
             row = self._rows[queue] = _Row(self._first(queue))
@@ -149,7 +151,7 @@ class Numbering:
                 message.wire = self._add_fields(message.message, fields)
 
     def stored(self, queue: str, messages: Iterable[Numbered]) -> None:
-        """The server has these: a gap below them can be closed no more."""
+        """The server has these messages: gaps below their numbers can no longer be filled."""
         row = self._rows.get(queue)
         if row is None or self._is_bare(row):
             return
@@ -160,7 +162,7 @@ class Numbering:
             row.free = {number for number in row.free if number > last}
 
     def refused(self, queue: str, failed: Iterable[Numbered], again: Sequence[Numbered] = ()) -> None:
-        """None of these was stored: `failed` are given up, `again` go once more, with new numbers if possible."""
+        """None of these was stored: `failed` are given up, `again` are sent once more, with new numbers if possible."""
         row = self._rows.get(queue)
         if row is None:
             return
@@ -174,14 +176,15 @@ class Numbering:
         row.shrink()
 
     def uncertain(self, messages: Iterable[Numbered]) -> None:
-        """These were sent, and nobody knows what became of them."""
+        """These were sent, and their outcome is not known."""
         for message in messages:
             message.is_uncertain = True
 
     def unknown_to_server(self, queue: str, messages: Sequence[Numbered]) -> bool:
-        """The server refused the fields that the client added: it is older than they are, so it can do without.
+        """The server refused the fields that the client added: it is older than the fields are, and does without them.
 
-        True when the messages may go again, bare. Once a number was stored, such a refusal is about something else.
+        True if the messages may be sent again without these. Once a number was stored, such a refusal has another
+        cause.
         """
         row = self._rows.get(queue)
         if row is None or row.has_stored or not all(message.number for message in messages):
@@ -193,7 +196,7 @@ class Numbering:
         return True
 
     def seen(self, stamp: Any) -> None:
-        """A delivered message carried this stamp: what is published from now on is later."""
+        """A delivered message has this stamp: messages published from now on get later ones."""
         if isinstance(stamp, str) and (time_us := stamp_us(stamp)) is not None:
             self._clock.merge(time_us, self._wall_ms())
 
@@ -204,7 +207,8 @@ class Numbering:
         return self._first_number if isinstance(self._first_number, int) else self._first_number.get(queue, 1)
 
     def _forget_one(self) -> None:
-        """Make room. Numbers that a server counts on are never forgotten: a second 1 would be dropped as a repeat."""
+        """Makes room. Numbers that a server has seen are never forgotten: a second 1 would be dropped as a
+        duplicate."""
         for queue, row in self._rows.items():
             if not row.has_stored and (self._is_bare(row) or row.next == self._first(queue)):
                 del self._rows[queue]

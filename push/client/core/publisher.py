@@ -1,6 +1,6 @@
-"""From `publish` to a frame: messages gather into batches, wait for their confirmation, and go again after a cut.
+"""Publishing: messages gather into batches, wait for their confirmation, and are sent again after a cut.
 
-A message leaves this file once: confirmed, refused for good, or given up after its time. Until then it keeps its
+A message leaves the publisher once: confirmed, refused for good, or given up after its time. Until then it keeps its
 encoded form, its id and its number, so that a repeat is the same message to the server.
 """
 
@@ -30,14 +30,14 @@ from push.client.frames import Ok, Publish, PublishedItem
 from push.client.model import Published, TraceContext
 
 _ONE_MESSAGE_STATUSES = frozenset({400, 413, 422})
-"""Refusals that are one message's fault: when the answer does not say whose, each message goes again alone."""
+"""Refusals caused by one message: if the answer does not name it, each message is sent again in a frame of its own."""
 
 
 _NO_TRACE = None, None
 
 
 class Entry(Numbered):
-    """One unconfirmed message; `ticket` is whatever the caller wants back with the result."""
+    """One unconfirmed message; `ticket` is the caller's, and comes back with the result."""
 
     __slots__ = (
         "deadline",
@@ -62,21 +62,21 @@ class Entry(Numbered):
     ) -> None:
         super().__init__(message)
         self.timeout_s = timeout_s
-        """What the caller gave; the server is told what is left of it."""
+        """The caller's timeout; the server is told the time that is left."""
         self.trace = trace
-        """Messages of one frame share it."""
+        """All messages of one frame have the same."""
         self.idempotency_key = idempotency_key
         self.ticket = ticket
         self.deadline = deadline
         self.tries = 0
         self.was_sent = False
         self.goes_alone = idempotency_key is not None
-        """A key is a whole frame's."""
+        """An idempotency key covers a whole frame."""
         self.last_error: ApiError | None = None
 
 
 class Batch(NamedTuple):
-    """What went in one `publish` frame."""
+    """The messages of one `publish` frame."""
 
     queue: str
     entries: Sequence[Entry]
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
 
 
 _NOTHING = Batch("", (), math.inf)
-"""What an answer finds whose batch was given up before."""
+"""The batch of an answer whose batch was given up before."""
 
 
 class Outcome(NamedTuple):
@@ -123,7 +123,7 @@ class Publisher:
         return self._limits.publish_window_messages - self.unconfirmed
 
     def owns(self, request_id: int | str | None) -> bool:
-        """Is this the id of an unanswered frame of ours?"""
+        """Whether this is the id of an unanswered frame of ours."""
         return request_id in self._in_flight
 
     def add(
@@ -136,7 +136,7 @@ class Publisher:
         trace: TraceContext | None = None,
         timeout_s: float | None = None,
     ) -> Entry:
-        """Take a message in; it leaves with the next `take`."""
+        """Add a message; it is sent with the next `take`."""
         if queue not in self._lanes:
             self._numbering.open(queue)
         deadline = now + (self._limits.publish_timeout_s if timeout_s is None else timeout_s)
@@ -148,14 +148,14 @@ class Publisher:
         return entry
 
     def give_up(self, queue: str, entry: Entry) -> None:
-        """Its caller does not wait any more. What has not left yet never will, and its place is free."""
+        """The caller does not wait any more. A message that was not sent yet never will be, and makes room."""
         lane = self._lanes.get(queue)
         if lane is not None and not entry.was_sent and entry in lane.pending:
             lane.pending.remove(entry)
             self.unconfirmed -= 1
 
     def take(self, now: float, next_id: Callable[[], int]) -> list[Publish]:
-        """The frames to send now. While several are unanswered only full ones go, so that small ones gather."""
+        """The frames to send now. While several are unanswered only full ones are sent, so that small ones gather."""
         frames: list[Publish] = []
         for queue, lane in self._lanes.items():
             while lane.pending and lane.hold_until <= now:
@@ -169,7 +169,7 @@ class Publisher:
         return frames
 
     def answered(self, request_id: int, ok: Ok, now: float) -> list[Outcome]:
-        """The server took the batch; each message of it stands alone."""
+        """The server took the batch; each message has its own result."""
         queue, entries, _ = self._in_flight.pop(request_id, _NOTHING)
         items = ok.messages or []
         if len(items) != len(entries):
@@ -192,7 +192,7 @@ class Publisher:
         return outcomes + self._refused(queue, refused, now)
 
     def refused(self, request_id: int, problem: Problem, now: float) -> list[Outcome]:
-        """The server took nothing of the batch: those at fault fail, the others go again."""
+        """The server refused the batch: the messages at fault fail, the others are sent again."""
         queue, entries, _ = self._in_flight.pop(request_id, _NOTHING)
         error = api_error(problem)
         if at_fault := _pointed_at(problem, len(entries)):
@@ -211,14 +211,14 @@ class Publisher:
         return self._refused(queue, [(entry, error) for entry in entries], now)
 
     def disconnected(self) -> None:
-        """The connection went: what was unanswered goes again, before what is newer."""
+        """The connection was lost: unanswered messages are sent again, before newer ones."""
         for queue, entries, _ in reversed(self._in_flight.values()):
             self._numbering.uncertain(entries)
             self._requeue(queue, entries)
         self._in_flight.clear()
 
     def expire(self, now: float) -> list[Outcome]:
-        """Give up what is past its time; a message that was sent may have been stored, and the error says so."""
+        """Give up messages past their deadline; one that was sent may have been stored, and its error says so."""
         if now < self._earliest_deadline:
             return []
         outcomes: list[Outcome] = []
@@ -244,7 +244,7 @@ class Publisher:
         return [self._done(entry, error) for entry in entries]
 
     def next_wakeup(self, now: float) -> float:
-        """When `take` or `expire` has something to do without being asked."""
+        """When `take` or `expire` next has something to do by itself."""
         held = (lane.hold_until for lane in self._lanes.values() if lane.pending and lane.hold_until > now)
         return min(self._earliest_deadline, *held, math.inf)
 
@@ -269,7 +269,7 @@ class Publisher:
         return entries, False
 
     def _end_together(self, one: Entry, other: Entry) -> bool:
-        """May these share a frame, which has one time? So no message loses much of its own to its company."""
+        """Whether these may share a frame, which has one deadline: no message may lose much of its own time."""
         if one.timeout_s is None or one.timeout_s != other.timeout_s:
             return one.timeout_s == other.timeout_s
         return abs(one.deadline - other.deadline) <= self._limits.publish_apart_s
@@ -296,7 +296,7 @@ class Publisher:
         )
 
     def _refused(self, queue: str, refused: Sequence[tuple[Entry, ApiError]], now: float) -> list[Outcome]:
-        """Each of these has its own error: some go again after a while, the others end here."""
+        """Each of these has its own error: some are sent again after a while, the others end here."""
         again: list[Entry] = []
         ended: list[tuple[Entry, ApiError]] = []
         for entry, error in refused:
@@ -328,7 +328,7 @@ class Publisher:
 
     def _requeue(self, queue: str, entries: Sequence[Entry]) -> None:
         self._lane(queue).pending.extendleft(reversed(entries))
-        for entry in entries:  # what waits has no grace: it ends before its frame would have
+        for entry in entries:  # a waiting message has no grace: it ends before its frame would have
             self._earliest_deadline = min(self._earliest_deadline, entry.deadline)
 
     def _lane(self, queue: str) -> _Lane:
@@ -356,7 +356,8 @@ class Publisher:
 
 
 def _end_of(entry: Entry, error: ApiError) -> PushqError:
-    """How a message ends with this refusal. Where one of its tries was not answered, it may be stored all the same."""
+    """The error of a message that ends with this refusal. If one of its tries was not answered, it may be stored all
+    the same."""
     if not (entry.is_uncertain and error.retryable):
         return error
     unknown = OutcomeUnknown(f"the message may have been stored; the server's last word: {error}")
@@ -375,12 +376,12 @@ def _pointed_at(problem: Problem, count: int) -> dict[int, ApiError]:
         parts = error.pointer.split("/")
         if len(parts) > 2 and parts[1] == "messages" and parts[2].isdigit() and int(parts[2]) < count:
             found.setdefault(int(parts[2]), []).append(error)
-    # The problem's own sentence counts the frame's messages, which a producer knows nothing of.
+    # The problem's own sentence counts the frame's messages, of which the producer knows nothing.
     return {index: api_error(_part(problem, own)) for index, own in found.items()}
 
 
 def _are_ours(problem: Problem) -> bool:
-    """Are the fields at fault those that the client added by itself, its name among them?"""
+    """Whether all fields at fault are those that the client added by itself, the producer's name among them."""
     names = {error.pointer.rpartition("/")[2] for error in problem.errors}
     return "producer" in names and names <= OWN_FIELDS
 

@@ -1,4 +1,4 @@
-"""From a lost connection to the next one: how long to wait, counted over connections that did not last."""
+"""How long to wait between a lost connection and the next one, counted over connections that did not last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from push.client.core.backoff import delay_s
 
 
 class Reconnects:
-    """The waits of one session. `chance` gives numbers from 0 to 1 for the jitter."""
+    """The waits of one session. `chance` returns numbers from 0 to 1 for the jitter."""
 
     def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
         self._limits = limits
@@ -19,11 +19,12 @@ class Reconnects:
         self._opened_at = math.inf
 
     def opened(self, now: float) -> None:
-        """A connection stands."""
+        """A connection was established."""
         self._opened_at = now
 
     def next_wait(self, asked_s: float, now: float) -> float:
-        """The wait before the next connection, at a server that asks for `asked_s`. One that lasted starts anew."""
+        """The wait in seconds before the next connection, at a server that asks for `asked_s`. A connection that lasted
+        resets it."""
         if now - self._opened_at >= self._limits.stable_after_s:
             self._tries = 0
         self._opened_at = math.inf

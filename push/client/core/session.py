@@ -1,7 +1,7 @@
-"""The session: one connection after another, and what goes on across them.
+"""The session core: the state that lives across connections.
 
-The shell tells it what happened (`connect`, `receive`, `disconnected`, `tick`) and does what comes back: it sends what
-`take` gives, resolves what `Effects` names, and calls again at `next_wakeup`.
+The shell reports what happened (`connect`, `receive`, `disconnected`, `tick`) and carries out what is returned: it
+sends the frames of `take`, resolves the waiters in `Effects`, and calls again at `next_wakeup`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from push.client.model import Connected, Disconnected, Gap, Lost, Postponed, Res
 
 
 class SessionCore:
-    """One user's session. `chance` gives numbers from 0 to 1 for the jitter."""
+    """One user's session. `chance` returns numbers from 0 to 1 for the jitter."""
 
     def __init__(self, limits: Limits, chance: Callable[[], float], numbering: Numbering) -> None:
         self.phase = Phase.OFFLINE
@@ -74,7 +74,7 @@ class SessionCore:
     # The connection
 
     def connect(self, token: str | None, now: float) -> Connect:
-        """A socket stands: the frame that opens, or goes on with, the session."""
+        """A socket is connected. Returns the frame that opens, or resumes, the session."""
         assert self.phase is Phase.OFFLINE, f"connect in phase {self.phase}"
         self.phase = Phase.CONNECTING
         self._cut_at = now + self._limits.open_timeout_s
@@ -84,9 +84,10 @@ class SessionCore:
     def disconnected(
         self, code: int | None, reason: str, now: float, *, retry_s: float = 0.0, problem: Problem | None = None
     ) -> tuple[float, Effects]:
-        """The connection went, or none came about: how long to wait before the next, and what that changes.
+        """The connection was lost, or could not be made. Returns how many seconds to wait before the next, and the
+        effects.
 
-        With a close code that forbids a reconnect the session stops, and every waiter gets the error.
+        A close code that forbids a reconnect stops the session, and every waiter gets the error.
         """
         self.phase = Phase.OFFLINE
         self._cut_at = math.inf
@@ -113,7 +114,7 @@ class SessionCore:
         return wait, effects
 
     def stop(self, error: PushqError) -> Effects:
-        """End everything with `error`; nothing can be asked of this session any more."""
+        """End everything with `error`; the session cannot be used any more."""
         self.phase = Phase.STOPPED
         self.error = error
         effects = Effects.none()
@@ -128,7 +129,7 @@ class SessionCore:
         return effects
 
     def receive(self, frames: list[AnyServerFrame], now: float) -> Effects:
-        """The server sent frames."""
+        """Handle frames from the server."""
         effects = Effects.none()
         for frame in frames:
             self._receive(frame, now, effects)
@@ -137,7 +138,7 @@ class SessionCore:
         return effects
 
     def tick(self, now: float) -> Effects:
-        """Time passed: extend leases, give up what is too late."""
+        """Time has passed: extend leases, give up requests past their deadline."""
         effects = Effects.none()
         effects.published.extend(self.publisher.expire(now))
         self._settled(self.settler.expire(now), now, effects)
@@ -147,12 +148,12 @@ class SessionCore:
         return effects
 
     def is_dead(self, now: float) -> bool:
-        """Has the server been silent for too long? Then the shell cuts the connection, without a closing handshake:
-        a cut session keeps its leases for a while, a closed one does not."""
+        """Whether the server has been silent for too long. If so, the shell cuts the connection, without a closing
+        handshake: a cut session keeps its leases for a while, a closed one does not."""
         return now >= self._cut_at
 
     def take(self, now: float) -> list[AnyClientFrame]:
-        """The frames to send now. Acks go before unsubscribing, which gives the rest back."""
+        """The frames to send now. Acks go before `unsubscribe`, which gives the rest back."""
         if self.phase is not Phase.OPEN:
             return []
         frames, self._urgent = self._urgent, []
@@ -173,7 +174,7 @@ class SessionCore:
         return frames
 
     def next_wakeup(self, now: float) -> float:
-        """When `tick`, `take` or `is_dead` has something new to say without anything else happening."""
+        """When `tick`, `take` or `is_dead` next has something to do by itself."""
         times = [self._cut_at, self.publisher.next_wakeup(now), self.settler.next_wakeup(now)]
         if self.phase is Phase.OPEN:
             for state in self.subscriptions:
@@ -184,10 +185,10 @@ class SessionCore:
 
     @property
     def is_idle(self) -> bool:
-        """Is nothing waiting for the server's answer?"""
+        """Whether no request waits for the server's answer."""
         return not self.publisher.unconfirmed and not len(self.settler)
 
-    # What the user asks
+    # Calls of the user
 
     def publish(
         self,
@@ -199,7 +200,7 @@ class SessionCore:
         trace: TraceContext | None = None,
         timeout_s: float | None = None,
     ) -> Entry:
-        """Send a message; its outcome comes with `ticket`."""
+        """Publish a message; its outcome comes with `ticket`."""
         self._raise_if_stopped()
         check_queue(queue)
         return self.publisher.add(queue, message, ticket, now, idempotency_key, trace, timeout_s)
@@ -214,7 +215,8 @@ class SessionCore:
         return state
 
     def unsubscribe(self, state: SubscriptionState) -> None:
-        """End a subscription: what it holds goes back to the queue at once, and is no attempt where nobody began."""
+        """End a subscription: what it holds goes back to the queue at once, without an attempt if no handler began with
+        it."""
         if state.is_closed:
             return
         state.is_closed = True
@@ -229,11 +231,12 @@ class SessionCore:
         state.inbox.clear()
 
     def parting(self) -> list[AnyClientFrame]:
-        """The last frames of a session that is about to be closed: what is begun counts, and the rest does not."""
+        """The last frames of a session that is about to be closed: messages that were begun count as attempts, others
+        do not."""
         return [frame for state in self.subscriptions if (frame := state.begun()) is not None]
 
     def refresh(self, token: str) -> None:
-        """Give the server a newer token for this connection."""
+        """Send the server a newer token for this connection."""
         if self.phase is not Phase.STOPPED:
             self._urgent.append(Refresh(token=token))
 
@@ -252,7 +255,7 @@ class SessionCore:
         self.settler.add(how, item, now)
 
     def give_back(self, how: How, deliveries: Sequence[Delivery], now: float) -> None:
-        """These wait, and nobody will begin with them. Nobody waits for the answer either."""
+        """Give back waiting messages that no handler has begun with. No caller waits for the answer."""
         state = how.subscription
         state.drop(deliveries)
         for delivery in deliveries:
@@ -265,7 +268,7 @@ class SessionCore:
     def _receive(self, frame: AnyServerFrame, now: float, effects: Effects) -> None:
         match frame:
             case Deliver():
-                if (state := self._by_sub.get(frame.sub)) is not None:  # also of one that was paused just now
+                if (state := self._by_sub.get(frame.sub)) is not None:  # also if it was paused just now
                     state.delivered(frame, now)
                     self._see_stamps(frame)
                     self._give_back_unread(state, frame, now, effects)
@@ -292,7 +295,7 @@ class SessionCore:
                 assert_never(frame)
 
     def _give_back_unread(self, state: SubscriptionState, frame: Deliver, now: float, effects: Effects) -> None:
-        """What cannot be decoded goes back with the reason; its neighbours are delivered."""
+        """Gives back messages that cannot be decoded, with the reason; the others of the frame are delivered."""
         for unread in frame.unread:
             delivery, reason = state.set_aside(unread), f"the consumer cannot decode it: {unread.why}"
             if delivery.receipt is not None:
@@ -301,7 +304,7 @@ class SessionCore:
             effects.events.append(Unreadable(state.queue, unread.id, reason))
 
     def _see_stamps(self, frame: Deliver) -> None:
-        """What is published because of these messages is to sort behind them."""
+        """Messages published because of these must sort after them."""
         for message in frame.messages:
             if message.ordering is None:
                 return  # a queue that is not sorted stamps none of its messages
@@ -368,7 +371,8 @@ class SessionCore:
                 assert_never(frame)
 
     def _end_or_retry(self, state: SubscriptionState, problem: Problem, now: float, effects: Effects) -> None:
-        """A subscription was refused or ended: for the moment it is asked for again, else its reader gets the error."""
+        """A subscription was refused or ended: it is requested again if the error is temporary, else its reader gets
+        the error."""
         error = api_error(problem)
         state.sub = None
         if error.retryable and not state.is_closed:
@@ -384,7 +388,7 @@ class SessionCore:
         effects.changed.append(state)
 
     def _lost(self, frame: LostFrame, effects: Effects) -> None:
-        # Not by `sub`: after a resume one subscription of a queue may answer for the leases of another.
+        # Not by `sub`: after a resume one subscription of a queue may be told of the leases of another.
         for state in self.subscriptions:
             self._tell_lost(state.lost(frame.receipts), effects)
 
@@ -394,7 +398,7 @@ class SessionCore:
             if is_asked and result.is_held_on:
                 delivery.subscription.hold_again(delivery, now)
             is_stale = result.is_stale and not delivery.is_lost
-            # Our own extension may cross the user's ack on the way: then the lease ended as it should.
+            # Our own extension may cross the user's ack in transit: then the lease ended as it should.
             if is_stale and (is_asked or not delivery.is_settled) and delivery.subscription.lose(delivery):
                 self._tell_lost([delivery], effects)
             if is_asked:
@@ -413,7 +417,7 @@ class SessionCore:
         untried = How("nack", state, tried=False)
         for delivery in state.leases.due(now):
             if delivery.is_overdue(now):
-                state.lose(delivery)  # the handler before it hangs: others may have it
+                state.lose(delivery)  # the handler before it hangs: other consumers may have it
                 self.settler.add(untried, Item(delivery, None), now)
             else:
                 self.settler.add(how, Item(delivery, None), now)
@@ -434,7 +438,8 @@ class SessionCore:
         return [state.subscribe(request_id)]
 
     def _pause(self, state: SubscriptionState) -> None:
-        """Messages without receipts come as fast as the socket is read; the reader has more than enough of them.
+        """Unsubscribes while the reader has more than enough messages: those without receipts come as fast as the
+        socket is read.
 
         The queue keeps the rest. Reading the socket must go on: the reader may be waiting for an answer on it.
         """
@@ -448,7 +453,7 @@ class SessionCore:
 
 
 def _sent(asked: Subscribed) -> dict[str, object]:
-    """What the server is told of it, by the names that it has there."""
+    """The fields of the request, by the names that the server has for them."""
     return {
         "credit": asked.credit,
         "ack": asked.ack,

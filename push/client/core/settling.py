@@ -1,6 +1,6 @@
-"""From `ack` to its confirmation: receipts of one loop turn share a frame, and are repeated after a cut.
+"""Settling: receipts acked, nacked or extended in one loop turn share a frame, which is repeated after a cut.
 
-Acks may be repeated safely: the server answers the receipt that acked with `ok`. A repeated nack or extension that
+Acks may be repeated safely: the server answers `ok` to a receipt that acked before. A repeated nack or extension that
 finds its receipt stale had its effect the first time, or no longer matters.
 """
 
@@ -23,7 +23,7 @@ Action = Literal["ack", "nack", "extend"]
 
 
 class Step:
-    """What an ack publishes: stored together with it, or not at all. No two are equal, so each has its own frame."""
+    """What an ack publishes: stored in the same transaction. No two steps are equal, so each has its own frame."""
 
     __slots__ = ("parts",)
 
@@ -32,7 +32,7 @@ class Step:
 
 
 class How(NamedTuple):
-    """What to do with receipts; those with equal values share a frame."""
+    """What to do with receipts; receipts with equal values share a frame."""
 
     action: Action
     subscription: SubscriptionState
@@ -40,19 +40,19 @@ class How(NamedTuple):
     delay_ms: int | None = None
     reason: str | None = None
     tried: bool = True
-    """False: nobody began with it, so it was no attempt."""
+    """False: no handler began with it, so it does not count as an attempt."""
     step: Step | None = None
 
 
 class Item(NamedTuple):
-    """One receipt on its way. `ticket` is the caller's, None for the client's own extensions."""
+    """One receipt to settle. `ticket` is the caller's; None for the client's own extensions."""
 
     delivery: Delivery
     ticket: object | None
 
 
 class Group:
-    """Receipts that travel together."""
+    """Receipts that share a frame."""
 
     __slots__ = ("deadline", "hold_until", "how", "is_repeat", "items", "tries")
 
@@ -66,7 +66,7 @@ class Group:
 
 
 class Settled(NamedTuple):
-    """How one settling ended: `error` None means the server confirmed it."""
+    """How one settling ended: `error` None means the server has confirmed it."""
 
     item: Item
     action: Action
@@ -74,13 +74,13 @@ class Settled(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Has the lease ended?"""
+        """Whether the lease had ended."""
         return isinstance(self.error, LeaseLost) and len(self.error.ids) == 1
 
     @property
     def is_held_on(self) -> bool:
-        """Was nothing done, and the lease may go on? So it is when the server refused for another reason, or one of
-        several leases was lost and it does not say which."""
+        """Whether nothing was done and the lease may go on: the server refused for another reason, or one of several
+        leases was lost and it does not say which."""
         is_refused = isinstance(self.error, ApiError | LeaseLost) and not self.is_stale
         return is_refused and self.action != "extend"
 
@@ -100,11 +100,11 @@ class Settler:
         return len(self._in_flight) + len(self._again) + len(self._open)
 
     def owns(self, request_id: int | str | None) -> bool:
-        """Is this the id of an unanswered frame of ours?"""
+        """Whether this is the id of an unanswered frame of ours."""
         return request_id in self._in_flight
 
     def add(self, how: How, item: Item, now: float) -> None:
-        """Take one receipt in; it leaves with the next `take`."""
+        """Add one receipt; it is sent with the next `take`."""
         group = self._open.get(how)
         if group is None:
             group = self._open[how] = Group(how, now + self._limits.settle_timeout_s)
@@ -128,7 +128,7 @@ class Settler:
         return frames
 
     def answered(self, request_id: int, ok: Ok) -> list[Settled]:
-        """Each receipt's result."""
+        """The result of each receipt."""
         group = self._in_flight.pop(request_id, None)
         if group is None:
             return []
@@ -145,7 +145,7 @@ class Settler:
         return settled
 
     def refused(self, request_id: int, problem: Problem, now: float) -> list[Settled]:
-        """The server answered for none of them: they go again when it asks for patience, else they failed."""
+        """The server refused the frame: it is sent again if the error is temporary, else all its receipts failed."""
         group = self._in_flight.pop(request_id, None)
         if group is None:
             return []
@@ -166,7 +166,7 @@ class Settler:
         return []
 
     def disconnected(self) -> None:
-        """What was unanswered goes again, before what is newer."""
+        """Unanswered frames are sent again, before newer ones."""
         for group in reversed(self._in_flight.values()):
             group.is_repeat = True
             if group.how.step is not None:
@@ -194,7 +194,7 @@ class Settler:
         return [Settled(item, group.how.action, error) for group in groups for item in group.items]
 
     def next_wakeup(self, now: float) -> float:
-        """When `take` or `expire` has something to do without being asked."""
+        """When `take` or `expire` next has something to do by itself."""
         times = [group.deadline for group in self._all()]
         times += [group.hold_until for group in self._again if group.hold_until > now]
         return min(times, default=math.inf)
@@ -203,7 +203,7 @@ class Settler:
         return [*self._in_flight.values(), *self._again, *self._open.values()]
 
     def _put_back(self, group: Group) -> None:
-        """No room in flight: the group stays open for more, unless it is full or a repeat."""
+        """No room in flight: the group stays open for more receipts, unless it is full or a repeat."""
         is_full = len(group.items) >= self._limits.settle_frame_receipts_max
         if is_full or group.is_repeat or group.tries or group.how in self._open:
             self._again.append(group)
@@ -241,7 +241,7 @@ class Settler:
         return [PublishPart(queue=queue, messages=[each.wire for each in messages]) for queue, messages in step.parts]
 
     def _step_answered(self, group: Group, step: Step, *, is_done: bool) -> list[Settled]:
-        """All of it was done or nothing; the server does not say whose lease was in the way."""
+        """Either all of it was done or nothing; the server does not say which lease had ended."""
         self._step_ended(step, is_stored=is_done)
         error = None if is_done else _lost_together(group)
         return [Settled(item, group.how.action, error) for item in group.items]

@@ -1,4 +1,4 @@
-"""One subscription across all its connections: where it stands, what it holds, and how much more it may be sent."""
+"""One subscription across all its connections: its position, the messages it holds, and its credit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for."""
+    """The user's arguments."""
 
     queue: str
     credit: int
@@ -33,7 +33,7 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionState:
-    """The core's view of one subscription; the shell asks it for messages (`take`) and reads `ended`."""
+    """The core's view of one subscription; the shell takes messages from it (`take`) and reads `ended`."""
 
     def __init__(self, asked: Subscribed, limits: Limits) -> None:
         self.asked = asked
@@ -44,20 +44,21 @@ class SubscriptionState:
         self.is_closed = False
         self.was_subscribed = False
         self.is_taken_up = False
-        """The session goes on after a cut, and the server does not know yet what of the subscription came."""
+        """The session was resumed after a cut, and the server does not know yet which messages of the subscription
+        arrived."""
         self.subscribe_after = -math.inf
         self.is_resting = False
         self.tries = 0
         self._limits = limits
         self._consumed = 0
         self._begun: list[Delivery] = []
-        """Handed to the user, and the server does not know it yet."""
+        """Handed to the user, and not yet reported to the server."""
         self._is_stream = False
         self.mode: str | None = None
         """Of a group: `offsets` or `leases`."""
         self.ordering: str | None = None
         self.retry_backoff_ms = 0
-        """Of the queue: how long what goes back rests when nobody says."""
+        """Of the queue: how long a nacked message waits without a delay of its own."""
         self.visibility_timeout_ms = asked.visibility_timeout_ms or limits.visibility_timeout_ms
         self.leases = Leases(extension_s=self._extension_s(), handler_limit_s=asked.handler_limit_s)
 
@@ -67,19 +68,19 @@ class SubscriptionState:
 
     @property
     def commits(self) -> bool:
-        """Does an ack cover what its partition delivered before? It does in a group with offsets."""
+        """Whether an ack covers all earlier messages of its partition: true for a group with offsets."""
         return self.mode == "offsets"
 
     @property
     def is_kept_in_order(self) -> bool:
-        """Does the server hold back what is behind a message that comes again?"""
+        """Whether the server holds back the messages behind one that comes again."""
         return self.ordering == "strict" or self.commits
 
     def subscribe(self, request_id: int) -> Subscribe:
-        """The frame that opens, or after a cut reopens, the subscription where it stood."""
+        """The frame that opens the subscription, or after a cut reopens it at its position."""
         start = self.asked.start if self.cursor is None else {"cursor": self.cursor}
         if self.asked.group is not None and self.was_subscribed:
-            start = None  # the group has moved on, and the server knows where to
+            start = None  # the group has moved on, and the server knows its position
         unread = len(self.inbox) if self._is_stream else 0
         self._consumed = 0
         return Subscribe(
@@ -94,7 +95,7 @@ class SubscriptionState:
         )
 
     def subscribed(self, ok: Ok, now: float) -> None:
-        """The server's number for it, and what else the answer told."""
+        """Takes the server's number of the subscription, and the rest of its answer."""
         self.sub = ok.sub
         self.was_subscribed = True
         self.tries = 0
@@ -107,7 +108,7 @@ class SubscriptionState:
             if (extension_s := self._extension_s()) is not None:
                 self.leases.set_extension(extension_s, now)
         if self.is_taken_up and self.commits:
-            self.leases.all_due(now)  # what is not extended soon comes again, and nothing newer until then
+            self.leases.all_due(now)  # what is not extended soon is redelivered, and nothing newer comes until then
         self.is_taken_up = False
 
     def delivered(self, frame: Deliver, now: float) -> None:
@@ -115,23 +116,23 @@ class SubscriptionState:
         hold_until = now + self.asked.handler_limit_s
         is_manual = self.asked.ack == "manual"
         for message in frame.messages:
-            # With automatic acks a receipt is of no use: the server settled the message as it sent it.
+            # With automatic acks a receipt is of no use: the server settled the message when it sent it.
             delivery = Delivery(message, message.receipt if is_manual else None, self, hold_until)
             if delivery.receipt is not None:
                 self.leases.hold(delivery, now)
             self.inbox.append(delivery)
         self._move_to(frame.cursor)
-        self._consumed += len(frame.unread) if self._is_stream else 0  # nobody will take them
+        self._consumed += len(frame.unread) if self._is_stream else 0  # no reader will take them
 
     def set_aside(self, unread: UnreadMessage) -> Delivery:
-        """A delivery that no reader gets, because it cannot be decoded."""
+        """The delivery of a message that no reader gets, because it cannot be decoded."""
         message = WireMessage(unread.id, unread.seq, unread.partition, receipt=unread.receipt)
         delivery = Delivery(message, unread.receipt if self.asked.ack == "manual" else None, self, -math.inf)
         delivery.is_settled = True
         return delivery
 
     def take(self, now: float) -> Delivery | None:
-        """The next message for the user. One without a receipt gives its credit back here, no ack will."""
+        """The next message for the user. One without a receipt returns its credit here, as no ack will."""
         while self.inbox:
             if self.inbox[0].is_lost:
                 self.inbox.popleft()
@@ -140,7 +141,7 @@ class SubscriptionState:
         return None
 
     def begin(self, delivery: Delivery, now: float) -> Delivery:
-        """The user begins with this one, which waits in the inbox."""
+        """The user begins with this message of the inbox."""
         self.inbox.remove(delivery)
         if delivery.receipt is None:
             self._consumed += self._is_stream
@@ -151,17 +152,18 @@ class SubscriptionState:
         return delivery
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
-        """Nobody will begin with these, which wait in the inbox."""
+        """Removes messages from the inbox: no handler will begin with them."""
         dropped = set(deliveries)
         self.inbox = deque(delivery for delivery in self.inbox if delivery not in dropped)
 
     def wait_on(self, deliveries: Iterable[Delivery], now: float) -> None:
-        """These wait for their turn, and the line moves: they may wait for another handler's time."""
+        """Renews how long these may wait for their turn: their line moves, so they may wait for one more handler."""
         for delivery in deliveries:
             delivery.hold_until = now + self.asked.handler_limit_s
 
     def begun(self) -> Begin | None:
-        """Says which messages the user has begun with. What is settled already says so by that."""
+        """The frame that reports the messages that the user has begun with. For settled ones the ack or nack says
+        so."""
         if self.sub is None or not self._begun:
             return None
         begun, self._begun = self._begun, []
@@ -170,32 +172,33 @@ class SubscriptionState:
 
     @property
     def owes_credit(self) -> bool:
-        """Was enough of a stream consumed to be worth a `credit` frame? Elsewhere the server counts by itself."""
+        """Whether enough of a stream was consumed to be worth a `credit` frame. Elsewhere the server counts by
+        itself."""
         return self._is_stream and self._consumed >= self.asked.credit * self._limits.credit_return_fraction
 
     @property
     def is_overfull(self) -> bool:
-        """Do more messages wait than the user's credit justifies? Possible only where the server settles by itself:
+        """Whether more messages wait than the user's credit justifies. Possible only if the server settles by itself:
         with automatic acks, and on a queue that delivers at most once."""
         return not self._is_stream and len(self.inbox) > self.asked.credit * self._limits.auto_inbox_factor
 
     @property
     def is_at_latest(self) -> bool:
-        """Does it begin at the end of a stream each time, because nobody keeps its place?"""
+        """Whether it begins at the end of a stream each time, because its position is not stored."""
         return self.asked.start == "latest" and self.asked.group is None
 
     @property
     def needs_step(self) -> bool:
-        """Has the session something to send because of what was just taken?"""
+        """Whether the session has something to send because of what was just taken."""
         return bool(self._begun) or self.owes_credit or (self.sub is None and not self.is_resting)
 
     def rest(self) -> None:
-        """Be without a subscription until the reader has caught up."""
+        """Suspends the subscription until the reader has caught up."""
         self.sub = None
         self.is_resting = True
 
     def credit_back(self) -> Credit | None:
-        """A `credit` frame once enough was consumed to be worth one."""
+        """A `credit` frame, once enough was consumed to be worth one."""
         if self.sub is None or not self.owes_credit:
             return None
         frame = Credit(sub=self.sub, n=self._consumed)
@@ -203,13 +206,13 @@ class SubscriptionState:
         return frame
 
     def disconnected(self) -> None:
-        """The number belonged to the connection."""
+        """Forgets the server's number, which belonged to the connection."""
         self.sub = None
 
     def session_gone(self) -> None:
-        """A new session does not hold the old one's leases: what nobody has seen yet will come again, so it is dropped.
+        """Drops waiting messages: a new session does not hold the old one's leases, so they will come again.
 
-        What the user holds stays: its ack still counts while nobody else was given the message.
+        What the user holds stays: its ack still counts while no other consumer was given the message.
         """
         self._begun.clear()
         for delivery in self.inbox:
@@ -218,7 +221,8 @@ class SubscriptionState:
         self.inbox = deque(delivery for delivery in self.inbox if delivery.receipt is None)
 
     def settles(self, delivery: Delivery, how: How) -> None:
-        """The user is done with it. In a group with offsets an ack covers all before it in the partition as well."""
+        """The user has settled it. In a group with offsets an ack covers all earlier messages of the partition as
+        well."""
         delivery.is_settled = True
         delivery.given_back = None if how.action == "ack" else how
         if how.action == "ack" and self.commits:
@@ -227,29 +231,29 @@ class SubscriptionState:
             self.leases.release(delivery.receipt or "")
 
     def hold_again(self, delivery: Delivery, now: float) -> None:
-        """The server refused to settle it, for another reason than its lease: the user may try something else."""
+        """The server refused to settle it for a reason other than its lease: the user may try something else."""
         if not self.is_closed and not delivery.is_lost and delivery.receipt is not None:
             delivery.is_settled = False
             delivery.given_back = None
             self.leases.hold(delivery, now)
 
     def let_go(self, delivery: Delivery) -> None:
-        """Its handler is over, and nothing came of settling it: the lease runs out."""
+        """Its handler has ended, and settling it failed: the lease is left to expire."""
         self.leases.release(delivery.receipt or "")
 
     def lose(self, delivery: Delivery) -> bool:
-        """The server ended this lease. An unseen message just vanishes; True means that the user has to be told."""
+        """The server ended this lease. True if the user must be told; a waiting message is just dropped."""
         delivery.is_lost = True
         self.leases.release(delivery.receipt or "")
         return delivery.is_handed
 
     def lost(self, receipts: Sequence[str]) -> list[Delivery]:
-        """The server ended these leases: those of them that the user has to be told of."""
+        """The server ended these leases. Returns the deliveries that the user must be told of."""
         held = (self.leases.held(receipt) for receipt in receipts)
         return [delivery for delivery in held if delivery is not None and self.lose(delivery)]
 
     def _move_to(self, cursor: str | None) -> None:
-        """The place to go on from; that of a group is the server's to keep."""
+        """Sets the position to resume from; that of a group is stored by the server."""
         if cursor is not None and self.asked.group is None:
             self.cursor = cursor
             self._is_stream = True

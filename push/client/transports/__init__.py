@@ -1,1 +1,1 @@
-"""What carries frames between the core and the server: a WebSocket, or HTTP made to look like one."""
+"""The transports that carry frames between the core and the server: a WebSocket, or HTTP that behaves like one."""

@@ -1,4 +1,4 @@
-"""Several addresses under one name: which of them to try, in which order, and HTTP that goes on to the next one."""
+"""Names with several addresses: which address to try first, and HTTP that fails over to the next one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from push.client.config import Limits
 Result = TypeVar("Result")
 
 HEALTH_PATH = "/lbz"
-"""200 from whoever takes new connections, 404 from a server that drains."""
+"""200 from a server that takes new connections, 404 from one that drains."""
 
 
 class Addresses:
-    """The addresses behind the host of one URL, asked for anew at each connection."""
+    """The addresses of one URL's host, resolved anew for each connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -49,8 +49,8 @@ async def race(
 ) -> Result:
     """The result of the first attempt that succeeds; each begins when the one before failed, or took `stagger_s`.
 
-    A slow one goes on beside the next. `passing` is what says "try another"; the last of them is raised when all fail,
-    anything else at once. What succeeds too late goes to `drop`.
+    A slow attempt goes on beside the next. An error of type `passing` leads to the next attempt, and the last of them
+    is raised if all fail; any other error is raised at once. A result that comes too late goes to `drop`.
     """
     waiting = list(reversed(attempts))
     running: set[asyncio.Future[Result]] = set()
@@ -78,21 +78,21 @@ async def race(
 
 
 class NotNow(Exception):
-    """What came of asking one address for its health."""
+    """The failed health check of one address."""
 
     def __init__(self, address: str, detail: str, rank: int) -> None:
         super().__init__(detail)
         self.address = address
         self.rank = rank
-        """0: it answers and takes no new connections. 1: it was silent. 2: nobody is there."""
+        """0: it answers and takes no new connections. 1: it did not answer in time. 2: no server is there."""
 
 
 class AddressedTransport(httpx2.AsyncBaseTransport):
     """HTTP to one of a name's addresses: one that answers, until it no longer does.
 
-    Where there are several, each is asked for its health: the first that takes new connections is used, else one that
-    says anything at all, else one that is slow. A request that reached nobody goes to the next address. One that got no
-    answer fails, as it would with a single address: it may have been carried out.
+    If there are several, the health of each is checked: the first that takes new connections is used, else one that
+    answers at all, else one that is slow. A request that could not connect goes to the next address. A request that got
+    no answer fails, as it would with a single address: it may have been carried out.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError(f"none of {len(found)} addresses of {host} answers; {best}") from best
 
     async def _healthy(self, url: httpx2.URL, address: str, refusals: list[NotNow]) -> str:
-        """The address, if it takes new connections; else its refusal, which is noted too."""
+        """The address, if it takes new connections; else raises its refusal, which is also appended to `refusals`."""
         try:
             async with asyncio.timeout(self._bounds.address_timeout_s):
                 status = await self._health(url, address)
@@ -168,7 +168,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
         return response.status_code
 
     async def _send(self, request: httpx2.Request, address: str) -> httpx2.Response:
-        """The name stays in the `Host` header, and is the one that the certificate must show."""
+        """Sends to the address. The name stays in the `Host` header, and is the one that the certificate must show."""
         extensions = request.extensions | {"sni_hostname": request.url.host}
         url = request.url.copy_with(host=address)
         return await self._http.handle_async_request(
@@ -183,7 +183,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
 def addressed(
     addresses: Addresses, url: str, bounds: Limits, *, tls: ssl.SSLContext | None, connections: httpx2.Limits
 ) -> httpx2.AsyncBaseTransport | None:
-    """The transport for `url`; None where a proxy is in between, which looks the name up itself."""
+    """The transport for `url`; None for a proxy, which resolves the name itself."""
     proxies = getproxies()
     is_proxied = urlsplit(url).scheme in proxies or "all" in proxies
     if is_proxied and not proxy_bypass(addresses.host):
@@ -192,8 +192,8 @@ def addressed(
 
 
 def trusted(url: str, tls: ssl.SSLContext | None) -> ssl.SSLContext | bool:
-    """What connections for `url` verify with. Of http:// none does: a context without authorities, for to read those
-    of the system takes longer than to connect."""
+    """What connections for `url` verify with. For http://, a context without authorities: reading those of the system
+    takes longer than connecting."""
     if tls is None and urlsplit(url).scheme == "http":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return True if tls is None else tls

@@ -1,4 +1,4 @@
-"""The promise of a transport: frames out, frames in, and one exception for every way in which it can break."""
+"""The interface of a transport: frames out, frames in, and one exception for every way in which it can break."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from push.client.frames import AnyClientFrame, AnyServerFrame
 
 
 class Cut(Exception):
-    """The connection is gone, or none came about. `code` is the close code, None where there was none.
+    """The connection is lost, or could not be made. `code` is the close code; None if there was none.
 
-    `problem` is what a server said that is there and takes no connection for the moment.
+    `problem` is the answer of a server that takes no connection at the moment.
     """
 
     def __init__(
@@ -32,17 +32,17 @@ class Transport(Protocol):
         """Hand frames to the network, in order; raises `Cut`."""
 
     async def receive(self) -> list[AnyServerFrame]:
-        """The next frames; raises `Cut` when there will be none, `ApiError` where trying again cannot help."""
+        """The next frames; raises `Cut` when the connection is lost, `ApiError` if trying again cannot help."""
 
     async def close(self) -> None:
-        """Say goodbye: the server gives back at once what this connection held."""
+        """Close the connection: the server gives back at once what it held."""
 
     def abort(self) -> None:
-        """Drop the connection without a word: the server keeps its leases for a while."""
+        """Drop the connection without a close: the server keeps its leases for a while."""
 
     async def wait_closed(self) -> None:
         """Return when nothing of a closed or dropped connection is left."""
 
 
 Dial = Callable[[str | None], Awaitable[Transport]]
-"""Makes a connection with the credential given; raises `Cut`, or a `PushqError` when trying again cannot help."""
+"""Makes a connection with the given credential; raises `Cut`, or a `PushqError` if trying again cannot help."""

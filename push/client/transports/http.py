@@ -1,7 +1,7 @@
-"""Frames over plain HTTP, for networks that let no WebSocket through.
+"""Frames over plain HTTP, for networks that do not let WebSockets through.
 
-Each request frame becomes one call of the HTTP API and its answer becomes the frame that the core waits for;
-a subscription becomes a `Stream`: server-sent events or repeated long-polls.
+Each request frame becomes one call of the HTTP API, and its answer becomes the frame that the core waits for; a
+subscription becomes a `Stream`: server-sent events or repeated long-polls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from push.client.transports.base import Cut
 from push.client.transports.outstanding import Held
 
 NO_PINGS_MS = 24 * 3600 * 1000
-"""HTTP has no pings: each request and each stream has a time-out of its own."""
+"""HTTP has no pings: each request and each stream has a timeout of its own."""
 
 SESSION = "http"
 
@@ -62,7 +62,7 @@ class SettleAnswer(msgspec.Struct):
 
 
 class QueueConfig(msgspec.Struct):
-    """What a subscription has to know of its queue, and no answer of `receive` or `events` tells."""
+    """What a subscription must know about its queue that no answer of `receive` or `events` contains."""
 
     visibility_timeout_ms: int | None = None
     retry_backoff_ms: int | None = None
@@ -84,13 +84,13 @@ class GroupsAnswer(msgspec.Struct):
 
 
 class Leaving(Enum):
-    """What may still come to a subscription that ended."""
+    """What may still arrive for a subscription that ended."""
 
     NOTHING = "nothing"
     SOON = "soon"
-    """An answer may be on its way. If not, whatever the server finds later is nobody's."""
+    """An answer may be in transit. If not, the client does not wait for what the server finds later."""
     LATER = "later"
-    """An answer will come, and what it brings can be given back."""
+    """An answer will come, and its messages can be given back."""
 
 
 class Stream(Protocol):
@@ -109,7 +109,7 @@ class Stream(Protocol):
         """These are no longer held."""
 
     def begun(self, receipts: Sequence[str]) -> None:
-        """The user has these."""
+        """The user has begun with these."""
 
     def held(self) -> list[Held]:
         """What is held and not settled."""
@@ -118,11 +118,11 @@ class Stream(Protocol):
         """Nothing more is wanted."""
 
     def late(self) -> list[str]:
-        """Receipts that came after that."""
+        """Receipts that came after `leave`."""
 
 
 class _Turn:
-    """The publishes to one queue that wait for each other."""
+    """The publishes to one queue, which wait for each other."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -133,7 +133,7 @@ MakeStream = Callable[["HttpTransport", Subscribe, int], Stream]
 
 
 class HttpTransport:
-    """A session made of requests. It is lost, as a socket is, when one of them gets no answer."""
+    """A session made of HTTP requests. Like a socket, it is lost when one of them gets no answer."""
 
     def __init__(self, http: httpx2.AsyncClient, make_stream: MakeStream, limits: Limits) -> None:
         self.http = http
@@ -141,11 +141,11 @@ class HttpTransport:
         self._make_stream = make_stream
         self._frames: asyncio.Queue[AnyServerFrame | Cut | ApiError] = asyncio.Queue()
         self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
-        """By subscription. One that ended stays while what it brought is in work."""
+        """By subscription. One that ended stays while its messages are being handled."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._late: dict[asyncio.Task[None], asyncio.Task[None]] = {}
-        """Who waits for a late answer → what reads it."""
+        """Task that waits for a late answer → task that reads it."""
         self._last_sub = 0
         self._publishing: dict[str, _Turn] = {}
 
@@ -160,7 +160,7 @@ class HttpTransport:
         return [found]
 
     async def close(self) -> None:
-        """Give back what is held: over HTTP nobody else says that this consumer left."""
+        """Give back what is held: over HTTP the server does not notice that this consumer left."""
         for sub in list(self._streams):
             self._leave(sub)
         if self._late:
@@ -181,17 +181,17 @@ class HttpTransport:
         await self.http.aclose()
 
     def emit(self, frame: AnyServerFrame) -> None:
-        """A frame for the core."""
+        """Hands a frame to the core."""
         self._frames.put_nowait(frame)
 
     def cut(self, reason: str) -> None:
-        """The server does not answer any more."""
+        """The server no longer answers."""
         self._frames.put_nowait(Cut(reason))
 
     async def post(
         self, queue: str, action: str, body: Any, *, wait_s: float = 0.0, headers: Mapping[str, str] = _NO_HEADERS
     ) -> httpx2.Response:
-        """One authenticated POST below the queue."""
+        """One authenticated POST below the queue's path."""
         return await self.http.post(
             f"/v1/queues/{quote(queue, safe='')}/{action}",
             content=msgspec.json.encode(body),
@@ -200,14 +200,14 @@ class HttpTransport:
         )
 
     async def config(self, queue: str) -> QueueConfig:
-        """The queue's config, or its defaults where the key may consume and not view."""
+        """The queue's config, or its defaults if the key may consume but not view."""
         response = await self.http.get(f"/v1/queues/{quote(queue, safe='')}", timeout=self.limits.http_timeout_s)
         if response.status_code >= 400:
             return QueueConfig()
         return msgspec.json.decode(response.content, type=QueueAnswer).config
 
     async def group_mode(self, queue: str, group: str | None) -> str | None:
-        """Does the group have offsets or leases? None where there is no group, or the key may consume and not view."""
+        """Whether the group has offsets or leases. None without a group, or if the key may consume but not view."""
         if group is None:
             return None
         path = f"/v1/queues/{quote(queue, safe='')}/groups"
@@ -225,7 +225,7 @@ class HttpTransport:
                 self._subscribe(frame)
             case Begin():
                 for stream, _ in self._streams.values():
-                    stream.begun(frame.receipts)  # what came before a stream broke is begun under its successor's name
+                    stream.begun(frame.receipts)  # messages of a broken stream are begun under its successor's number
             case Unsubscribe():
                 self._leave(frame.sub)
             case Credit():
@@ -234,18 +234,18 @@ class HttpTransport:
             case Publish():
                 self._spawn(self._publish, frame)
             case Refresh():
-                self.http.headers["Authorization"] = f"Bearer {frame.token}"  # of the next request, and those after it
+                self.http.headers["Authorization"] = f"Bearer {frame.token}"  # for the next request, and those after it
             case Ack() | Nack() | Extend():
                 self._spawn(self._settle, frame)
             case _:
                 pass  # pings have no use here
 
     async def _connect(self, frame: Connect) -> None:
-        """Any authenticated call tells whether the server is there and the key is good."""
+        """Any authenticated call tells whether the server answers and the key is valid."""
         response = await self.http.get("/v1/queues", params={"limit": 1}, timeout=self.limits.http_timeout_s)
         status = response.status_code
         if status == 200 and response.headers.get("content-type", "").startswith("application/json"):
-            # Receipts outlive the connection over HTTP, so every connection goes on with the same session.
+            # Receipts outlive the connection over HTTP, so every connection resumes the same session.
             self.emit(ConnectedFrame(session=SESSION, id=frame.id, ping_ms=NO_PINGS_MS))
             return
         problem = _problem(response)
@@ -261,7 +261,7 @@ class HttpTransport:
             self._frames.put_nowait(api_error(Problem(status=status, code=NOT_PUSHQ, detail=detail)))
 
     async def _publish(self, frame: Publish) -> None:
-        # One request at a time for each queue: requests side by side would be stored in any order.
+        # One request at a time for each queue: concurrent requests would be stored in any order.
         turn = self._publishing.setdefault(frame.queue, _Turn())
         turn.waiting += 1
         clock, headers, wait_s = asyncio.get_running_loop().time, _headers(frame), 0.0
@@ -292,7 +292,7 @@ class HttpTransport:
             return
         answer = msgspec.json.decode(response.content, type=SettleAnswer)
         over = frame.receipts
-        if isinstance(frame, Extend):  # a lease that has ended is settled by nobody here: it comes again
+        if isinstance(frame, Extend):  # an ended lease is not settled here: its message comes again
             over = [result.receipt for result in answer.results if not result.ok]
         for sub, (stream, _) in list(self._streams.items()) if over else ():
             if stream.queue == frame.queue:
@@ -306,7 +306,8 @@ class HttpTransport:
                 await self.post(stream.queue, "nack", {"receipts": receipts, "tried": tried})
 
     async def _give_back_late(self, stream: Stream, reading: asyncio.Task[None], patience_s: float | None) -> None:
-        """The server may have leased messages to a request that we would break off: nobody would have them for long."""
+        """Gives back the messages of a late answer: breaking the request off would leave what the server leased to it
+        without a consumer until the leases end."""
         await asyncio.wait([reading], timeout=patience_s)
         reading.cancel()
         if receipts := stream.late():
@@ -321,7 +322,8 @@ class HttpTransport:
         reading.add_done_callback(lambda _: self._forget(sub))
 
     def _forget(self, sub: int) -> None:
-        """A stream that ended and holds nothing: a consumer that comes back a thousand times keeps one."""
+        """Drops a stream that ended and holds nothing: else a consumer that reconnects a thousand times would keep a
+        thousand."""
         stream, reading = self._streams.get(sub, (None, None))
         if stream is not None and reading is not None and reading.done() and not stream.held():
             del self._streams[sub]
@@ -348,7 +350,7 @@ class HttpTransport:
         return task
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """A request without an answer is a cut connection; an answer that is not ours is one too."""
+        """A request without an answer is a lost connection; so is an answer that is not Pushq's."""
         try:
             await work(*args)
         except httpx2.RequestError as error:
@@ -358,7 +360,7 @@ class HttpTransport:
 
 
 class HttpDialer:
-    """Makes `HttpTransport`s for one URL. Every address of its name is tried; each begins with the next one."""
+    """Makes `HttpTransport`s for one URL. Every address of its name is tried; each call begins with the next one."""
 
     def __init__(self, url: str, make_stream: MakeStream, limits: Limits, *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
@@ -400,7 +402,8 @@ def _settling(frame: Ack | Nack | Extend) -> tuple[str, dict[str, Any]]:
 
 
 def _headers(frame: Publish) -> dict[str, str]:
-    """What a frame says of all its messages, beside its time, of which some may pass before it leaves."""
+    """The headers for a frame's fields that apply to all messages, without its timeout: some of that may pass before
+    the frame is sent."""
     found: dict[str, str] = {}
     if frame.idempotency_key is not None:
         # A string of a structured field (RFC 9651), so that it may begin with a quote.

@@ -1,4 +1,5 @@
-"""What an HTTP subscription holds: over HTTP nobody else counts what was delivered and not settled."""
+"""The messages that an HTTP subscription holds: over HTTP the client itself must count what is delivered and not
+settled."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.commits = False
-        """Does an ack cover what its partition delivered before? It does in a group with offsets."""
+        """Whether an ack covers all earlier messages of its partition: true for a group with offsets."""
         self._partitions: dict[str, int] = {}
         self._begun: set[str] = set()
 
@@ -28,13 +29,13 @@ class Outstanding:
         return len(self._partitions)
 
     def hold(self, messages: Iterable[WireMessage | UnreadMessage]) -> None:
-        """These were delivered."""
+        """Adds delivered messages."""
         for message in messages:
             if message.receipt is not None:
                 self._partitions[message.receipt] = message.partition
 
     def settle(self, receipts: Sequence[str], *, is_ack: bool) -> int:
-        """These were settled: how many are over with them."""
+        """Removes settled messages. Returns how many are removed."""
         before = len(self)
         for receipt in receipts:
             if is_ack and self.commits:
@@ -44,11 +45,11 @@ class Outstanding:
         return before - len(self)
 
     def begin(self, receipts: Iterable[str]) -> None:
-        """A handler has these. Those that are not held belong to another subscription."""
+        """Marks messages as begun by a handler. Receipts that are not held belong to another subscription."""
         self._begun.update(receipt for receipt in receipts if receipt in self._partitions)
 
     def held(self) -> list[Held]:
-        """What is held still."""
+        """The messages that are still held."""
         return [Held(receipt, receipt in self._begun) for receipt in self._partitions]
 
     def _commit(self, acked: str) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ReceiveAnswer(msgspec.Struct):
-    """`cursor` is a stream's: where the next poll goes on."""
+    """The answer of `receive`. `cursor`: for a stream, where the next poll goes on."""
 
     messages: list[WireMessage]
     cursor: str | None = None
@@ -39,7 +39,7 @@ class ReceiveAnswer(msgspec.Struct):
     """Set by this client, never by the server."""
 
     def both(self) -> list[WireMessage | UnreadMessage]:
-        """All that came."""
+        """All messages of the answer."""
         return [*self.messages, *self.unread]
 
 
@@ -56,7 +56,7 @@ _decode = msgspec.json.Decoder(ReceiveAnswer).decode
 
 
 def read_answer(data: bytes) -> ReceiveAnswer:
-    """What a poll brought. Raises `MsgspecError` for what is no answer of ours."""
+    """Decodes the answer of a poll. Raises `MsgspecError` if it is not Pushq's."""
     try:
         return _decode(data)
     except msgspec.ValidationError:
@@ -66,7 +66,8 @@ def read_answer(data: bytes) -> ReceiveAnswer:
 
 
 class PollStream:
-    """One subscription's polling. Credit is what may be held; a settled receipt or a consumed message gives it back."""
+    """Polls for one subscription. Credit is how many messages may be held; a settled receipt or a consumed message
+    returns it."""
 
     def __init__(self, transport: HttpTransport, frame: Subscribe, sub: int) -> None:
         self.sub = sub
@@ -85,11 +86,11 @@ class PollStream:
     async def run(self) -> None:
         transport, frame = self._transport, self._frame
         config = await transport.config(self.queue)
-        # Over a poll without receipts nothing can be given back: what such an answer brings would be gone.
+        # Messages without receipts cannot be given back: those in a late answer would be lost.
         self._may_be_late = config.delivery in ("at_least_once", "exactly_once")
         is_first = True
         while True:
-            # The first answer comes at once: it says whether we may.
+            # The first answer comes at once: it says whether the key may consume.
             response = await self._receive(0 if is_first else transport.limits.poll_wait_ms)
             if response.status_code >= 400:
                 problem = problem_of(response.content, response.status_code, response.headers)
@@ -102,7 +103,7 @@ class PollStream:
                 self._late = [message.receipt for message in answer.both() if message.receipt is not None]
                 return
             if frame.group is not None:
-                self._start = None  # the group moves on, and the server knows where to
+                self._start = None  # the group moves on, and the server knows its position
             elif answer.cursor is not None:
                 self._start = {"cursor": answer.cursor}
             if is_first:
@@ -163,7 +164,7 @@ class PollStream:
             self._is_asking = False
 
     def _tell_loss(self, answer: ReceiveAnswer) -> None:
-        """The stream could not go on where we stood."""
+        """Reports that the stream could not go on from our position."""
         if answer.resume == "gap":
             self._transport.emit(GapFrame(sub=self.sub))
         elif answer.resume == "reset":
@@ -187,7 +188,7 @@ class PollStream:
         self._transport.emit(deliver)
 
     async def _ack(self, receipts: list[str]) -> bool:
-        """Automatic acks: `receive` has none of its own."""
+        """Sends automatic acks: `receive` has none of its own."""
         response = await self._transport.post(self.queue, "ack", {"receipts": receipts})
         if response.status_code >= 400:
             problem = problem_of(response.content, response.status_code, response.headers)

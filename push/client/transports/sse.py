@@ -33,7 +33,7 @@ _json = Codec("json")
 
 
 class SseStream:
-    """One subscription's event stream. When it breaks, the core asks for a new one from the last cursor."""
+    """One subscription's event stream. When it breaks, the core requests a new one from the last cursor."""
 
     def __init__(self, transport: HttpTransport, frame: Subscribe, sub: int) -> None:
         self.sub = sub
@@ -99,7 +99,7 @@ class SseStream:
         self._end(Problem(code="unavailable", status=503, detail="the event stream ended"))
 
     async def _event(self, event: httpx2.ServerSentEvent) -> bool:
-        """Hand one event to the core; False when it was the last."""
+        """Hand one event to the core; False if it was the last."""
         transport = self._transport
         if event.event == "message":
             await self._deliver(_json.message_of(event.data), event.id or None)
@@ -121,11 +121,12 @@ class SseStream:
         return True
 
     async def _deliver(self, message: WireMessage | UnreadMessage, cursor: str | None) -> None:
-        """Without a receipt no ack will tell the server to wait, so reading stops while the user has enough."""
+        """Delivers a message. Without a receipt no ack will slow the server down, so reading stops while the user has
+        enough."""
         if message.receipt is not None:
             if self._frame.ack != "auto":
                 self._outstanding.hold([message])
-            cursor = None  # the queue keeps the place
+            cursor = None  # the queue keeps the position
         else:
             while self._credit <= 0:
                 self._more_credit.clear()
@@ -137,13 +138,13 @@ class SseStream:
             self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
 
     def _end(self, problem: Problem) -> None:
-        """Before its `Ok` the core knows the subscription only by the request that asked for it."""
+        """Ends the subscription. Before its `Ok` the core knows it only by the id of the request."""
         ended = Ended(sub=self.sub, problem=problem) if self._has_begun else Error(id=self._frame.id, problem=problem)
         self._transport.emit(ended)
 
 
 def _request(frame: Subscribe) -> tuple[dict[str, Any], dict[str, str]]:
-    """Query and headers of the GET; a cursor travels as `Last-Event-ID`, as a browser's would."""
+    """Query and headers of the GET; a cursor is sent as `Last-Event-ID`, as a browser does."""
     params: dict[str, Any] = {}
     headers = {"Accept": "text/event-stream"}
     if frame.credit is not None:

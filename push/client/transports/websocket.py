@@ -1,4 +1,4 @@
-"""Frames over a WebSocket: the transport that has every feature."""
+"""Frames over a WebSocket: the transport with every feature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITE_BYTES_MAX = 256 * 1024
 
 
 class WebSocketTransport:
-    """One socket. Frames travel as arrays; the credential travels in the first frame, never in the URL."""
+    """One socket. Frames are sent as arrays; the credential goes in the first frame, never in the URL."""
 
     def __init__(self, socket: ClientConnection, codec: Codec) -> None:
         self._socket = socket
@@ -68,7 +68,7 @@ class _Connection(ClientConnection):
 
 
 class _Opening(connect):
-    """A redirect is not followed: who gives a key to one server did not mean another one."""
+    """Does not follow redirects: a key for one server is not meant for another."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
@@ -84,7 +84,7 @@ class Dialer:
         self._tls = tls
         self._addresses = Addresses(self._uri)
         self.on_met: Callable[[], None] = lambda: None
-        """Told when an address takes a connection, before anything was said on it."""
+        """Called when an address takes a connection, before anything was sent on it."""
 
     async def __call__(self, token: str | None) -> WebSocketTransport:
         found = await self._find()
@@ -94,7 +94,7 @@ class Dialer:
         )
 
     async def _find(self) -> list[dict[str, Any]]:
-        """`host` and `port` for each address; through a proxy the name is the proxy's to resolve."""
+        """`host` and `port` for each address; empty for a proxy, which resolves the name itself."""
         if get_proxy(parse_uri(self._uri)) is not None:
             return [{}]
         try:
@@ -110,7 +110,7 @@ class Dialer:
                 self._uri,
                 subprotocols=[Subprotocol(self._codec.subprotocol)],
                 compression=None,
-                ping_interval=None,  # the server's `ping` frames tell silence from death, in both directions
+                ping_interval=None,  # the server's `ping` frames detect dead connections, in both directions
                 open_timeout=max(self._limits.open_timeout_s, self._limits.open_patience_s),
                 close_timeout=self._limits.close_timeout_s,
                 max_size=self._limits.frame_bytes_max,
@@ -140,7 +140,7 @@ def _cut(closed: ConnectionClosed) -> Cut:
 
 
 def _refusal(uri: str, refused: InvalidStatus) -> Exception:
-    """An upgrade that HTTP answered: overload passes, a wrong address or origin does not."""
+    """The error of an upgrade that was answered with HTTP: overload is temporary, a wrong address or origin is not."""
     response = refused.response
     status = response.status_code
     if status in RETRY_STATUSES:
