@@ -1,4 +1,4 @@
-"""Tells a client that runs into its limits from one that does nothing else."""
+"""Distinguishes a client that sometimes runs into its limits from one that does little else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from throttling.config import ABUSE_FACTOR, ABUSE_REFUSED_MIN, ABUSE_SECONDS
 
 
 class Abuse:
-    """The refusals of one socket, from its first one on. `now_ms` is any steady clock."""
+    """The refused publishes of one socket, from the first one on. `now_ms` is any steady clock."""
 
     __slots__ = ("_allowed", "_began_ms", "_refused")
 
@@ -19,7 +19,8 @@ class Abuse:
         self._allowed += count
 
     def refused(self, now_ms: int) -> bool:
-        """Whether it is enough: for `ABUSE_SECONDS` more than ten times as much was refused as was taken."""
+        """Counts a refusal. True if the client abuses its limits: for `ABUSE_SECONDS` more than ten times as much was
+        refused as was accepted."""
         self._refused += 1
         if now_ms - self._began_ms < ABUSE_SECONDS * 1000:
             return False

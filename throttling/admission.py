@@ -1,7 +1,7 @@
-"""Decides what a process under load still takes on: readings in, a level out. Work is refused before it is accepted;
-what was accepted is finished, and what ends messages is never refused.
+"""Load shedding: readings in, a level out, which says what the process still accepts. Work is refused before it is
+accepted; accepted work is finished, and acks, nacks and extends are never refused.
 
-Levels rise at once and fall one at a time, after a while below the mark: at the mark itself they must not come and go.
+Levels rise at once and fall one at a time, after a while below the threshold, so that they do not flap around it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from throttling.config import (
 
 
 class Level(IntEnum):
-    """What is refused; each level refuses what those before it do."""
+    """What is refused; each level also refuses what those before it do."""
 
     NORMAL = 0
     NO_NEW_SOCKETS = 1
@@ -33,12 +33,12 @@ class Level(IntEnum):
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """How the process does at one moment."""
+    """The load of the process at one moment."""
 
     lag_ms: float = 0.0
-    """The 99th percentile of how late the event loop was, over the last seconds."""
+    """How late the event loop was: the 99th percentile over the last seconds."""
     memory_fraction: float = 0.0
-    """Memory in use as a part of what the process may have."""
+    """Memory in use as a fraction of what the process may have."""
 
 
 class Admission:
@@ -51,7 +51,7 @@ class Admission:
         """Since when the readings would allow a lower level; None while they do not."""
 
     def observe(self, readings: Readings, now_ms: int) -> Level:
-        """Takes in readings; answers with the level from now on."""
+        """Takes readings; returns the level from now on."""
         asked = self._asked(readings, 1.0)
         if asked >= self.level:
             self.level = asked
@@ -65,7 +65,7 @@ class Admission:
         return self.level
 
     def why(self, readings: Readings) -> str:
-        """Which reading keeps the level up, with the figure."""
+        """Which reading keeps the level up, with its value."""
         if self._by_lag(readings, CALM_FRACTION) >= self._by_memory(readings, CALM_FRACTION):
             return f"its event loop is {readings.lag_ms:.0f} ms late"
         return f"{readings.memory_fraction:.0%} of its memory is used"
@@ -74,7 +74,8 @@ class Admission:
         return max(self._by_lag(readings, part), self._by_memory(readings, part))
 
     def _by_lag(self, readings: Readings, part: float) -> Level:
-        """A loop that is late alone refuses no publishes: what waits for the disk has a bound of its own."""
+        """The level by lag. A late loop alone refuses no publishes: those that wait for the disk have a bound of their
+        own."""
         if readings.lag_ms > part * self._lag_ms_max * LAG_REPLAYS_FACTOR:
             return Level.NO_REPLAYS
         return Level.NO_NEW_SOCKETS if readings.lag_ms > part * self._lag_ms_max else Level.NORMAL
@@ -89,10 +90,11 @@ class Admission:
 
 
 class Backlog:
-    """Whether publishes wait too long for the disk: controlled delay (CoDel, RFC 8289), held against commits.
+    """Whether publishes wait too long for the disk: controlled delay (CoDel, RFC 8289), relative to the time of
+    commits.
 
-    A group commit takes all that waits, so a wait of about one commit is how a busy server works. What waits longer
-    than that, and longer than the target, for longer than the patience, is a backlog that does not go away by itself.
+    A group commit takes all that waits, so a wait of about one commit is normal on a busy server. A wait longer than
+    that and longer than the target, for longer than the patience, is a backlog that does not go away by itself.
     """
 
     def __init__(self, *, sojourn_ms_max: int) -> None:
@@ -102,7 +104,8 @@ class Backlog:
         self._alert_until_ms = 0
 
     def observe(self, waited_ms: float, commit_ms: float, now_ms: int) -> bool:
-        """Takes in how long the oldest publish waits and the last commit took; answers whether to refuse new ones."""
+        """Takes how long the oldest publish waits and how long the last commit took. Returns whether to refuse new
+        publishes."""
         if waited_ms <= max(self._target_ms, SOJOURN_COMMITS * commit_ms):
             if self.is_shedding:
                 self._alert_until_ms = now_ms + SOJOURN_ALERT_MS

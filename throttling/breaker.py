@@ -4,8 +4,8 @@
     open       no call passes for a pause of 1 s, which doubles after each failed probe, up to 30 s
     half_open  one call passes as a probe: its success closes the circuit, its failure opens it again
 
-Who is admitted gets a pass and brings it back with the outcome. A pass from before the last change of state counts for
-nothing: an answer that was asked for before the circuit opened says nothing about the dependency of now.
+An admitted call gets a pass and returns it with the outcome. A pass from before the last change of state counts for
+nothing: an answer that was asked for before the circuit opened says nothing about the dependency's present state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from throttling.config import (
 State = Literal["closed", "half_open", "open"]
 
 SLOTS: Final = 10
-"""Parts of the window that are counted and forgotten as one."""
+"""Parts of the window; each is counted and dropped as a whole."""
 
 
 class BreakerRule(NamedTuple):
@@ -38,13 +38,13 @@ class BreakerRule(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """The leave to make one call. `period` counts the changes of state."""
+    """Permission to make one call. `period` counts the changes of state."""
 
     period: int
 
 
 class Refused(NamedTuple):
-    """No call: ask again in so long."""
+    """No call: try again after `retry_after_ms`."""
 
     retry_after_ms: int
 
@@ -65,23 +65,24 @@ class Breaker:
         self._rule = rule
         self._slot_ms = max(1, rule.window_ms // SLOTS)
         self._slots: deque[_Slot] = deque()
-        """Of the window, oldest first; empty unless closed."""
+        """The slots of the window, oldest first; empty unless closed."""
         self._period = 0
         self._opened_ms: int | None = None
         """When the circuit opened last; None while it is closed."""
         self._pause_ms = rule.open_ms_min
         self._is_probing = False
-        """A probe is under way; only while the circuit is not closed."""
+        """A probe is in progress; only while the circuit is not closed."""
 
     @property
     def state(self) -> State:
-        """Half open is the state with a probe under way: a circuit whose pause is over stays open until one asks."""
+        """The state. Half open means that a probe is in progress: a circuit whose pause is over stays open until the
+        next call."""
         if self._opened_ms is None:
             return "closed"
         return "half_open" if self._is_probing else "open"
 
     def admit(self, now_ms: int) -> Pass | Refused:
-        """The leave for a call, or how long there is none."""
+        """Permission for a call, or how long there will be none."""
         if self._opened_ms is None:
             return Pass(self._period)
         wait_ms = self._opened_ms + self._pause_ms - now_ms
@@ -94,7 +95,7 @@ class Breaker:
         return Pass(self._period)
 
     def succeeded(self, leave: Pass, now_ms: int) -> None:
-        """The dependency answered, if only with a refusal."""
+        """The dependency answered, even if with a refusal."""
         if leave.period != self._period:
             return
         if self._opened_ms is None:
@@ -103,7 +104,7 @@ class Breaker:
             self._close()
 
     def failed(self, leave: Pass, now_ms: int) -> None:
-        """The dependency did not answer, or said that it is unwell."""
+        """The dependency did not answer, or said that it is unhealthy."""
         if leave.period != self._period:
             return
         if self._opened_ms is not None:
@@ -119,12 +120,12 @@ class Breaker:
             self._open(now_ms)
 
     def abandoned(self, leave: Pass) -> None:
-        """The caller left before there was an outcome. After a probe the next call is one."""
+        """The caller left before there was an outcome. If it was the probe, the next call is one."""
         if leave.period == self._period:
             self._is_probing = False
 
     def _slot(self, now_ms: int) -> _Slot:
-        """The part of the window that is now; older ones than the window go."""
+        """The present slot of the window; drops slots older than the window."""
         number = now_ms // self._slot_ms
         while self._slots and self._slots[0].number <= number - SLOTS:
             self._slots.popleft()

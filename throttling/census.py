@@ -1,4 +1,4 @@
-"""How many connections and subscriptions each tenant, principal and address has open, and whether one more may be."""
+"""Counts the open connections and subscriptions of each tenant, principal and address, and caps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["connections", "subscriptions"]
 
 
 class Who(NamedTuple):
-    """On whose account something is open. An empty part is not known, and not counted."""
+    """The account of something open. An empty part is not known, and not counted."""
 
     tenant: str = ""
     principal: str = ""
@@ -20,7 +20,7 @@ class Who(NamedTuple):
 
 @lru_cache(maxsize=10_000)
 def network_of(address: str) -> str:
-    """An IPv6 customer has 2^64 addresses, and counts as one."""
+    """The key by which an address is counted: an IPv6 customer has 2^64 addresses, which count as one."""
     if ":" not in address:
         return address
     try:
@@ -30,7 +30,7 @@ def network_of(address: str) -> str:
 
 
 class Caps(NamedTuple):
-    """The most of one kind; 0 is any number."""
+    """The caps of one kind; 0 is unlimited."""
 
     tenant: int = 0
     principal: int = 0
@@ -42,7 +42,7 @@ NO_CAPS = Caps()
 
 
 class Full(NamedTuple):
-    """Which cap stands in the way of one more."""
+    """The cap that one more would exceed."""
 
     kind: Kind
     per: str
@@ -51,19 +51,20 @@ class Full(NamedTuple):
 
 
 class Census:
-    """Counts of what is open. It knows nobody who has nothing open, so it is bounded by what is."""
+    """Counts of what is open. Keeps only accounts with something open, so open connections bound its size."""
 
     def __init__(self, *, connections: Caps = NO_CAPS, subscriptions: Caps = NO_CAPS) -> None:
         self._caps: dict[Kind, Caps] = {"connections": connections, "subscriptions": subscriptions}
         self._open: Counter[tuple[Kind, str, str]] = Counter()
         self.refused: Counter[tuple[Kind, str]] = Counter()
-        """By kind and what the cap is per."""
+        """Refusals by kind and by the part whose cap it was."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, kind: Kind, who: Who, *, tenant_cap: int | None = None) -> Full | None:
-        """Counts one more for each part of `who`, or for none. `tenant_cap` is the tenant's own, if it has one."""
+        """Counts one more for each part of `who` and returns None; counts nothing if a cap is reached, and returns it.
+        `tenant_cap` is the tenant's own cap, if it has one."""
         caps = self._caps[kind]
         if tenant_cap is not None:
             caps = caps._replace(tenant=tenant_cap)

@@ -1,4 +1,4 @@
-"""What limits say about one request."""
+"""The outcome of rate limits for one request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     allowed: bool
     rule: Rule
-    """The rule that refused; of an allowed hit the one with the least left."""
+    """The rule that refused; for an allowed hit, the rule with the least left."""
     subject: str
     remaining: int
     """How much that rule still allows at this moment."""
     retry_after_ns: int | None = 0
-    """Until the same cost would be allowed, 0 when it was; None: never, the cost is above the quota."""
+    """Time until the same cost would be allowed; 0 if it was; None: never, as the cost is above the quota."""
     is_store_away: bool = False
-    """Refused because the counts are elsewhere and cannot be asked."""
+    """Refused because the shared counts cannot be reached."""
 
     @property
     def retry_after_ms(self) -> int:
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def tighter(a: Outcome | None, b: Outcome) -> Outcome:
-    """Of two allowed hits the one with the smaller share left."""
+    """Of two allowed hits, the one with the smaller share left."""
     if a is None or b.remaining * a.rule.quota < a.remaining * b.rule.quota:
         return b
     return a

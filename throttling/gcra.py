@@ -1,6 +1,6 @@
 """Decides whether a request fits its rate: the generic cell rate algorithm (ITU-T I.371, annex A), without a clock.
 
-All that is kept for a subject is one number, its theoretical arrival time (`tat`): the moment at which everything it
+One number is stored for a subject, its theoretical arrival time (`tat`): the moment at which everything it
 was granted so far would have been spent evenly at the rate. A hit moves it forward by cost / rate; a hit that would
 move it more than a window ahead of now is refused and moves nothing. `gcra.lua` is the same in Redis.
 """
@@ -19,20 +19,20 @@ class Decision(NamedTuple):
     remaining: int
     """How much cost would still be allowed at this moment."""
     retry_after: int | None
-    """Until the same cost would be allowed, 0 when it was; None: never, the cost is above the quota."""
+    """Time until the same cost would be allowed; 0 if it was; None: never, as the cost is above the quota."""
     new_tat: int
-    """The theoretical arrival time to keep for the next hit."""
+    """The theoretical arrival time to store for the next hit."""
 
 
 def decide(tat: int, now: int, window: int, quota: int, cost: int) -> Decision:
-    """Decide one hit on `quota` in `window`, all of which may come at one instant.
+    """Decides one hit on `quota` in `window`, all of which may come at one instant.
 
-    `tat`, `now` and `window` are whole nanoseconds of one clock; `tat` is 0 for a subject not seen before. What a cost
-    moves is rounded down to a nanosecond, so at most `RATE_PER_S_MAX` makes sense, and a rate is exceeded by less than
-    a billionth of a second's worth a hit.
+    `tat`, `now` and `window` are whole nanoseconds of one clock; `tat` is 0 for a subject not seen before. The time
+    that a cost takes is rounded down to a nanosecond, so rates above `RATE_PER_S_MAX` make no sense, and a rate is
+    exceeded by less than a billionth of a second's worth a hit.
     """
     if tat > now:
-        # Further ahead is only what a clock that went back left behind: it must not lock anybody out for longer.
+        # `tat` is further ahead only after the clock went back: that must not lock the subject out for longer.
         start = min(tat, now + window)
     else:
         start = now

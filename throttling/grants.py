@@ -1,8 +1,7 @@
-"""What a gateway may give out without asking Redis: small grants taken ahead, and refusals that still hold.
+"""Grants: what a gateway may allow without asking Redis, taken ahead in small amounts, and refusals that still hold.
 
-A subject that was asked for a moment ago is busy, so a little more than it needs is taken with its next hit. What is
-left is spent without a round trip, and goes back when nobody wants it. So nothing is ever allowed that Redis did not
-count first.
+A subject that was hit a moment ago is busy, so its next hit takes a little more than it needs. The rest is spent
+without a round trip, and goes back once it is idle. So a gateway never allows what Redis did not count first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Grant:
         self.subject = subject
         self.left = 0
         self.remaining = rule.quota
-        """In Redis, when it was asked last."""
+        """What was left in Redis at the last round trip."""
         self.used_ns = 0
         self.asked_ns = -_IDLE_NS
         self.refused_until_ns = 0
@@ -36,7 +35,7 @@ class Grant:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is half used up."""
+        """Whether it is at least half used up."""
         return self.left * 2 < self.rule.ahead
 
 
@@ -48,18 +47,18 @@ class Grants:
         self._holding: dict[tuple[str, str], Grant] = {}
         self._grants_max = grants_max
         self.is_low = False
-        """Whether the last hit left a grant half used up."""
+        """Whether the last hit left a grant at least half used up."""
 
     def __len__(self) -> int:
         return len(self._grants)
 
     @property
     def is_holding(self) -> bool:
-        """Whether something may have to go back."""
+        """Whether there are grants that may have to go back."""
         return bool(self._holding)
 
     def spend(self, charges: Sequence[Charge], now_ns: int) -> Outcome | None:
-        """Spends what is here: all of a hit, or nothing. None where Redis has to be asked."""
+        """Spends from grants: all of a hit, or nothing. None if Redis has to be asked."""
         found: list[tuple[Grant, int]] = []
         known, is_enough = self._grants, True
         for rule, subject, cost in charges:
@@ -85,14 +84,14 @@ class Grants:
         return Outcome(True, tightest.rule, tightest.subject, least)
 
     def ahead(self, charge: Charge, now_ns: int) -> int:
-        """How much to take beyond a hit: nothing for a subject that nobody asked for lately."""
+        """How much to take beyond a hit: nothing for a subject without a recent hit."""
         grant = self._grant(charge)
         is_busy = now_ns - grant.asked_ns < _IDLE_NS
         grant.asked_ns = now_ns
         return max(0, charge.rule.ahead - grant.left) if is_busy else 0
 
     def low(self, charges: Iterable[Charge]) -> list[Charge]:
-        """Those whose grant is half used up, to be filled again before somebody has to wait."""
+        """The charges whose grants are half used up, to be refilled before a request has to wait."""
         out: list[Charge] = []
         for charge in charges:
             grant = self._grants.get((charge.rule.name, charge.subject))
@@ -101,7 +100,7 @@ class Grants:
         return out
 
     def took(self, charge: Charge, took: int, remaining: int, now_ns: int) -> None:
-        """Redis gave `took` for a hit of `charge`; the rest stays here."""
+        """Redis granted `took` for a hit of `charge`; the rest stays here."""
         grant = self._grant(charge)
         grant.left += took - charge.cost
         grant.remaining = remaining
@@ -110,14 +109,14 @@ class Grants:
             self._holding[charge.rule.name, charge.subject] = grant
 
     def refused(self, charge: Charge, remaining: int, wait_ns: int | None, now_ns: int) -> None:
-        """Redis has no room for `charge`: until then nobody needs to ask again."""
+        """Redis has no room for `charge`: until `wait_ns` is over no request needs to ask again."""
         grant = self._grant(charge)
         grant.remaining = remaining
         grant.refused_until_ns = now_ns + (wait_ns or 0)
         grant.refused_cost = charge.cost
 
     def idle(self, now_ns: int) -> list[tuple[Rule, str, int]]:
-        """Takes out what nobody used for a while: it has to go back to Redis."""
+        """Takes out grants that were not used for a while: they have to go back to Redis."""
         out: list[tuple[Rule, str, int]] = []
         for key, grant in list(self._holding.items()):
             if not grant.left:
@@ -129,7 +128,7 @@ class Grants:
         return out
 
     def clear(self) -> None:
-        """Redis went away: what it counted may be gone with it."""
+        """Drops everything: Redis went away, and its counts may be lost."""
         self._grants.clear()
         self._holding.clear()
 
@@ -138,7 +137,8 @@ class Grants:
         grant = self._grants.get(key)
         if grant is None:
             if len(self._grants) >= self._grants_max:
-                # Redis has the counts: what is forgotten here is asked for again, and a grant is lost for a while.
+                # Redis has the counts: a forgotten subject is asked for again, and what was granted is unused for a
+                # while.
                 forgotten, _ = self._grants.popitem(last=False)
                 self._holding.pop(forgotten, None)
             grant = self._grants[key] = Grant(charge.rule, charge.subject)

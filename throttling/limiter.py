@@ -1,4 +1,4 @@
-"""Counts requests against rules, in this process's memory; the gateway asks it on every `/v1` request."""
+"""Counts requests against rules, in this process's memory; the gateway calls it for every `/v1` request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from throttling.rules import Rule
 
 
 class Limiter(Protocol):
-    """Where rates are counted."""
+    """Counts requests against rates."""
 
     def hit(self, charges: Sequence[Charge]) -> Outcome | None:
-        """Counts a request in all of its rules, or in none. None: `ask` is needed to say."""
+        """Counts a request in all of its rules, or in none. None: only `ask` can decide."""
 
     async def ask(self, charges: Sequence[Charge]) -> Outcome:
-        """The same, where counts have to be fetched. It takes no longer than a bounded time-out."""
+        """`hit`, when counts have to be fetched. Takes no longer than a timeout."""
 
     async def close(self) -> None: ...
 
@@ -28,23 +28,23 @@ class Limiter(Protocol):
 class MemoryLimiter:
     """The counts of one process: exact, and lost with it. A hit takes about a microsecond for each rule.
 
-    The table of a rule is bounded. Subjects that are idle are forgotten, which changes no decision. Where all that
-    were looked at are busy, the one that owes the least goes, so that whoever would have a busy subject forgotten has
-    to be as busy as that one, in its own name, many times.
+    The table of a rule is bounded. Idle subjects are forgotten, which changes no decision. If all that were checked are
+    busy, the one that owes the least is forgotten: a caller that wants a busy subject forgotten has to be as busy as
+    that one, with many subjects of its own.
     """
 
     def __init__(self, *, subjects_max: int = SUBJECTS_MAX, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         assert subjects_max >= 1
         self.forgotten_busy: Counter[str] = Counter()
-        """By rule: subjects that were forgotten although they owed something."""
+        """By rule: subjects that were forgotten although they were busy."""
         self._subjects_max = subjects_max
         self._clock_ns = clock_ns
-        # Rule → subject → theoretical arrival time, longest not looked at first. Plain dicts find their first key in
-        # O(n) after many removals at the front; these do not.
+        # Rule → subject → theoretical arrival time, longest not checked first. Plain dicts find their first key in O(n)
+        # after many removals at the front; these do not.
         self._tables: dict[str, OrderedDict[str, int]] = {}
 
     def subjects(self, rule: str) -> int:
-        """How many a rule knows."""
+        """How many subjects a rule has state for."""
         return len(self._tables.get(rule, ()))
 
     def hit(self, charges: Sequence[Charge]) -> Outcome:
@@ -83,7 +83,7 @@ class MemoryLimiter:
         return self.hit(charges)
 
     async def close(self) -> None:
-        """Nothing is held elsewhere."""
+        """Does nothing: no counts are held elsewhere."""
 
     def _table(self, rule: Rule) -> OrderedDict[str, int]:
         table = self._tables.get(rule.name)
@@ -92,7 +92,7 @@ class MemoryLimiter:
         return table
 
     def _make_room(self, rule: Rule, table: OrderedDict[str, int], now: int) -> None:
-        """Looks at a few: the table shrinks again after a rush, and no request waits for a sweep."""
+        """Checks a few subjects: the table shrinks again after a rush, and no request waits for a sweep of all."""
         least_busy, least_tat = "", 0
         for _ in range(min(LOOKED_AT_PER_NEW, len(table))):
             subject, tat = next(iter(table.items()))

@@ -1,5 +1,5 @@
-"""Paces what may come in at a rate: new sockets, and connections. By GCRA, with a number for the whole process, and one
-for each that comes, so that nobody uses it up alone."""
+"""Limits the rate of new sockets and connections, by GCRA: one rate for the whole process, and one for each subject, so
+that no subject uses up all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from throttling.gcra import NS_PER_S, decide
 
 
 class Pace:
-    """At most `rate` a second, `burst` of which may come at once."""
+    """At most `rate` a second, of which `burst` may come at once."""
 
     def __init__(self, *, rate: int, burst: int) -> None:
         self.rate = rate
@@ -20,14 +20,14 @@ class Pace:
         self._tat = 0
 
     def admits(self, now_ns: int) -> bool:
-        """Counts one that comes; False when it is one too many, and then it does not count."""
+        """Counts one arrival; False if it is above the rate, and then it is not counted."""
         decision = decide(self._tat, now_ns, self._window_ns, self.burst, 1)
         self._tat = decision.new_tat
         return decision.allowed
 
 
 class FairPace:
-    """A pace of which one subject gets nine tenths at the most: however often it comes, others come in."""
+    """A rate of which one subject gets nine tenths at most: however often it comes, others come in."""
 
     def __init__(self, *, rate: int, burst: int, subjects_max: int = SUBJECTS_MAX) -> None:
         self.rate = rate
@@ -39,11 +39,12 @@ class FairPace:
         """Subject → theoretical arrival time, longest not seen first."""
 
     def __len__(self) -> int:
-        """Subjects that are remembered."""
+        """The number of subjects that are remembered."""
         return len(self._owed)
 
     def admits(self, now_ns: int, subject: str) -> bool:
-        """Counts one that comes, on its own account and on that of all; False counts on neither."""
+        """Counts one arrival, on the subject's account and on that of all; False if either refuses, and then on
+        neither."""
         own = decide(self._owed.get(subject, 0), now_ns, self._own_window_ns, self._own_burst, 1)
         if not own.allowed or not self._whole.admits(now_ns):
             return False
@@ -53,7 +54,8 @@ class FairPace:
         return True
 
     def _forget(self, now_ns: int) -> None:
-        """Those that owe nothing, two for each that comes; and of too many the one that was not seen for longest."""
+        """Forgets up to two idle subjects at each arrival; if there are too many, the one that was not seen for
+        longest."""
         for _ in range(2):
             first = next(iter(self._owed))
             if self._owed[first] > now_ns and len(self._owed) <= self._subjects_max:

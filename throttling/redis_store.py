@@ -1,4 +1,5 @@
-"""GCRA on the Redis storage of `limits`: its connection, prefix and script registration, with one script of ours."""
+"""GCRA in Redis, through the storage of `limits`: its connection, prefix and script registration, with our own
+script."""
 
 from __future__ import annotations
 
@@ -18,9 +19,8 @@ _SCRIPT = files("throttling").joinpath("gcra.lua").read_text()
 
 
 class Take(NamedTuple):
-    """What is wanted of one subject's counts: at least so much, or the hit is refused; up to `most` where there is
-    room. A negative `most` gives back what was taken and not used.
-    """
+    """A request for one subject's quota: at least `least`, or the hit is refused; up to `most` if there is room. A
+    negative `most` gives back what was taken and not used."""
 
     rule: Rule
     subject: str
@@ -32,17 +32,17 @@ class Taken(NamedTuple):
     took: int
     remaining: int
     wait_us: int
-    """Until `least` fits; 0: it does; -1: never."""
+    """Time until `least` fits; 0: it does; -1: never."""
 
 
 class GcraRedisStorage(RedisStorage):
-    """Decides several takes as one. Time is Redis' own, so that gateways with different clocks agree."""
+    """Decides several takes as one. Time is that of Redis, so that gateways with different clocks agree."""
 
     STORAGE_SCHEME = ["async+pushq+redis", "async+pushq+rediss"]  # noqa: RUF012 (the library reads it off the class)
     PREFIX = "pushq:rate"
 
     def __init__(self, url: str, *, key_prefix: str = PREFIX, seconds_max: float = STORE_SECONDS_MAX) -> None:
-        # One try: whoever is late is away, and a breaker says when to come back.
+        # One try: a late server counts as away, and the limiter's probe says when to come back.
         options: dict[str, Any] = {
             "socket_timeout": seconds_max,
             "socket_connect_timeout": seconds_max,
@@ -53,7 +53,7 @@ class GcraRedisStorage(RedisStorage):
         self._gcra = self._client.register_script(_SCRIPT)
 
     async def take(self, hits: Sequence[Sequence[Take]]) -> list[tuple[bool, list[Taken]]]:
-        """Each hit's takes are decided together; hits one after another, in one round trip. Raises `RedisError`."""
+        """Decides each hit's takes together, and the hits one after another, in one round trip. Raises `RedisError`."""
         async with self._client.pipeline(transaction=False) as pipe:
             for takes in hits:
                 keys = [self.bridge.prefixed_key(f"{take.rule.name}:{take.subject}") for take in takes]
@@ -65,7 +65,7 @@ class GcraRedisStorage(RedisStorage):
         await self._client.ping()
 
     async def disconnect(self) -> None:
-        """Nothing of a call that was given up may be read as the answer to the next one."""
+        """Drops all connections: an answer to a call that was given up must not be read as that to the next one."""
         await self._client.connection_pool.disconnect()
 
     async def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Bounds the bytes of publishes that a process holds and has not confirmed, and shares them among tenants.
+"""Byte budget: bounds the bytes of unconfirmed publishes in a process, and shares them among tenants.
 
 A tenant may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998). Alone it gets half of the
-room, one of n busy tenants an n+1st, and there is always something left for one that was quiet: a storm of one tenant
-meets its own end, and nobody needs a table of weights.
+room, one of n busy tenants 1/(n+1), and there is always something left for one that was quiet: a storm of one tenant
+reaches that tenant's own bound, without a table of weights.
 
-It shares other things than bytes as well. Where one subject may rightly need most of a room, it may have several times
-as much as is still free: with nine times that it alone gets nine tenths.
+The budget is used for other things than bytes as well. If one subject may rightly need most of the room, it may have
+several times as much as is still free: with nine times, that subject alone gets nine tenths.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ class Room:
         self._held: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """Tenants that hold something."""
+        """The number of tenants that hold something."""
         return len(self._held)
 
     def held(self, tenant: str) -> int:
         return self._held.get(tenant, 0)
 
     def take(self, tenant: str, size: int) -> bool:
-        """Whether so many bytes more fit; then they are held until `give`. A tenant that holds nothing always gets one
-        piece, as long as the room itself has place for it: a message bigger than its share must not wait for ever.
-        """
+        """Whether `size` more bytes fit; if so, they are held until `give`. A tenant that holds nothing always gets one
+        piece, as long as the room itself has space for it: a message bigger than its share must not wait for ever."""
         held = self._held.get(tenant, 0)
         free = self.bytes_max - self.used
         if size > free or (held and held + size > free * self._times_free):

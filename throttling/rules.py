@@ -1,4 +1,4 @@
-"""The rules a request is held to, and the two header fields that tell a caller what is left.
+"""Rate rules, and the two header fields that tell a caller what is left.
 
 The fields follow draft-ietf-httpapi-ratelimit-headers-10. It is a draft: the names may still change.
 """
@@ -32,12 +32,13 @@ class Rule:
     operations: frozenset[Operation] = frozenset(OPERATIONS)
     unit: Unit = "requests"
     is_closed_without_store: bool = False
-    """What becomes of a request while the shared counts cannot be asked: refused, or counted by this gateway alone."""
+    """What happens to a request while the shared counts cannot be reached: refused, or counted by this gateway
+    alone."""
     window_ns: int = field(init=False)
     ahead: int = field(init=False)
-    """What a gateway takes from the shared counts in advance, at most."""
+    """The most that a gateway takes from the shared counts in advance."""
     is_plain: bool = field(init=False)
-    """Requests of principals: what most rules count."""
+    """Whether it counts requests by principal, as most rules do."""
     policy: str = field(init=False)
     _state_format: str = field(init=False)
 
@@ -58,7 +59,7 @@ class Rule:
         set_(self, "_state_format", f'"{self.name}";r=%d;t=%d')
 
     def state(self, remaining: int) -> str:
-        """An item of `RateLimit`; `t` is the seconds until all is left again."""
+        """An item of `RateLimit`; `t` is the number of seconds until the whole quota is available again."""
         full_after_s = -((remaining - self.quota) * self.window_s // self.quota)
         return self._state_format % (remaining, full_after_s)
 
@@ -68,11 +69,12 @@ class Rule:
 
 
 def headers(rules: Iterable[Rule], rule: Rule, remaining: int) -> tuple[Header, Header]:
-    """`RateLimit-Policy` with every rule that was asked, and `RateLimit` with the one that matters most now."""
+    """`RateLimit-Policy` with every rule that applied, and `RateLimit` with `rule`: the one that refused or has the
+    least left."""
     policies = list(dict.fromkeys([each.policy for each in rules]))
     policy = policies[0] if len(policies) == 1 else ", ".join(policies)
     return (b"ratelimit-policy", policy.encode()), (b"ratelimit", rule.state(remaining).encode())
 
 
 PER_PRINCIPAL = Rule("principal", quota=50_000)
-"""The one rule in force without settings: high enough that only a runaway caller meets it."""
+"""The only rule without settings: high enough that only a runaway caller reaches it."""

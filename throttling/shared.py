@@ -1,8 +1,8 @@
 """Counts requests in a Redis that several gateways share. Losing it costs accuracy, never a message or a long wait.
 
-Most hits are spent from grants. The others wait for one round trip, together: a single task asks Redis for everybody.
-The first answer that is late takes Redis out of the way: from then on each rule is counted by this gateway alone, or
-its requests are refused, as the rule says. A probe in the background brings Redis back.
+Most hits are spent from grants. The others wait for one round trip, together: a single task asks Redis for all of them.
+The first late answer takes Redis out of use: from then on each rule is counted by this gateway alone, or its requests
+are refused, as the rule says. A probe in the background brings Redis back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Store(Protocol):
 
 
 class _Ask:
-    """A hit on its way to Redis; nobody waits for one that only fills grants."""
+    """A hit on its way to Redis. `answer` is None for one that only refills grants."""
 
     __slots__ = ("answer", "charges")
 
@@ -104,7 +104,7 @@ class SharedLimiter:
         return outcome
 
     def _fill(self, low: list[Charge]) -> None:
-        """Takes more ahead while there is still something to spend."""
+        """Refills grants while there is still something to spend."""
         for rule, subject, _ in low:
             key = (rule.name, subject)
             if key not in self._filling and len(self._asks) < STORE_WAITING_MAX:
@@ -113,7 +113,7 @@ class SharedLimiter:
                 self._wake.set()
 
     def _alone(self, charges: Sequence[Charge]) -> Outcome:
-        """Without Redis: a rule that is closed then refuses, the others are counted here."""
+        """Decides without Redis: a rule with `is_closed_without_store` refuses, all others are counted here."""
         self.decided_alone_total += 1
         for rule, subject, _ in charges:
             if rule.is_closed_without_store:
@@ -131,7 +131,7 @@ class SharedLimiter:
                 else:
                     await self._turn()
             except Exception:
-                # Without the next turn everybody who waits would wait for ever.
+                # Without the next turn every waiting request would wait for ever.
                 log.exception("the shared limits failed")
                 await self._away("an error of ours")
 
@@ -160,7 +160,7 @@ class SharedLimiter:
             self._answer(ask, self._taken(ask.charges, allowed, taken, now))
 
     async def _sleep(self) -> None:
-        """Until somebody asks, or grants may have become idle."""
+        """Waits until there is a hit to decide, or grants may have become idle."""
         if not self._grants.is_holding:
             await self._wake.wait()
             return
@@ -171,7 +171,7 @@ class SharedLimiter:
             pass
 
     def _answered_by_grants(self, ask: _Ask, now: int) -> bool:
-        """What an earlier ask brought may be enough for this one, too."""
+        """Answers a hit if the grants of an earlier one are enough for it, too."""
         if ask.answer is None:
             return False
         if ask.answer.done():
@@ -239,8 +239,8 @@ class SharedLimiter:
             pass  # it is gone already
 
     async def close(self) -> None:
-        """Gives back what it holds, if Redis answers, and ends."""
-        # A turn ends within its time-out; to cancel it would leave an answer half read.
+        """Gives back its grants, if Redis answers, and ends."""
+        # A turn ends within its timeout; cancelling it would leave an answer half read.
         self._is_closing = True
         self._wake.set()
         await asyncio.wait([self._worker], timeout=self._seconds_max + self._probe_seconds)
@@ -254,6 +254,6 @@ class SharedLimiter:
                 async with asyncio.timeout(self._seconds_max):
                     await self._store.take(back)
             except (RedisError, OSError, TimeoutError):
-                pass  # it comes back by itself, within the window
+                pass  # the quota recovers by itself, within the window
         await self._disconnect()
         await self._store.close()
