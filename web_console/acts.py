@@ -1,4 +1,4 @@
-"""What a form of the console does: one request to the API each, and what the next page says about it."""
+"""The console's forms: each sends one request to the API, and says what the next page reports about it."""
 
 from __future__ import annotations
 

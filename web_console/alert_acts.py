@@ -1,4 +1,4 @@
-"""What forms about alerts do: rules and who is told of what they find, and silences."""
+"""Forms about alerts: rules, receivers and silences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from web_console.wording import counted, write
 RULES: Final = "/console/alerts/rules"
 RECEIVERS: Final = "/console/alerts/receivers"
 _COMMON: Final = ("name", "kind", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note")
-"""What a rule of any kind takes."""
+"""Fields of a rule of any kind."""
 
 
 async def make_rule(visit: Visit, form: Form) -> Done:
@@ -35,7 +35,7 @@ def _watches(body: dict[str, Any]) -> str:
 
 
 def _rule(form: Form) -> dict[str, Any]:
-    """A field that is empty is left out: it gets its default."""
+    """The rule's fields. An empty one is left out, and gets its default."""
     body: dict[str, Any] = given(form, "name", "kind", "queue", "severity", "note")
     for field in ("limit", "clear_at", "objective"):
         if (value := number(form, field)) is not None:
@@ -51,7 +51,7 @@ def _rule(form: Form) -> dict[str, Any]:
 
 
 async def switch_rule(visit: Visit, form: Form) -> Done:
-    """The rule as it is, watching or not."""
+    """Enables or disables a rule and changes nothing else."""
     path = f"/v1/alert-rules/{form.get('item', '')}"
     found, kinds = await visit.ask("GET", path), await visit.get("/v1/alerts/kinds")
     rule = found.json()
@@ -98,7 +98,7 @@ async def test_receiver(visit: Visit, form: Form) -> Done:
 
 
 def _outcome(one: dict[str, Any]) -> str:
-    """How a test went: `took it (200, 12 ms)`."""
+    """The outcome of a test: `took it (200, 12 ms)`."""
     facts = [] if one["status"] is None else [str(one["status"])]
     facts += [f"{one['ms']} ms"] if one["ok"] else [one["error"]] if one["error"] else []
     return f"{'took it' if one['ok'] else 'did not take it'} ({', '.join(facts)})"

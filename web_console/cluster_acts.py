@@ -1,4 +1,4 @@
-"""What forms about the cluster ask of its manager."""
+"""Forms about the cluster: requests to its manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's routes: every view for those who may see it, its export, its live part, and the acts."""
+"""The console's routes: every view for the roles that may see it, its export, its live part, and the forms' acts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ log = structlog.get_logger("pushq.console")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _LIVE_NO_MORE: Final = {401: "signed-out", 403: "gone", 404: "gone"}
-"""Answers after which a live page has nothing to show any more, and what it is told."""
+"""Answers after which a live page has nothing more to show, and the event that it is sent."""
 
 
 class Console:
@@ -60,7 +60,7 @@ class Console:
         self._door = Door(server, version)
         self._version = version
         self._streams: Counter[str] = Counter()
-        """Pages that are live, by tenant."""
+        """Open live pages by tenant."""
         self._views = [(view, Route(view.path, _nothing)) for view in VIEWS]
 
     def routes(self) -> list[BaseRoute]:
@@ -109,7 +109,7 @@ class Console:
         return {**values, **await view.load(visit)}
 
     async def _live(self, request: Request) -> Response:
-        """The live part of the page named in the query, again and again."""
+        """Streams the live part of the page named in the query."""
         target = urlsplit(safe_target(request.query_params.get("page")))
         scope = {"type": "http", "method": "GET", "path": target.path, "headers": []}
         view, params = self._find(scope)
@@ -136,7 +136,7 @@ class Console:
         return _LivePage(watched(look), leave=self._entered(visit))
 
     def _entered(self, visit: Visit) -> Callable[[], None]:
-        """Counts a live page; the call that is returned counts it out."""
+        """Counts a live page; the returned call counts it out."""
         session, tenant = visit.session, visit.caller.tenant
         self._streams[tenant] += 1
         session.streams += 1
@@ -184,7 +184,7 @@ class Console:
         return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
 
     async def _refused(self, visit: Visit, back: str, act: str, form: Form, problem: Problem) -> Response:
-        """The page of the form, with what was typed in it and what is wrong with it."""
+        """The form's page, with what was typed in it and what is wrong with it."""
         notice = ("bad", f"{problem.title} ({problem.code}): {problem.detail}")
         target = urlsplit(back)
         view, params = self._find({"type": "http", "method": "GET", "path": target.path, "headers": []})
@@ -193,7 +193,7 @@ class Console:
             try:
                 values = await self._load(view, there) | {"notice": notice}
             except Problem:
-                pass  # that page has gone meanwhile: the next one that there is says why
+                pass  # that page is gone meanwhile: the redirect's page shows the error
             else:
                 fill = partial(refilled, act=act, form=form, findings=problem.findings)
                 return console_page(f"console/{view.template}", values, problem.status, changed=fill)
@@ -216,7 +216,7 @@ class Console:
 
 
 class _LivePage(EventSourceResponse):
-    """Counted out at its end, even where the browser had gone before it began."""
+    """Counts the live page out at its end, even if the browser had gone before it began."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], *, leave: Callable[[], None]) -> None:
         headers = {**CONSOLE_HEADERS, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
@@ -231,9 +231,9 @@ class _LivePage(EventSourceResponse):
 
 
 async def watched(look: Callable[[], Awaitable[str | None]]) -> AsyncIterator[ServerSentEvent]:
-    """What `look` sees, whenever it is another; it ends when nobody is signed in or the page has gone.
+    """Yields what `look` returns, whenever it has changed; ends when the session is over or the page is gone.
 
-    A look that fails otherwise says nothing: the page shows that it is stale, and the next look may see again.
+    A look that fails otherwise yields nothing: the page shows that it is stale, and the next look may succeed.
     """
     shown = ""
     costs_s: deque[float] = deque(maxlen=LOOKS_REMEMBERED)
@@ -251,7 +251,7 @@ async def watched(look: Callable[[], Awaitable[str | None]]) -> AsyncIterator[Se
         if over:
             yield ServerSentEvent(event=over, data="-")
             return
-        # While a look waits, others use the thread: of several looks the cheapest says what one costs.
+        # While a look waits, other work uses the thread: the cheapest of several looks measures what one costs.
         costs_s.append(time.thread_time() - began)
         pause_s = min(LIVE_SECONDS_MAX, max(LIVE_SECONDS, min(costs_s) / LIVE_SHARE_MAX))
         if part is not None:

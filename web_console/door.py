@@ -1,4 +1,4 @@
-"""The console's door: signing in and out, the cookie, and the defence against forms of other sites."""
+"""Sign-in and sign-out of the console, the session cookie, and the defence against forms of other sites (CSRF)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COOKIE: Final = "pushq_console"
 _COOKIE_TLS: Final = "__Host-pushq_console"
 _MULTIPART: Final = "multipart/form-data"
 _SIGNED_OUT: Final = "signed_out"
-"""Of the address of the form: who has signed out under `--dev` is not signed in again at once."""
+"""Query parameter of the sign-in form: after a sign-out, `--dev` does not sign in again at once."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Door:
     # --------------------------------------------------------------------------------------------------- sessions
 
     async def visit(self, request: Request, *, is_seen: bool = True) -> Visit | None:
-        """Whoever the cookie belongs to, if the credential behind it is still good."""
+        """The visit of the cookie's session; None if it is over, or its credential is no longer valid."""
         secret = request.cookies.get(_cookie_name(request))
         session = self.sessions.find(secret, time.monotonic(), is_seen=is_seen) if secret else None
         if session is None or secret is None:
@@ -145,7 +145,7 @@ def to_login(request: Request) -> Response:
 
 
 def safe_target(text: str | None) -> str:
-    """Where to go after signing in: a page of the console, never another site."""
+    """The address to go to after signing in: a page of the console, never another site."""
     if text is None or len(text) > 2000 or not text.isprintable() or "\\" in text:
         return HOME
     try:
@@ -157,7 +157,8 @@ def safe_target(text: str | None) -> str:
 
 
 def require_same_origin(request: Request) -> None:
-    """A form of another site is refused. A proxy before us may speak TLS where we do not: the host counts."""
+    """Refuses a form of another site. A proxy may speak TLS where this server does not, so only the host is
+    compared."""
     headers = request.headers
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if site not in (None, "same-origin"):
@@ -179,7 +180,7 @@ def require_form_token(session: Session, form: dict[str, str]) -> None:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form; of several of one name the last counts. Raises `Problem`."""
+    """The fields of a form; the last one counts if several have one name. Raises `Problem`."""
     if request.headers.get("content-type", "").startswith(_MULTIPART):
         raise Problem(415, "Unsupported media type", "unsupported-media-type", "forms come urlencoded")
     body = b""

@@ -1,4 +1,4 @@
-"""What forms of the console send, read field by field, and what the next page says about it."""
+"""Fields of the console's forms, checked and converted, and what the next page reports."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Form = dict[str, str]
 class Done(NamedTuple):
     notice: str
     target: str | None = None
-    """Where to go; None leads back."""
+    """The address to go to; None leads back."""
     secret: str | None = None
-    """What is shown this once."""
+    """A secret that is shown only now."""
     afterwards: str = "keeps only its hash"
-    """What the server does with that."""
+    """What the server keeps of the secret."""
     is_bad: bool = False
-    """It was done, and what came of it is bad."""
+    """It was done, but with a bad outcome."""
 
 
 def wrong(detail: str, field: str = "") -> Problem:
-    """`field`: the one at which the form says it."""
+    """The error of a wrong form. `field`: the field beside which the form shows it."""
     findings = (Finding(f"/{field}", detail),) if field else ()
     return Problem(400, "Invalid request", "invalid-request", detail, findings=findings)
 
@@ -39,7 +39,7 @@ def whole(form: Form, name: str) -> int | None:
 
 
 def whole_of(text: str, name: str) -> int:
-    """Of digits alone: neither `1e4` nor `1_000`."""
+    """A number of digits alone: neither `1e4` nor `1_000`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone", name)
     return int(text)
@@ -55,7 +55,7 @@ def number(form: Form, name: str) -> float | None:
 
 
 def version(form: Form) -> dict[str, str]:
-    """The header that lets a change pass only where what is changed is still as the form's page had it."""
+    """The header that makes a change fail if the object is no longer as the form's page showed it."""
     etag = form.get("etag", "")
     if _ETAG.fullmatch(etag) is None:
         raise wrong("the form does not say which state it changes; open its page again")
@@ -63,7 +63,7 @@ def version(form: Form) -> dict[str, str]:
 
 
 def typed(form: Form, word: str) -> None:
-    """What cannot be undone asks for the name of what it is done to."""
+    """Raises `Problem` unless the form has the word: an act that cannot be undone asks for the name of its object."""
     if form.get("typed", "").strip() != word:
         raise wrong(f"type {word!r} to do this; nothing was done", "typed")
 
@@ -73,7 +73,7 @@ def given(form: Form, *names: str) -> dict[str, str]:
 
 
 def duration(form: Form, name: str) -> int | None:
-    """Milliseconds, as the command line takes them: `500`, `90s`, `15m`, `2h`, `7d`."""
+    """A time in ms, as the command line takes it: `500`, `90s`, `15m`, `2h`, `7d`."""
     text = form.get(name, "").strip()
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""What forms about whole queues do: made, changed, emptied and deleted."""
+"""Forms about whole queues: create, change, purge and delete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def purge(visit: Visit, form: Form) -> Done:
 
 
 async def change_queue(visit: Visit, form: Form) -> Done:
-    """Sends what differs from the page that the form was on; a queue that was changed since is not."""
+    """Sends the fields that differ from the form's page; fails if the queue was changed since."""
     name, known = form.get("queue", ""), version(form)
     config = (await visit.get(queue_path(name)))["config"]
     there = fields(visit.server.queue_changes(), config)

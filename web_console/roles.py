@@ -1,7 +1,7 @@
-"""Who sees which view and does which act. Rules only: a table that a test reads line by line.
+"""Which role sees which view and may do which act: a table, checked line by line in a test.
 
-The API below checks each request once more, by the scopes of the key: this table keeps what would be refused anyway out
-of sight, and holds pages that show more than one call's answer.
+The API checks each request again, by the scopes of the key: this table hides what would be refused anyway, and covers
+pages that show the answers of several calls.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 Role = Literal["viewer", "operator", "customer", "admin"]
-"""A viewer looks at queues, without payloads; an operator acts on queues; a customer administers its own tenant; an
-admin the whole server."""
+"""A viewer sees queues, without payloads; an operator acts on queues; a customer administers its own tenant; an admin
+the whole server."""
 
 ROLES: Final[tuple[Role, ...]] = ("viewer", "operator", "customer", "admin")
 
@@ -82,7 +82,7 @@ ACTS: Final[dict[str, frozenset[Role]]] = {
 
 
 def role_of(scopes: Sequence[str]) -> Role:
-    """The role that a key's scopes amount to."""
+    """The role that corresponds to a key's scopes."""
     if "operator" in scopes:
         return "admin"
     if "admin" in scopes:

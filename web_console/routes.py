@@ -1,7 +1,7 @@
-"""The pages for people beside a message's path: the index, the demo of `--dev`, the console, their files.
+"""Pages for people: the index, the demo of `--dev`, the console, and their files.
 
-The gateway makes a `ConsoleContext` and puts `routes(context)` beside its API. Pages here speak to the server as any
-other client does: over its HTTP API and `pushq.js`.
+The gateway makes a `ConsoleContext` and adds `routes(context)` to its API. Pages talk to the server as any other client
+does: over its HTTP API and `pushq.js`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConsoleContext:
     crash: Callable[[], None] = kill_this_process
     """Ends this process as a power cut would."""
     server: Server | None = None
-    """What the console asks; None where there is no console: in tests of other pages."""
+    """What the console needs from the server; None if there is no console, as in tests of other pages."""
 
 
 def routes(context: ConsoleContext) -> list[BaseRoute]:

@@ -1,4 +1,4 @@
-"""What the console asks of the server it belongs to. The gateway implements it; pages know nothing else of it."""
+"""What the console needs from its server. The gateway implements it; pages know nothing else of the gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a credential belongs to."""
+    """The owner of a credential."""
 
     id: str
     tenant: str
@@ -31,8 +31,8 @@ class Reply(NamedTuple):
 
 
 class QueueRow(msgspec.Struct):
-    """A queue in a list. Rates are messages a second; None until two looks lie far enough apart. One whose cluster
-    `is_away` has no numbers."""
+    """A queue in a list. Rates are messages a second; None until two samples lie far enough apart. A queue whose
+    cluster `is_away` has no numbers."""
 
     name: str
     kind: str
@@ -50,12 +50,12 @@ class QueueRow(msgspec.Struct):
 
 
 class Refused(Exception):
-    """A credential that does not let anybody in; the text says why."""
+    """An invalid credential; the text says why."""
 
 
 class Server(Protocol):
     async def identify(self, credential: str) -> Caller:
-        """Raises `Refused`, and `Problem` while nobody can say."""
+        """The owner of a credential. Raises `Refused`, and `Problem` while the credential cannot be checked."""
         ...
 
     async def ask(
@@ -69,15 +69,15 @@ class Server(Protocol):
         body: bytes = b"",
         headers: Sequence[tuple[str, str]] = (),
     ) -> Reply:
-        """One request to the HTTP API, on the account of whoever the credential belongs to."""
+        """One request to the HTTP API, with the rights of the credential's owner."""
         ...
 
     async def queues(self, credential: str) -> list[QueueRow]:
-        """The queues the credential may view, by name, as of a moment ago. Raises `Refused` and `Problem`."""
+        """The queues that the credential may view, by name, as of a moment ago. Raises `Refused` and `Problem`."""
         ...
 
     async def write_down(self, caller: Caller, act: str, address: str) -> None:
-        """Puts a row into the audit: somebody signed in, or out. Raises `Problem`."""
+        """Adds a row to the audit: a caller signed in, or out. Raises `Problem`."""
         ...
 
     def dashboards(self, tenant: str) -> dict[str, tuple[str, ...]]:
@@ -85,7 +85,7 @@ class Server(Protocol):
         ...
 
     async def save_dashboard(self, tenant: str, name: str, queues: tuple[str, ...] | None) -> None:
-        """Returns when it is on the disk; None removes it. Raises `Problem`."""
+        """Saves a dashboard; None removes it. Returns when it is on the disk. Raises `Problem`."""
         ...
 
     def settings(self) -> list[tuple[str, str]]:
@@ -97,5 +97,5 @@ class Server(Protocol):
         ...
 
     def dev_credential(self) -> str | None:
-        """What signs in everybody under `--dev`; None without it."""
+        """The credential with which `--dev` signs in every caller; None without `--dev`."""
         ...

@@ -1,7 +1,7 @@
-"""Who is signed in to the console. Rules only: time and randomness are given.
+"""Sessions of the console. No I/O: time and randomness are arguments.
 
-A cookie holds a secret; the session is found by its hash. The credential stays on the server, and each page asks the
-server again whether it is still good, so a session ends with its key.
+A cookie holds a secret; the session is found by its hash. The credential stays on the server, and each page checks with
+the server that it is still valid, so a session ends with its key.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Session:
     caller: Caller
     credential: str = field(repr=False)
     form_token: str = field(repr=False)
-    """What each form of this session carries, so that no other site can send one."""
+    """Included in each form of this session, so that no other site can send one."""
     began_s: float
     seen_s: float
     notice: tuple[str, str] | None = None
-    """What the next page says first, and of which kind it is: good or bad."""
+    """What the next page reports first, and whether it is good or bad."""
     streams: int = 0
-    """Pages of it that are live."""
+    """The session's open live pages."""
 
 
 class Sessions:
     def __init__(self) -> None:
         self._open: OrderedDict[bytes, Session] = OrderedDict()
-        """By the hash of the cookie's secret, the one seen last at the end."""
+        """By the hash of the cookie's secret, the one used last at the end."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -54,7 +54,7 @@ class Sessions:
         return session
 
     def find(self, secret: str, now_s: float, *, is_seen: bool = True) -> Session | None:
-        """The session of a cookie. `is_seen`: a person asked; a live page that asks by itself keeps nobody in."""
+        """The session of a cookie. `is_seen`: a person asked; the requests of a live page do not prolong a session."""
         digest = _digest(secret)
         session = self._open.get(digest)
         if session is None:
@@ -76,7 +76,7 @@ def _digest(secret: str) -> bytes:
 
 
 class Attempts:
-    """Refused sign-ins by address, in the present minute. Who has a whole network of them counts as one."""
+    """Refused sign-ins by address, in the present minute. Addresses of one IPv6 network count as one."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -87,7 +87,7 @@ class Attempts:
         return self._refused[self._place(address)] < LOGINS_PER_MINUTE_MAX
 
     def refused(self, address: str, now_s: float) -> None:
-        """Where more addresses try than are remembered, they wait together."""
+        """Counts a refusal. If more addresses try than are remembered, the others share one count."""
         self._turn(now_s)
         self._refused[self._place(address)] += 1
 

@@ -1,4 +1,4 @@
-"""Tables of the console: sorted, cut into pages and exported on the server. Values only, no HTML."""
+"""Tables of the console: sorted, paged and exported on the server. Values only, no HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from web_console.limits import EXPORT_ROWS_MAX, ROWS_PER_PAGE
 
 Kind = Literal["text", "code", "number", "bytes", "age", "rate", "time", "state", "line"]
-"""How a value is written; `line` is a list of numbers."""
+"""How a value is shown; `line` is a list of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Column:
     label: str
     kind: Kind = "text"
     link: str | None = None
-    """The key of the row that has the address its value leads to."""
+    """The key in the row of the address that the value links to."""
     is_sortable: bool = False
 
 
@@ -35,12 +35,12 @@ class Button:
     label: str
     fields: Mapping[str, str]
     question: str
-    """What happens, and whether it can be undone."""
+    """What it does, and whether it can be undone."""
     is_danger: bool = False
     word: str | None = None
-    """What must be typed before it is done."""
+    """The word to type before it is done."""
     inputs: tuple[tuple[str, str, str], ...] = ()
-    """More to fill in: name, label, first value."""
+    """Further inputs: name, label, initial value."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Table:
     columns: Sequence[Column]
     rows: list[dict[str, Any]]
     empty: str
-    """What an empty table teaches."""
+    """What an empty table says."""
     path: str = ""
     query: dict[str, str] = field(default_factory=dict)
     sort: str | None = None
@@ -57,11 +57,11 @@ class Table:
     page: int = 1
     total: int = 0
     following: str | None = None
-    """The cursor of the next page, where the server cuts."""
+    """The cursor of the next page, if the server cuts the pages."""
     has_buttons: bool = False
 
     def address(self, **changes: str | None) -> str:
-        """This table's page with some of its query changed; None leaves a parameter out."""
+        """The address of this table's page with some query parameters changed; None leaves a parameter out."""
         query = {name: value for name, value in {**self.query, **changes}.items() if value not in (None, "")}
         return f"{self.path}?{urlencode(query)}" if query else self.path
 
@@ -75,7 +75,7 @@ class Table:
 
 
 def cut(table: Table, query: Mapping[str, str], *, default: str) -> Table:
-    """The table sorted as the query asks, and the one page of it. An unknown column is the default's place."""
+    """Sorts the table as the query asks, and sets its page. An unknown column falls back to the default."""
     wanted = query.get("sort", default)
     key, is_down = wanted.removeprefix("-"), wanted.startswith("-")
     if key not in {column.key for column in table.columns if column.is_sortable}:
@@ -94,7 +94,7 @@ def page_of(table: Table) -> list[dict[str, Any]]:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Numbers before texts, so that any two values have an order."""
+    """A sort key with numbers before texts, so that any two values can be compared."""
     if value is None:
         return 0, 0
     return (1, value) if isinstance(value, int | float) else (2, str(value).casefold())
@@ -119,7 +119,7 @@ def _plain(table: Table, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exported(table: Table) -> list[Column]:
-    """Lines are for the eye, and only the rows that are shown have them."""
+    """The exported columns: all but lines, which only the shown rows have."""
     return [column for column in table.columns if column.kind != "line"]
 
 

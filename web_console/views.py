@@ -1,4 +1,4 @@
-"""The views of the console, in the order of its menu. Each names its equal on the command line."""
+"""The views of the console, in the order of its menu, each with its equivalent on the command line."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Load = Callable[[Visit], Awaitable[dict[str, Any]]]
 @dataclass(frozen=True, slots=True)
 class View:
     name: str
-    """As the table of roles has it."""
+    """Its name in the table of roles."""
     title: str
     path: str
     template: str
     load: Load
     cli: str
-    """`{0}` is the first variable step of the path. A page that knows the queues it shows has a line of its own."""
+    """`{0}` is the first variable part of the path. A page whose queues are known only at run time sets its own."""
     is_live: bool = False
     in_menu: bool = False
     key: str = ""
-    """`g` and then this leads here."""
+    """`g` and then this key open the view."""
 
 
 VIEWS: Final[tuple[View, ...]] = (

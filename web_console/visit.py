@@ -1,4 +1,4 @@
-"""One visit to a page by somebody who is signed in: what it asked for, and the way to the API on its account."""
+"""One request of a signed-in caller to a page, with access to the API on the caller's account."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from web_console.sessions import Session
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with a request."""
+    """One error in a request."""
 
     pointer: str
-    """RFC 6901: where, such as `/limit`."""
+    """RFC 6901 pointer to the field, such as `/limit`."""
     detail: str
 
 
 class Problem(Exception):
-    """What the API refused, or the console itself, as the page shows it."""
+    """A refusal by the API, or by the console itself, as the page shows it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Problem(Exception):
 
 
 class SignedOut(Exception):
-    """The credential is good no longer: the session is over."""
+    """The credential is no longer valid: the session is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Visit:
     async def ask(
         self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: Any
     ) -> Reply:
-        """Raises `Problem` for every refusal, and `SignedOut`."""
+        """One request to the API. Raises `Problem` for every refusal, and `SignedOut`."""
         pairs = [(name.rstrip("_"), str(value)) for name, value in query.items() if value not in (None, "")]
         reply = await self.server.ask(
             self.session.credential,
@@ -88,7 +88,7 @@ class Visit:
         return (await self.ask("GET", path, **query)).json()
 
     async def maybe(self, path: str, **query: Any) -> Any:
-        """The answer; None where there is nothing, or the caller may not see it."""
+        """The answer; None if there is none, or the caller may not see it."""
         try:
             return await self.get(path, **query)
         except Problem as problem:
@@ -127,10 +127,10 @@ def _problem(reply: Reply) -> Problem:
 
 
 def queue_path(name: str, *rest: str) -> str:
-    """The API's path of a queue; each step is a name of any characters but `/`, which no name has."""
+    """The API's path of a queue; each part is a name without `/`, which no name contains."""
     return "/".join(("/v1/queues", name, *rest))
 
 
 def page_path(*steps: str) -> str:
-    """The console's path of something; each step may have any characters."""
+    """A path of the console; each part may have any characters."""
     return "/".join(("/console", *(quote(step, safe="") for step in steps)))

@@ -1,4 +1,4 @@
-"""How values read on a page: sizes, ages, rates and small lines. No I/O."""
+"""Formats values for pages: sizes, ages, rates and small lines. No I/O."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def number(value: float | None) -> str:
 
 
 def decimal(value: float) -> str:
-    """As a form takes it back: digits alone, however large or small."""
+    """The number as a form accepts it back: digits alone, however large or small."""
     return f"{Decimal(f'{value:.15g}'):f}"
 
 
 def percent(part: float) -> str:
-    """Of a part of a whole: `50%`."""
+    """A fraction of 1 as a percentage: `50%`."""
     return f"{part:.0%}" if part >= 0.01 or not part else f"{part:.1%}"
 
 
@@ -56,7 +56,7 @@ def age(ms: float | None) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """As a form takes it back, and exactly: `90s`, `5m`, `1500`."""
+    """The time as a form accepts it back, exactly: `90s`, `5m`, `1500`."""
     if ms is None:
         return ""
     for of, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
@@ -93,7 +93,7 @@ def write(kind: str, value: Any) -> str:
 
 
 def line_points(values: Sequence[float | None]) -> str:
-    """The `points` of an SVG polyline; what was not measured is left out."""
+    """The `points` of an SVG polyline; leaves out what was not measured."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return ""

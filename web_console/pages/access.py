@@ -1,4 +1,4 @@
-"""Who may come in: tenants and API keys."""
+"""Access: tenants and API keys."""
 
 from __future__ import annotations
 

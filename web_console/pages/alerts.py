@@ -1,4 +1,4 @@
-"""Alerts by state, their history, the rules that raise them, who is told, and the silences that mute them."""
+"""Alerts by state, their history, the rules that raise them, their receivers, and the silences that mute them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BUCKETS: Final = ("firing", "pending", "silenced", "resolved")
 
 
 def bucket(alert: dict[str, Any]) -> str:
-    """A firing alert that somebody silenced stands apart."""
+    """The group in which an alert is shown: a firing alert that is silenced has its own."""
     if alert["state"] == "firing" and alert.get("silenced_by"):
         return "silenced"
     return str(alert["state"])
 
 
 def what(alert: dict[str, Any]) -> str:
-    """What was found, where the rule and what it is about stand beside it."""
+    """What was found, without the rule and the subject, which are shown beside it."""
     return str(alert["detail"]).removeprefix(f"{alert['rule_name']}: {alert['subject']}: ")
 
 
@@ -102,7 +102,7 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
 
 
 async def _chosen(visit: Visit, path: str, items: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
-    """Which of them is to be changed, and the state that it is in."""
+    """The object to be changed, and its ETag."""
     wanted = visit.query.get("edit")
     if all(item["id"] != wanted for item in items):
         return None, ""
@@ -122,11 +122,11 @@ NEW_RULE: Final[dict[str, Any]] = {
     "receivers": [],
     "enabled": True,
 }
-"""A rule as its form begins: texts as a person types them. What is left empty gets its default."""
+"""The initial values of a new rule's form, as texts. An empty field gets its default."""
 
 
 def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
-    """A rule that there is, as its form has it. A `clear_at` at its default stays empty: it goes with the limit."""
+    """An existing rule as the values of its form. A `clear_at` at its default stays empty: it follows the limit."""
     filled = NEW_RULE | {name: rule[name] for name in ("id", "name", "kind", "queue", "severity", "note")}
     for name in ("limit", "clear_at", "objective", "latency_ms"):
         if name in kind["fields"] and rule[name] is not None:
@@ -141,7 +141,7 @@ def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def bound(rule: dict[str, Any], kind: dict[str, Any] | None) -> str:
-    """`above 1 000 messages`; of an SLO its objective."""
+    """`above 1 000 messages`; for an SLO, its objective."""
     if rule["objective"] is not None:
         within = f" within {rule['latency_ms']} ms" if rule["latency_ms"] is not None else ""
         return f"{decimal(rule['objective'])} % good{within}"
@@ -203,7 +203,7 @@ def _receiver_row(visit: Visit, receiver: dict[str, Any], rules: list[dict[str, 
     )
     question = f"Deletes the receiver {name!r} and its secret. This cannot be undone."
     delete = Button("delete-receiver", "Delete", fields, question, is_danger=True)
-    buttons = [test, *([] if told_by else [delete])]  # the server refuses while a rule names it
+    buttons = [test, *([] if told_by else [delete])]  # the server refuses to delete a receiver that a rule names
     return {**receiver, "href": _edit(visit, receiver), "rules": ", ".join(told_by) or None, "buttons": buttons}
 
 

@@ -1,4 +1,4 @@
-"""The files that pages are made of, below `/static`; `/static/pushq.js` is the JavaScript SDK, from its own package."""
+"""The static files of pages, below `/static`; `/static/pushq.js` is the JavaScript SDK, from its own package."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _SDK = "pushq.js"
 
 
 class _Assets(StaticFiles):
-    """Asked for each time and answered 304 while unchanged: a new server never works with an old server's script."""
+    """Revalidated on each use and answered 304 while unchanged: a new server never works with an old server's
+    script."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Content-Type-Options"] = "nosniff"
-        if path == _SDK:  # holds nothing secret, and pages of other origins import it from here
+        if path == _SDK:  # it has no secrets, and pages of other origins import it
             response.headers["Access-Control-Allow-Origin"] = "*"
         return response
 

@@ -1,4 +1,4 @@
-"""The cluster: its backends and what may be asked of them, its shards, and what its manager did."""
+"""The cluster: its backends and their actions, its shards, and the decisions of its manager."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ EVENTS: Final = (
 
 
 async def load(visit: Visit) -> dict[str, Any]:
-    """Tables of all clusters, of backends and shards; none without a cluster, and a sentence where nobody knows how it
-    is."""
+    """Tables of all clusters, of backends and shards; none without a cluster, and `unknown` says why if its state is
+    not known."""
     try:
         state = await visit.maybe("/v1/cluster")
     except Problem as problem:
@@ -104,7 +104,8 @@ async def load(visit: Visit) -> dict[str, Any]:
 
 
 def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -> list[Table]:
-    """None where this server keeps its messages itself. `under_way`: moves of queues between clusters."""
+    """The tables about all clusters; none if this server stores its messages itself. `under_way`: moves of queues
+    between clusters."""
     if not state["clusters"]:
         return []
     nobody = "No manager has decided anything: start pushq manager."

@@ -1,4 +1,4 @@
-"""Who is connected, and the way to end one connection."""
+"""Open connections, and the button that ends one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboards that a tenant composes of its own queues and keeps on the server."""
+"""Dashboards that a tenant composes of its own queues and saves on the server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def load_one(visit: Visit) -> dict[str, Any]:
 
 
 def checked(name: str, text: str, saved: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The queues of a dashboard that may be saved. Raises `Problem` that names the field."""
+    """The queues of a dashboard. Raises `Problem`, which names the field, for one that cannot be saved."""
     queues = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if NAME.fullmatch(name) is None:
         raise wrong("name has 1 to 64 of A-Z a-z 0-9 _ . -", "name")

@@ -16,7 +16,7 @@ from web_console.pages.render import page
 
 
 def kill_this_process() -> None:
-    """SIGKILL to ourselves: no handler, no flush, no farewell, as a power cut or an out-of-memory kill would do it."""
+    """SIGKILL to this process: no handler, no flush, no close, like a power cut or an out-of-memory kill."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -33,7 +33,7 @@ def demo_routes(token: Callable[[], Awaitable[str]], crash: Callable[[], None], 
     async def demo_crash(request: Request) -> Response:
         require_own_page(request)
         crash()
-        return Response(status_code=204)  # a `crash` that was replaced comes back; SIGKILL does not
+        return Response(status_code=204)  # a `crash` that a test replaced returns; SIGKILL does not
 
     return [
         Route("/demo", demo, name="demo"),
@@ -43,10 +43,10 @@ def demo_routes(token: Callable[[], Awaitable[str]], crash: Callable[[], None], 
 
 
 def require_own_page(request: Request) -> None:
-    """Refuse with 403 whatever does not come from a page of this very server.
+    """Raises 403 for a request that does not come from a page of this server.
 
-    A browser names the origin of each POST, so no foreign page can crash the server or fetch a credential. The host
-    must be a loopback name too: a foreign name that resolves to 127.0.0.1 (DNS rebinding) fits its own origin.
+    A browser names the origin of each POST, so no foreign page can crash the server or get a credential. The host must
+    be a loopback name too: a foreign name that resolves to 127.0.0.1 (DNS rebinding) matches its own origin.
     """
     headers = request.headers
     is_ours = headers.get("origin") == f"{request.url.scheme}://{headers.get('host')}"

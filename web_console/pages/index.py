@@ -1,4 +1,4 @@
-"""The page at `/`: says what runs here and leads on to it."""
+"""The page at `/`: says what runs here, with links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from web_console.pages.render import page
 
 
 def index_endpoint(*, dev: bool, version: str) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint; it links to the demo where there is one."""
+    """The endpoint; it links to the demo if there is one."""
 
     async def index(request: Request) -> Response:
         return page("index.html", dev=dev, version=version)

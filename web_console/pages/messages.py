@@ -1,4 +1,4 @@
-"""Messages of a queue: looked at and searched without touching them, and one of them in full."""
+"""Messages of a queue: browsed and searched without leasing, and one of them in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from web_console.visit import Problem, Visit, page_path, queue_path
 
 STATES: Final = ("ready", "in_flight", "delayed", "dead")
 FILTERS: Final = {"message": "id", "key": "key", "text": "contains", "since": "since", "until": "until"}
-"""The form's field → the API's. A field called `id` or `contains` would stand in a form's own place of that name."""
+"""The form's field → the API's. A field called `id` or `contains` would hide the form's own property of that name."""
 PREVIEW_CHARS: Final = 120
 FORMS: Final = ("json", "text", "hex", "raw")
 
@@ -47,7 +47,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         total=len(rows),
         following=page["next"],
     )
-    # What the server cut into pages is not cut again.
+    # The server has cut the pages already.
     more = {"is_narrowed": any(query.get(field) for field in ("key", "header", "since", "until"))}
     return {
         "title": f"Messages of {name}",
@@ -89,7 +89,7 @@ def as_text(message: dict[str, Any]) -> str:
 
 
 def as_hex(data: bytes) -> str:
-    """Sixteen bytes a line: place, bytes, and what of them is printable ASCII."""
+    """Sixteen bytes a line: position, bytes, and those that are printable ASCII."""
     lines = []
     for start in range(0, len(data), 16):
         part = data[start : start + 16]
@@ -99,7 +99,7 @@ def as_hex(data: bytes) -> str:
 
 
 def payload(message: dict[str, Any], form: str) -> str:
-    """The payload as `form` shows it, cut to what a page holds."""
+    """The payload in `form`, cut to what a page holds."""
     data = raw_bytes(message)
     match form:
         case "hex":
@@ -141,7 +141,7 @@ async def load_one(visit: Visit) -> dict[str, Any]:
 
 
 async def _find(visit: Visit, name: str, message_id: str) -> dict[str, Any]:
-    """The message in whatever state it is by now: first in the one in which it was seen."""
+    """The message in whatever state it is by now; looks first in the state in which it was seen."""
     seen = visit.query.get("state", "ready")
     for state in sorted(STATES, key=lambda one: one != seen) if message_id else ():
         found = await visit.get(queue_path(name, "messages"), state=state, id=message_id, limit=1)
@@ -152,7 +152,7 @@ async def _find(visit: Visit, name: str, message_id: str) -> dict[str, Any]:
 
 
 def attempts(message: dict[str, Any]) -> Table:
-    """What is known of its attempts, the latest first: those that ended without an ack, and the one that goes on."""
+    """The message's attempts, the latest first: those that ended without an ack, and the one in progress."""
     ended = (message.get("dead_letter") or message).get("history") or []
     rows = [{**one, "outcome": one["outcome"].replace("_", " ")} for one in reversed(ended)]
     if message["state"] == "in_flight":

@@ -15,7 +15,7 @@ ALERTS_SHOWN_MAX = 5
 
 
 def worse(rows: list[QueueRow]) -> list[QueueRow]:
-    """Queues with something waiting, by oldest age times growth: an old backlog that grows comes first."""
+    """Queues with waiting messages, by oldest age times growth: an old backlog that grows comes first."""
     found = [row for row in rows if waiting(row) or row.dead or row.is_away]
     return sorted(found, key=_score, reverse=True)
 
@@ -25,7 +25,7 @@ def _score(row: QueueRow) -> tuple[float, int, int]:
 
 
 def _oldest_ms(row: QueueRow) -> int:
-    """Of what waits."""
+    """The age of the oldest waiting message; 0 for a stream."""
     return row.oldest_age_ms if row.kind != "stream" else 0
 
 

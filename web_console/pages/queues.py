@@ -32,10 +32,10 @@ WORDS: Final = {
     "commit_ms": "ms a commit",
     "commits_per_s": "commits a second",
 }
-"""What a series is called in a plot, where its name does not read as it is."""
+"""The label of a series in a plot, if its name is not readable as it is."""
 OF_STREAM: Final = {**WORDS, "ready": "kept"}
 LINE_POINTS: Final = 30
-"""Of the depth in the list: one for half a minute."""
+"""Points of the depth's line in the list: one for half a minute."""
 COLUMNS: Final = (
     Column("name", "Queue", link="href", is_sortable=True),
     Column("ready", "Ready", "number", is_sortable=True),
@@ -54,12 +54,12 @@ NUMBERS = ("ready", "in_flight", "dead", "oldest_age_ms", "consumers")
 
 
 def is_companion(row: QueueRow) -> bool:
-    """Whether it holds what another queue could not deliver: nobody is meant to consume it."""
+    """Whether it holds what another queue could not deliver: it is not meant to have consumers."""
     return row.name.endswith((".dead", ".late"))
 
 
 def waiting(row: QueueRow) -> int:
-    """Messages that somebody has yet to take: what a stream keeps is read by many and waits for nobody."""
+    """Messages that a consumer has yet to take; 0 for a stream, which keeps its messages."""
     return 0 if row.kind == "stream" else row.ready
 
 
@@ -70,7 +70,7 @@ def growth(row: QueueRow) -> float | None:
 
 
 def why(row: QueueRow) -> str:
-    """In words what is wrong with a queue; empty when nothing is."""
+    """What is wrong with a queue, in words; empty if nothing is."""
     if row.is_away:
         return "its cluster is away"
     if is_companion(row):
@@ -93,13 +93,13 @@ def _linked(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unlinked(row: QueueRow) -> dict[str, Any]:
-    """Of thousands that are sorted a page is shown: only those need their address."""
+    """A row without its address: of thousands that are sorted only one page is shown, and needs addresses."""
     unknown = dict.fromkeys(NUMBERS) if row.is_away else {} if row.oldest_age_ms else {"oldest_age_ms": None}
     return {**msgspec.structs.asdict(row), **unknown, "growth": growth(row), "why": why(row)}
 
 
 def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
-    """Those whose name has `text`, and that are as `only` says."""
+    """The queues whose name contains `text` and that match `only`."""
     tests: dict[str, Callable[[QueueRow], bool]] = {
         "waiting": lambda row: waiting(row) > 0,
         "dead": lambda row: row.dead > 0,
@@ -125,7 +125,7 @@ async def load_list(visit: Visit) -> dict[str, Any]:
 
 
 async def _draw(visit: Visit, rows: list[dict[str, Any]]) -> None:
-    """Gives the rows that are shown their lines, all with one request: companions have none, nor what just came."""
+    """Adds lines to the shown rows, with one request: companions and new queues have none."""
     if "format" in visit.query or not rows:
         return
     names = ",".join(row["name"] for row in rows)
@@ -177,7 +177,7 @@ def _last(values: list[float | None], unit: str) -> str:
 
 
 async def _consumers(visit: Visit, name: str) -> list[dict[str, Any]]:
-    """Connections that read this queue; only an administrator may know them."""
+    """Connections that read this queue; empty for a role that may not see connections."""
     if not visit.may_see("connections"):
         return []
     every = await visit.every("/v1/connections", 1000)

@@ -1,4 +1,4 @@
-"""What is written down: usage, audit, settings, and what this one node is."""
+"""Records: audit and settings, and the state of this node."""
 
 from __future__ import annotations
 

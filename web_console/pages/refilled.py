@@ -1,7 +1,7 @@
-"""A page with one of its forms as it was sent: what was typed stays, and what is wrong with it stands at its field.
+"""Fills a page's form with what was sent: typed values stay, and each error is shown at its field.
 
-It works on the page as the templates make it, so that each form of the console keeps what is typed without saying so.
-Templates write attributes in double quotes and escape what is in them.
+It works on the rendered page, so every form of the console keeps typed values without code of its own. Templates write
+attributes in double quotes and escape their values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Attributes = dict[str, str | None]
 
 
 def refilled(page: str, act: str, form: Form, findings: Iterable[Finding]) -> str:
-    """The page itself where it has no such form any more."""
+    """The page with its form of `act` filled; unchanged if it has no such form any more."""
     for found in re.finditer(_FORM.format(act=re.escape(act)), page, re.DOTALL):
         fields = list(_fields(found[0]))
         if all(form.get(name) == of["value"] for name, of in fields if _is_fixed(name, of)):
@@ -45,12 +45,12 @@ def _fields(text: str) -> Iterator[tuple[str, Attributes]]:
 
 
 def _is_fixed(name: str, of: Attributes) -> bool:
-    """Whether a field says what the form is about."""
+    """Whether a field identifies the form's object."""
     return of.get("type") == "hidden" and name not in _OF_EACH_PAGE and name != _STATE
 
 
 def _opened(before: str) -> str:
-    """With the part that hides the form open."""
+    """Opens the part of the page that hides the form."""
     at = before.rfind("<details")
     if at < 0 or "</details>" in before[at:]:
         return before
@@ -59,7 +59,7 @@ def _opened(before: str) -> str:
 
 
 def _at_fields(findings: Iterable[Finding], names: set[str]) -> dict[str, str]:
-    """What is wrong, by the form's field: `/max_attempts` is `set.max_attempts` in a form of settings."""
+    """The errors by the form's field: `/max_attempts` is `set.max_attempts` in a form of settings."""
     found: dict[str, str] = {}
     for finding in findings:
         for part in reversed(finding.pointer.split("/")):
@@ -71,7 +71,7 @@ def _at_fields(findings: Iterable[Finding], names: set[str]) -> dict[str, str]:
 
 
 class _Filling:
-    """Writes a form's fields anew, one after the other."""
+    """Rewrites a form's fields, one after the other."""
 
     def __init__(self, form: Form, wrong: dict[str, str]) -> None:
         self._form, self._wrong = form, wrong
@@ -94,13 +94,13 @@ class _Filling:
         elif typed is not None and tag == "input":
             of["value"] = typed
         elif typed is not None and tag == "textarea":
-            inner = "\n" + html.escape(typed)  # a first line break is no part of the text
+            inner = "\n" + html.escape(typed)  # a first line break is not part of the text
         elif typed is not None:
             inner = _OPTION.sub(lambda option: _chosen(option, typed), inner)
         return _written(tag, of) + ("" if inner is None else f"{inner}</{tag}>") + after
 
     def _marked(self, of: Attributes, said: str) -> str:
-        """The first one is where the reader begins."""
+        """Marks a field as wrong; the first such field gets the focus."""
         id_ = f"wrong-{self._told}"
         of["aria-invalid"] = "true"
         of["aria-describedby"] = " ".join(filter(None, (id_, of.get("aria-describedby"))))
@@ -120,7 +120,7 @@ def _chosen(option: re.Match[str], typed: str) -> str:
 
 
 def _attributes(text: str) -> Attributes:
-    """Without a value: None."""
+    """A tag's attributes; None for one without a value."""
     return {one[1]: None if one[2] is None else html.unescape(one[2]) for one in _ATTRIBUTE.finditer(text)}
 
 

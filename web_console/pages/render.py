@@ -16,7 +16,8 @@ _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
 @cache
 def templates() -> Environment:
-    """Made for the first page: a server starts without compiling what its pages share."""
+    """The template environment, made for the first page: a server starts without compiling the pages' shared
+    templates."""
     made = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
     made.globals.update(
         write=wording.write,
@@ -42,7 +43,7 @@ PAGE_HEADERS = {
 
 
 def page(template: str, **values: object) -> HTMLResponse:
-    """The template as a response; an unknown name in it is an error, not an empty place."""
+    """Renders a template as a response; an unknown name in it is an error, not an empty text."""
     return HTMLResponse(templates().get_template(template).render(values), headers=PAGE_HEADERS)
 
 
@@ -65,12 +66,12 @@ def console_page(
     *,
     changed: Callable[[str], str] = str,
 ) -> HTMLResponse:
-    """`changed` gets the page as the template makes it, and returns it as it is to be shown."""
+    """Renders a console page. `changed` gets the rendered page, and returns the one to send."""
     text = changed(templates().get_template(template).render(values))
     return HTMLResponse(text, status, headers=CONSOLE_HEADERS)
 
 
 def live_part(template: str, values: Mapping[str, object]) -> str:
-    """The part of a page that changes while somebody looks at it."""
+    """The part of a page that changes while it is open."""
     found = templates().get_template(template)
     return "".join(found.blocks["live"](found.new_context(dict(values))))

@@ -1,4 +1,4 @@
-"""The settings of one queue that may be changed, as a form made from the schema that the API has of them."""
+"""The changeable settings of one queue, as a form made from the API's schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOW_DELETE: Final = "queues.allow_delete_over_http"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One setting: how it is typed, and what it is now."""
+    """One setting: how it is typed, and its present value."""
 
     name: str
     kind: Kind
@@ -26,7 +26,7 @@ class Field:
     low: int | None = None
     high: int | None = None
     is_optional: bool = False
-    """Empty is null."""
+    """An empty text stands for null."""
 
 
 async def load(visit: Visit) -> dict[str, Any]:
@@ -55,7 +55,7 @@ async def load(visit: Visit) -> dict[str, Any]:
 
 
 def owner_of(name: str) -> str | None:
-    """Whose companion a queue is: it has no settings of its own."""
+    """The queue that a companion belongs to; a companion has no settings of its own."""
     owner, dot, word = name.rpartition(".")
     return owner if dot and word in ("dead", "late") else None
 

@@ -1,4 +1,4 @@
-"""What a tenant used: this month by queue, exact, and the last hour by minute where the job `live_usage` runs."""
+"""A tenant's usage: this month by queue, exact, and the last hour by minute if the job `live_usage` runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def load(visit: Visit) -> dict[str, Any]:
 
 
 def _hour(visit: Visit, live: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The last hour; None where the server is not told of a job."""
+    """The last hour; None if the server is not configured with a job's output."""
     if live is None:
         return None
     rows = live["queues"][:ROWS_PER_PAGE]
@@ -68,7 +68,7 @@ def _hour(visit: Visit, live: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def series(minutes: list[dict[str, Any]], last_minute: str | None) -> dict[str, Any]:
-    """Lines from the first minute on up to the last; what nothing was counted of is 0."""
+    """Series from the first minute to the last one; 0 where nothing was counted."""
     by_time = {_ms(one["minute"]): one for one in minutes}
     start, end = min(by_time), max(*by_time, _ms(last_minute) if last_minute else 0)
     times = range(start, min(end, start + 59 * MINUTE_MS) + 1, MINUTE_MS)
