@@ -1,8 +1,8 @@
-"""What `screen` sums, made by columns where a file is read: Spark's parser and rows take several times as long.
+"""The sums of `screen`, computed by columns where a file is read: Spark's parser and rows take several times as long.
 
-Only rows that are as servers write them are summed here. Where anything is odd, `Odd` says so: then Spark looks at each
-row of that file. So sums from here are what `screen.sums_of` makes of the same rows, and why a row cannot be counted is
-said in one place, `quality`.
+Sums only rows that look as servers write them. If anything is odd it raises `Odd`, and Spark checks each row of that
+file. So sums from here equal those that `screen.sums_of` makes of the same rows, and why a row cannot be counted is
+decided in one place, `quality`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 _TYPES: Final[dict[type[DataType], pa.DataType]] = {
     LongType: pa.int64(),
     StringType: pa.string(),
-    TimestampType: pa.string(),  # as it stands there
+    TimestampType: pa.string(),  # as text, unparsed
 }
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _HOUR_DIGITS: Final = 13
@@ -42,14 +42,14 @@ _PRIMES: Final = tuple(
 
 
 class Odd(Exception):
-    """There is something that only a look at each row can judge."""
+    """The file contains something that only a check of each row can judge."""
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
 def table_of(lines: bytes) -> pa.Table:
-    """The `audit.COLUMNS` of whole lines, each of which is a row that can be counted. Times are text. Raises `Odd`."""
+    """The `audit.COLUMNS` of whole lines, each of which is a countable row. Times are text. Raises `Odd`."""
     if ADDED["ledger"]:
         raise Odd("rows of older versions lack fields")
     types = [(name, _TYPES[type(LEDGER[name].dataType)]) for name in audit.COLUMNS]
@@ -57,7 +57,7 @@ def table_of(lines: bytes) -> pa.Table:
     reading = pj.ReadOptions(use_threads=False, block_size=len(lines))
     try:
         table = pj.read_json(pa.BufferReader(lines), reading, parsing).combine_chunks()
-        table.validate(full=True)  # that text is text
+        table.validate(full=True)  # checks that text is UTF-8
     except (pa.ArrowException, UnicodeError) as error:
         raise Odd(str(error)) from None
     if table.num_rows != lines.count(b"\n"):
@@ -88,7 +88,7 @@ SUMS: Final = StructType(
         *[StructField(name, LongType()) for name in ("chain_1", "chain_2", "flow", *audit.FLOWS)],
     ]
 )
-"""What `screen.sums_of` makes, but for the file and the day."""
+"""The columns of `screen.sums_of`, without the file and the day."""
 
 
 def sums_of(lines: bytes) -> pa.RecordBatch:
@@ -132,7 +132,7 @@ def sums_of(lines: bytes) -> pa.RecordBatch:
 
 
 def _last(by: Groups, end: Numbers, count: Numbers, is_held: Mask) -> pa.Array:
-    """What was held at the last place: the most, where several rows say it."""
+    """What was held at the last offset; the most, if several rows are about it."""
     at = by.most(end, is_held)
     place = _ints(pc.fill_null(at, 0))
     held = by.most(count, is_held & (end == by.spread(place)))
@@ -143,8 +143,8 @@ def _last(by: Groups, end: Numbers, count: Numbers, is_held: Mask) -> pa.Array:
 
 
 class Groups:
-    """Rows, at least one, by the values of some columns: `keys` has a column's value for each group. Sums skip rows
-    without a mark, and are null where none has it."""
+    """Rows, at least one, grouped by the values of some columns: `keys` has each column's value for each group. Sums
+    skip unmarked rows, and are null for a group without a marked row."""
 
     def __init__(self, columns: Iterable[pa.Array | pa.ChunkedArray]) -> None:
         encoded = [_whole(column).dictionary_encode() for column in columns]
@@ -176,7 +176,7 @@ class Groups:
         return self._reduced(np.maximum, values, marked, np.iinfo(np.int64).min)
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A group's value for each of its rows, in the rows' own order."""
+        """A group's value for each of its rows, in the order of the rows."""
         found = np.empty(len(self._order), values.dtype)
         found[self._order] = values[self._group]
         return found
@@ -189,7 +189,7 @@ class Groups:
 
 
 def _hours(times: pa.ChunkedArray) -> pa.Array:
-    """The first digits of times, each of which is one. Raises `Odd`."""
+    """The hour digits of times. Raises `Odd` if one is not a valid time."""
     encoded = _whole(times).dictionary_encode()
     try:
         pc.cast(encoded.dictionary, _MOMENT)
@@ -213,7 +213,7 @@ def _any(masks: Sequence[Mask], none: Mask) -> Mask:
 
 
 def _check_sums(values: Numbers, times: int) -> None:
-    """That as many of them as that fit a number. Raises `Odd`."""
+    """Raises `Odd` unless a sum of `times` such values fits an integer."""
     if len(values) and int(values.max()) * times >= _SUM_MAX:
         raise Odd("a sum may not fit a number")
 
@@ -222,7 +222,7 @@ def _check_sums(values: Numbers, times: int) -> None:
 
 
 def _xxhash(values: Numbers) -> Numbers:
-    """XXH64 of numbers of eight bytes, as Spark's `xxhash64` has it."""
+    """XXH64 of 8-byte integers, equal to Spark's `xxhash64`."""
     one, two, three, four, five = _PRIMES
     with np.errstate(over="ignore"):
         mixed = _rotated(values.view(np.uint64) * two, 31) * one
@@ -239,7 +239,7 @@ def _rotated(values: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
 
 
 def _weight(offsets: Numbers, n: int) -> Numbers:
-    """As `screen` weighs an offset."""
+    """The weight of an offset, as in `screen`."""
     mixed = _xxhash(offsets).view(np.uint64)
     part = mixed if n == 1 else mixed >> np.uint64(HASH_BITS)
     return ((part & np.uint64((1 << HASH_BITS) - 1)) + np.uint64(1)).view(np.int64)

@@ -1,4 +1,4 @@
-"""How far a streaming query came, counted while it goes on: Spark remembers its last hundred steps and no more."""
+"""Counts the progress of a streaming query while it runs: Spark remembers only its last hundred steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS: Final = 1
-"""How often it is looked at: a query makes fewer than a hundred steps in that time."""
+"""How often the query is polled: it makes fewer than a hundred steps in that time."""
 
 
 class Progress(NamedTuple):
@@ -19,8 +19,8 @@ class Progress(NamedTuple):
 def awaited(
     query: StreamingQuery, others: Sequence[StreamingQuery] = (), looked: Callable[[], None] = lambda: None
 ) -> Progress:
-    """Waits for the end of a query and of the others beside it; what the first read in all. Calls `looked` at each
-    look. Raises Spark's `StreamingQueryException` as soon as one has failed."""
+    """Waits for the end of a query and of the others beside it. Returns what the first one read in all. Calls `looked`
+    at each poll. Raises Spark's `StreamingQueryException` as soon as one has failed."""
     rows = steps = 0
     last: tuple[int, str] | None = None
     has_ended = False
@@ -37,11 +37,11 @@ def awaited(
 
 
 def _is_over(query: StreamingQuery) -> bool:
-    return not query.isActive and bool(query.awaitTermination(LOOK_SECONDS))  # raises what the query failed of
+    return not query.isActive and bool(query.awaitTermination(LOOK_SECONDS))  # raises the query's error
 
 
 def _behind(last: tuple[int, str] | None, query: StreamingQuery) -> list[tuple[int, str, int]]:
-    """(batch, when it began, rows) of each step since."""
+    """(batch, start time, rows) of each step since `last`."""
     seen = [(int(one["batchId"]), str(one["timestamp"]), int(one["numInputRows"])) for one in query.recentProgress]
     at = next((number for number, step in enumerate(seen) if step[:2] == last), -1)
     return seen[at + 1 :]

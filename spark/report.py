@@ -1,7 +1,7 @@
-"""Tables for people: one HTML page that needs nothing else, with plots as inline SVG.
+"""HTML reports: one self-contained page of tables, with plots as inline SVG.
 
-A plot has a title, its unit, an axis with round numbers, and a legend where it shows several things. Colours are told
-apart by those who see red and green alike, on light and on dark paper.
+A plot has a title, its unit, an axis with round numbers, and a legend if it shows several series. The colours can be
+told apart by colour-blind readers, on light and on dark paper.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEFT: Final = 76
 _TOP: Final = 12
 _BOTTOM: Final = 26
 _NAMES: Final = 240
-"""How much of a plot with lying bars their labels have."""
+"""Width of the labels in a plot with horizontal bars."""
 _NAME_CHARS_MAX: Final = 34
 _LABELS_MAX: Final = 10
 _TICKS: Final = 4
@@ -61,7 +61,7 @@ tbody tr:nth-child(even) { background: var(--zebra) } .n { text-align: right; fo
 
 
 class Column(NamedTuple):
-    """`label` is its heading, the unit in it."""
+    """`label` is the heading, with the unit."""
 
     name: str
     label: str
@@ -69,7 +69,8 @@ class Column(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """`series` are names and as many values as there are labels. One that `is_ranked` has lying bars, of one series."""
+    """`series` are names, each with as many values as there are labels. If `is_ranked`, the plot has horizontal bars,
+    of one series."""
 
     title: str
     unit: str
@@ -85,11 +86,11 @@ class Section(NamedTuple):
     rows: Sequence[Sequence[Any]]
     plots: Sequence[Plot] = ()
     hidden: int = 0
-    """How many rows there are besides."""
+    """How many more rows there are."""
 
 
 def page(title: str, about: str, sections: Sequence[Section]) -> str:
-    """The whole page. What is not shown is said."""
+    """The whole page. It says so where rows are left out."""
     links = "".join(f'<a href="#{_id(one.title)}">{escape(one.title)}</a>' for one in sections)
     body = "".join(_section(section) for section in sections)
     head = (
@@ -101,7 +102,7 @@ def page(title: str, about: str, sections: Sequence[Section]) -> str:
 
 
 def plot(one: Plot) -> str:
-    """A figure: title and unit, a legend of several series, and bars as SVG, which tell their value to a pointer."""
+    """A figure: title and unit, a legend if there are several series, and bars as SVG with their values as tooltips."""
     shown = one._replace(labels=one.labels[:POINTS_MAX], series=one.series[:SERIES_MAX])
     legend = ""
     if len(shown.series) > 1:
@@ -113,7 +114,7 @@ def plot(one: Plot) -> str:
 
 
 def number(value: float) -> str:
-    """1,234, or 1.25: as people read it."""
+    """A readable number: 1,234, or 1.25."""
     if value == int(value) or abs(value) >= 1_000:
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
@@ -143,7 +144,7 @@ def cell(value: Any, kind: Kind) -> str:
 
 
 def _columns(one: Plot) -> str:
-    """Standing bars side by side, in the order of the labels."""
+    """Vertical bars side by side, in the order of the labels."""
     most = _round_up(max((value for _, values in one.series for value in values), default=0.0))
     high, wide = HEIGHT - _TOP - _BOTTOM, (WIDTH - _LEFT) / max(1, len(one.labels))
     parts = []
@@ -167,7 +168,7 @@ def _columns(one: Plot) -> str:
 
 
 def _ranked(one: Plot) -> str:
-    """Lying bars with their names before and their values behind them."""
+    """Horizontal bars, each with its name to the left and its value to the right."""
     values = one.series[0][1]
     most = max(values, default=0.0) or 1.0
     room = WIDTH - _NAMES - _LEFT
@@ -189,7 +190,7 @@ def _svg(title: str, height: int, parts: Sequence[str]) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number that quarters are round of; 1 for nothing."""
+    """The next number whose quarters are round; 1 for 0 and below."""
     if value <= 0:
         return 1.0
     step = 10.0 ** math.floor(math.log10(value))

@@ -1,7 +1,7 @@
-"""The one way to a Spark session: what every job, test and notebook of ours begins with.
+"""Makes the Spark session that every job, test and notebook of ours uses.
 
 A session reads times as UTC, merges small shuffle partitions, and cuts files into splits small enough that two cores
-are busy to the end. Under `spark-submit` the master and the memory that it was given win.
+are busy to the end. Under `spark-submit`, its master and memory take precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ LOCAL: Final = "local[*]"
 MEMORY: Final = "2g"
 SHUFFLE_PARTITIONS: Final = 16
 SPLIT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The most of one file that one task reads: a few per core even of a small day, so that no core waits for another."""
+"""The most of one file that one task reads: a few splits a core even for a small day, so that no core waits for
+another."""
 LITTLE_LOCAL: Final = "local[2]"
 LITTLE: Final = {
     "spark.default.parallelism": "2",
@@ -30,7 +31,7 @@ LITTLE: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # What runs for seconds is not worth compiling well, nor is loading classes a reason to collect garbage.
+    # A job of seconds is not worth compiling well, and loading classes is no reason to collect garbage.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m",
 }
 """Settings of a session for little data."""
@@ -39,7 +40,7 @@ _shipped: set[str] = set()
 
 
 class CannotStart(RuntimeError):
-    """No session can be made: what is missing, and how to get it."""
+    """No session can be made; the text says what is missing, and how to get it."""
 
 
 def spark_session(
@@ -54,10 +55,10 @@ def spark_session(
 ) -> SparkSession:
     """The session of this process, made if there is none.
 
-    `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` the driver's (`4g`), which counts only where this
-    call starts Java. `little`: a session on this machine is for little data, unless `spark-submit` started it. `folder`
-    is for what Spark writes beside results. `settings` win over all of ours. Raises
-    `CannotStart` without Java.
+    `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` is the driver's (`4g`), which has an effect only if
+    this call starts Java. `little`: a session on this machine is configured for little data, unless `spark-submit`
+    started it. `folder` is for Spark's files other than results. `settings` override all of ours. Raises `CannotStart`
+    without Java.
     """
     _find_java()
     given = os.environ.get("SPARK_ENV_LOADED")  # spark-submit has decided on the machine
@@ -66,11 +67,12 @@ def spark_session(
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         "spark.sql.files.maxPartitionBytes": str(SPLIT_BYTES_MAX),
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
-        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a tenant "007" is no number
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a tenant "007" is not a number
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Else each part of an expression is noted in Java with its line of Python, which takes longer than to make it.
+        # Otherwise Java notes the Python line of each part of an expression, which takes longer than making the
+        # expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if given is None:
@@ -79,7 +81,7 @@ def spark_session(
         if wanted["spark.master"].startswith("local"):
             wanted |= LITTLE if little else {}
             wanted |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks find what this process finds
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks use the same Python as this process
     elif master is not None:
         wanted["spark.master"] = master
     if folder is not None:
@@ -93,7 +95,7 @@ def spark_session(
 
 
 def ship_code(session: SparkSession) -> None:
-    """Gives this package to the session's executors, once: Python that runs there finds it, wherever they are."""
+    """Sends this package to the session's executors, once, so that Python there can import it."""
     context = session.sparkContext
     if context.applicationId in _shipped:
         return

@@ -1,7 +1,7 @@
-"""The types of Pushq's usage files, for Spark. Nothing else of Pushq is needed to read them.
+"""The Spark types of Pushq's usage files. Nothing else of Pushq is needed to read them.
 
 `docs/reference/usage-schema.md` says what each field means. A field that is not named here is one of a later version:
-Spark leaves it out.
+Spark skips it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ KEYS: Final = {
     "minutes": ["node", "minute", "tenant", "principal", "queue", "operation", "transport", "outcome"],
     "audit": ["node", "seq"],
 }
-"""What makes rows the same row: of the ledger and the audit keep one, of minutes add them up."""
+"""Fields that identify a row: of equal rows, the ledger and the audit keep one; minutes are added up."""
 
 LEDGER_FLOWS: Final = {
     "opening": 1,
@@ -115,7 +115,7 @@ LEDGER_FLOWS: Final = {
     "unexplained": 0,
     "held": 0,
 }
-"""Kinds of the ledger, and whether one message of a kind adds to what is there, takes from it, or neither."""
+"""The ledger's kinds, and whether a message of a kind adds to what is held (1), takes from it (-1), or neither (0)."""
 
 LATENCY_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-"""Upper bounds of `latency_counts`; its last number counts what took longer."""
+"""Upper bounds of `latency_counts` in seconds; the last count is of all that took longer."""

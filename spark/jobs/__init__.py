@@ -1,1 +1,1 @@
-"""Jobs: what each reads, what it writes, and its arguments. `pushq usage run JOB` and `spark-submit` both come here."""
+"""Jobs: what each reads and writes, and its arguments. `pushq usage run JOB` and `spark-submit` both run them."""

@@ -1,11 +1,11 @@
-"""The rules that `pushq alert import` reads: what anomalies suggest to a tenant, as far as alerts can watch it.
+"""The rules that `pushq alert import` reads: suggestions from anomalies, as far as alerts can watch them.
 
     {"version": 1, "rules": [{"name": "held above usual: orders", "kind": "depth", "queue": "orders", "limit": 5000,
                               "for_ms": 300000, "note": "…"}]}
 
-Alerts look at what waits. A queue that holds more than usual is too deep. One that gets more than its consumers usually
-settle, or whose consumers settle half of the usual, grows by the difference. That less is published than usual, or more
-is settled, no kind of alert looks for.
+Alerts watch waiting messages. A queue that holds more than usual gets a rule on depth. One that gets more than its
+consumers usually settle, or whose consumers settle half of the usual, gets a rule on growth, by the difference. No kind
+of alert watches for fewer messages published than usual, or more settled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark.wording import counted
 
 VERSION: Final = 1
 RULES_MAX: Final = 1_000
-"""Of all tenants together; the furthest from usual first."""
+"""For all tenants together; those furthest from usual first."""
 FOR_MS: Final = 300_000
 WINDOW_MS: Final = 300_000
 NAME_CHARS_MAX: Final = 128
@@ -30,7 +30,8 @@ Suggestion = Mapping[str, Any]
 
 
 def rules(suggested: Iterable[Suggestion]) -> dict[str, list[dict[str, Any]]]:
-    """By tenant, each rule as `POST /v1/alert-rules` takes it. Of several of one name the first stays."""
+    """The rules of each tenant, in the form that `POST /v1/alert-rules` takes. Of several with one name the first
+    stays."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for one in suggested:
         if (limit := _limit(one)) is not None and limit > 0:
@@ -54,7 +55,7 @@ def _rule(one: Suggestion, limit: float) -> dict[str, Any]:
 
 
 def _limit(one: Suggestion) -> float | None:
-    """Messages, or messages a second; None for what no alert looks at."""
+    """Messages, or messages a second; None for what no alert watches."""
     match one["measure"], one["side"]:
         case "held", "above":
             return float(one["high"])

@@ -1,4 +1,4 @@
-"""`anomalies`: hours of queues that are unlike the same hour of the weeks before, and the alerts that suggests."""
+"""`anomalies`: hours of queues that differ from the same hour of the weeks before, and the alerts they suggest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """How many hours, the first of the suggestions, and how many rules of alerts are in the files for tenants."""
+    """Returns the number of hours, the first suggestions, and the number of alert rules in the tenants' files."""
     with Tables(session, options.source).still():
         return _made(session, options)
 
@@ -64,7 +64,7 @@ def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
 
 
 def _write(folder: Path, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Each tenant's file, and none of before."""
+    """Writes each tenant's file, and removes those of earlier runs."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {f"{quote(tenant, safe='')}.json": theirs for tenant, theirs in rules.items()}
     for name, theirs in files.items():
@@ -75,7 +75,7 @@ def _write(folder: Path, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> No
 
 
 def _last_hour(flows: DataFrame, usage: DataFrame | None) -> int:
-    """The last hour in the tables: where a queue is silent, other queues and requests tell that time went on."""
+    """The last hour in the tables: where a queue is silent, other queues and requests show that time went on."""
     hours = flows.select(F.date_trunc("hour", "at").alias("hour"))
     if usage is not None:
         hours = hours.unionByName(usage.select("hour"))

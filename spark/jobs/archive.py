@@ -1,4 +1,4 @@
-"""`archive`: a stream, or a queue's dead letters, into Parquet by day: what came since the last run."""
+"""`archive`: copies a stream, or a queue's dead letters, to Parquet by day: all messages since the last run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """How many messages this run added. Raises `TransferFailed`."""
+    """Returns how many messages this run added. Raises `TransferFailed`."""
     given = options_of(options)
     with told():
         parsed(given)

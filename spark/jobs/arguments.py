@@ -1,4 +1,4 @@
-"""Kinds of values that jobs take: what is none is a wrong argument, and said before Spark starts."""
+"""Types of job arguments: an invalid value is reported before Spark starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DURATION: Final = re.compile(r"\d{1,6} +(second|minute|hour|day)s?")
 
 
 def moment(text: str) -> str:
-    """A time in RFC 3339, or a day; of no zone in UTC."""
+    """An RFC 3339 time, or a day; UTC if it has no zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -35,7 +35,7 @@ def from_zero(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """1 or more."""
+    """An integer of 1 or more."""
     if not text.isascii() or not text.isdigit() or not int(text):
         raise ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)

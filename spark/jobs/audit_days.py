@@ -1,9 +1,9 @@
-"""What an audit keeps of each day, and how new files change it: what was read is not read again, but of days of logs
-that their sums do not vouch for any more.
+"""The state that an audit keeps of each day, and how new files change it: files are not read again, except for days of
+logs whose sums no longer vouch for them.
 
-A day of a log is in one of two tables. `audit_hours` has sums of its hours, while these vouch for it; `audit_ranges`
-has its ranges, where they did not or nobody screened. `audit_days` is what `audit.day_of` makes of either. So what is
-known of a day follows from the rows that it has, whatever runs they came in.
+A day of a log is in one of two tables. `audit_hours` has the sums of its hours, while these vouch for the day;
+`audit_ranges` has its ranges, if the sums did not vouch or it was not screened. `audit_days` is what `audit.day_of`
+makes of either. So what is known of a day follows from its rows, whatever runs they came in.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _NAMED_MAX: Final = 3
 
 
 class Look(NamedTuple):
-    """The first look at new files: sums of hours, or ranges; neither where there are none."""
+    """The result of a first look at new files: sums of hours, or ranges; neither if there are no files."""
 
     rows: Rows | None
-    """Those that Spark looked at one by one."""
+    """The rows that Spark checked one by one."""
     quick: int
-    """How many others there are."""
+    """How many further rows there are."""
     sums: DataFrame | None
     parts: DataFrame | None
     days: set[str]
     files: Mapping[str, set[str]]
-    """Of each file, the days that may be asked for again."""
+    """For each file, the days for which it may be needed again."""
 
     def counted(self) -> tuple[int, int]:
-        """(rows, those of them that are bad)."""
+        """(rows, bad rows)."""
         rows, bad = (0, 0) if self.rows is None else self.rows.counted()
         return self.quick + rows, bad
 
 
 class Days:
-    """The days in a folder of tables, for who is alone in it. `sources` are usage files, read and new ones."""
+    """The days in a folder of tables; the caller holds its lock. `sources` are usage files, both read and new ones."""
 
     def __init__(self, session: SparkSession, tables: Tables, sources: Iterable[Path]):
         self._session = session
@@ -65,7 +65,7 @@ class Days:
         return [path for name, path in self._sources.items() if name not in self._known]
 
     def look_at(self, new: Sequence[Path], *, screens: bool) -> Look:
-        """Reads new files, once. Raises `BadFolder` where one is empty."""
+        """Reads new files, once. Raises `BadFolder` if one is empty."""
         check_whole(new)
         if not new:
             return Look(None, 0, None, None, set(), {})
@@ -73,8 +73,8 @@ class Days:
         return look or self._ranged(new)
 
     def bring_up_to_date(self, look: Look, *, opens_all: bool) -> None:
-        """Replaces the days that a look at new files changes, and what is said of all days. `opens_all`: nothing stays
-        that only sums vouch for. Raises `BadFolder` where files are needed again and are not there."""
+        """Replaces the days that new files change, and the tables about all days. `opens_all`: no day stays that only
+        sums vouch for. Raises `BadFolder` if files are needed again and missing."""
         days = look.days | self._tables.days(HOURS) if opens_all else look.days
         hours, chunks, opened = self._hours(look, days, opens_all=opens_all)
         parts = self._parts(look, days, opened)
@@ -95,7 +95,7 @@ class Days:
         )
 
     def _summed(self, new: Sequence[Path]) -> Look | None:
-        """None where a time is no time: what row that is, only a look at each says."""
+        """None if a time is invalid: only a check of each row finds which row that is."""
         quick = sums_of(self._session, new)
         sums, rows = screen.with_day(quick.frame), None
         if quick.odd:
@@ -117,7 +117,7 @@ class Days:
     def _hours(
         self, look: Look, days: set[str], *, opens_all: bool
     ) -> tuple[DataFrame | None, DataFrame | None, DataFrame | None]:
-        """The hours that are vouched for, what they say, and the days of logs (`DAY_LOG`) that were vouched for until
+        """The hours that are vouched for, their chunks, and the days of logs (`DAY_LOG`) that were vouched for until
         now, or might have been."""
         stored = self._tables.read(HOURS, days)
         if look.sums is not None:
@@ -135,7 +135,7 @@ class Days:
         return hours, screen.chunks_of(hours), opened
 
     def _parts(self, look: Look, days: set[str], opened: DataFrame | None) -> DataFrame | None:
-        """All ranges of the days of logs that are looked at range by range."""
+        """All ranges of the days of logs that are checked range by range."""
         stored = self._tables.read(RANGES, days, like=self._parts_now())
         found = [*_some(stored), *_some(look.parts)]
         again: list[DataFrame] = []
@@ -157,7 +157,7 @@ class Days:
         return audit.parts_of(self._session.createDataFrame([], LEDGER)).schema
 
     def _again(self, names: Sequence[str], logs: DataFrame) -> list[DataFrame]:
-        """Rows of files about days of logs."""
+        """The files' rows about the given days of logs."""
         if gone := [name for name in names if name not in self._sources]:
             shown = ", ".join(gone[:_NAMED_MAX]) + (", …" if len(gone) > _NAMED_MAX else "")
             what = counted(len(gone), "audited file is", "audited files are")
@@ -175,7 +175,8 @@ class Days:
 
 
 def _keep(frame: DataFrame) -> DataFrame:
-    """What is computed more than once. Its plan ends here: Spark would plan all that led to it again each time."""
+    """Materializes a frame that is used more than once, and ends its plan: Spark would otherwise plan all its inputs
+    each time."""
     return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
@@ -199,5 +200,5 @@ def _together(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _gathered(frame: DataFrame | None) -> DataFrame | None:
-    """So that a day of a tenant is a few files; a big one in parts."""
+    """Repartitions, so that a day of a tenant is a few files; a big one several."""
     return None if frame is None else frame.hint("rebalance", *[F.col(name) for name in PARTITIONED_BY])

@@ -1,4 +1,5 @@
-"""`capacity_plan`: what each queue and the cluster will need and cost, and a plan of partitions and moves as JSON."""
+"""`capacity_plan`: the future need and cost of each queue and the cluster, and a plan of partitions and moves as
+JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """How many queues, and how many partitions and moves are proposed."""
+    """Returns how many queues there are, and how many partitions and moves are proposed."""
     with Tables(session, options.source).still():
         return _made(session, options)
 

@@ -1,8 +1,8 @@
-"""`delivery_audit`: whether every message that was published is accounted for, from the ledger's files alone.
+"""`delivery_audit`: whether every published message is accounted for, from the ledger's files alone.
 
-Only files that are not in the tables yet are read, and added to the days they are about. Running it again, or with a
-file that came late, changes nothing twice. Much data is screened in one pass, and only what the screen cannot vouch for
-is looked at range by range.
+Reads only files that are not in the tables yet, and adds them to the days they are about. Running it again, or with a
+late file, counts nothing twice. Much data is screened in one pass, and only days that the screen cannot vouch for are
+checked range by range.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Counts of files, rows and bad rows of this run; totals and faults of all runs, and the first faults."""
+    """Returns the counts of files, rows and bad rows of this run; totals and faults of all runs, and the first
+    faults."""
     files = usage_files(options.source, "ledger")
     tables = Tables(session, options.to, AUDITED)
     with tables.alone():
@@ -64,7 +65,7 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
 
 
 def _told(tables: Tables) -> dict[str, Any]:
-    """Two files say it all, and are sooner read here, part by part, than asked for in queries."""
+    """The totals, from two tables; it is faster to read them here, part by part, than in queries."""
     counted = dict.fromkeys(("faults", "lost", *SUMS), 0)
     first: pa.Table | None = None
     for faults in tables.parts(FAULTS):

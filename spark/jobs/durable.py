@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the power goes: written aside, made durable, then named."""
+"""Atomic writes of files, safe at a power cut: written to a temporary name, made durable, then renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PART: Final = ".part"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replaces a file's text; who reads meanwhile has the old one."""
+    """Replaces a file's text; concurrent readers get the old text."""
     part = path.with_name(path.name + PART)
     with part.open("w") as file:
         file.write(text)
@@ -30,7 +30,7 @@ def sync(path: Path) -> None:
 
 
 def sync_below(folder: Path) -> None:
-    """All that is in a folder, and its own names."""
+    """Makes all files in a folder durable, and their names."""
     for place, _, names in os.walk(folder):
         for name in names:
             sync(Path(place, name))

@@ -1,4 +1,4 @@
-"""What Spark says where a job fails, as a sentence with what to do. What is not known here is better read whole."""
+"""Explains Spark's error messages: a sentence with what to do. Unknown errors are better shown whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KNOWN: Final = {
 
 
 def reason(said: str) -> str | None:
-    """Of all that Spark says; None for what is not known."""
+    """The explanation of Spark's text; None for an unknown error."""
     if (unreadable := _UNREADABLE.search(said)) is not None:
         return f"{unquote(unreadable[1])}: it is not whole; remove it and collect it again from where it was written"
     return next((why for words, why in _KNOWN.items() if words in said), None)

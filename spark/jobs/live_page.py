@@ -1,7 +1,8 @@
-"""What a gateway shows of live usage: a file for each tenant about the last hour, made anew whenever a minute changes.
+"""The page of live usage that a gateway shows: a file for each tenant about the last hour, rewritten when a minute
+changes.
 
-`now.json` names the folder that counts. It is replaced when all that the folder has is durable, and its time is set
-while the job lives. So who reads has one whole page or the next, and sees when nobody writes any more.
+`now.json` names the current folder. It is replaced when everything in the folder is durable, and its modification time
+is updated while the job runs. So a reader gets one whole page or the next, and sees when the job has stopped.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from spark.jobs.durable import sync_below, write_whole
 from spark.transforms import live
 
 PLACE: Final = "console"
-"""Of the job's folder, what gateways read."""
+"""The part of the job's folder that gateways read."""
 VERSION: Final = 1
 FOLDERS_KEPT: Final = 3
-"""The one that counts and those before it: whoever began to read one comes to its end."""
+"""The current folder and those before it: a reader that has begun with one can finish."""
 _NOW: Final = "now.json"
 _PREFIX: Final = "page-"
 _ROWS: Final = "rows"
@@ -31,20 +32,20 @@ _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 
 class LivePage:
-    """The pages in a folder, as one job writes them. Everything here may be done twice."""
+    """The pages in a folder, written by one job. Every step may be repeated."""
 
     def __init__(self, session: SparkSession, folder: Path):
         self._session = session
         self._folder = folder
 
     def begin(self) -> None:
-        """Where there is nothing yet, says so."""
+        """Writes an empty page if there is none yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / _NOW).exists():
             self._point(None, None)
 
     def turn(self, changed: DataFrame) -> None:
-        """Puts rows of `live.live` in the place of what was there of the same minutes."""
+        """Replaces the rows of the same minutes by rows of `live.live`."""
         changed = changed.drop("day").persist()
         try:
             newest = changed.agg(F.date_format(F.max("minute"), _TIME).alias("last")).first()
@@ -67,19 +68,19 @@ class LivePage:
         self._clear()
 
     def is_alive(self) -> None:
-        """Says that the job is at work, whether or not there was anything to count."""
+        """Marks the job as running, whether or not there was anything to count."""
         os.utime(self._folder / _NOW)
 
     def _point(self, name: str | None, until: str | None) -> None:
         write_whole(self._folder / _NOW, json.dumps({"version": VERSION, "folder": name, "last_minute": until}))
 
     def _rows(self, name: str | None, *, like: DataFrame) -> DataFrame:
-        """Those of the page that counts; none where somebody has removed it."""
+        """The rows of the current page; none if the page was removed."""
         place = self._folder / str(name) / _ROWS
         return self._session.read.parquet(str(place)) if place.is_dir() else like.limit(0)
 
     def _clear(self) -> None:
-        """Removes what counts no more, a whole folder at once to who looks."""
+        """Removes old folders; a reader sees each vanish as a whole."""
         there = sorted(self._folder.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in there[FOLDERS_KEPT:]:
             path.rename(path.with_name(f"_{path.name}"))

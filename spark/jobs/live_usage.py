@@ -1,8 +1,8 @@
-"""`live_usage`: what is used now, minute by minute, from usage files as they appear. It runs until it is stopped.
+"""`live_usage`: current usage, minute by minute, from usage files as they appear. Runs until it is stopped.
 
 Two queries read the files. One makes a table: rows wait for late ones until the watermark has passed their minute; then
-the minute is written once, and what comes even later is left out here. `usage_rollup` counts it all. The other makes
-the page that gateways show: a minute is there as soon as there is a row of it, and changes with those that come late.
+the minute is written once, and rows that come even later are left out. `usage_rollup` counts them all. The other makes
+the page that gateways show: a minute appears with its first row, and changes with late ones.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Rows that were read, and how often the table was added to."""
+    """Returns how many rows were read, and how often the table was added to."""
     if not options.source.is_dir():
         raise BadFolder(f"--from {options.source}: there is no such folder")
     if options.to.resolve().is_relative_to(options.source.resolve()):
         raise BadFolder(f"--to {options.to}: Spark would read it as usage; name a folder outside of --from")
     if (options.to / TABLE / "_spark_metadata").exists() and not (options.to / _CHECKPOINT).exists():
-        # Spark would count its batches anew, and leave out those with numbers that the table has.
+        # Spark would number its batches anew, and skip those with numbers that the table has.
         detail = f"the checkpoint of its table is gone; remove {TABLE}, or name another folder, and all is read anew"
         raise BadFolder(f"--to {options.to}: {detail}")
     page = LivePage(session, options.to / PLACE)
     page.begin()
     table = (
         live(_lines(session, options), options.late)
-        .repartition("day", "tenant")  # a tenant's rows are one file, not one of each task
+        .repartition("day", "tenant")  # a tenant's rows are one file, not one for each task
         .writeStream.format("parquet")
         .outputMode("append")
         .partitionBy("day", "tenant")
@@ -90,8 +90,8 @@ def _stop(queries: Iterable[StreamingQuery]) -> None:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
-    """Ctrl-C, and who ends a process, end the queries between two calls to Java: in the middle of one it would be a
-    traceback of thousands of lines."""
+    """Sets an event on SIGINT and SIGTERM, so that the queries end between two calls to Java: in the middle of a call,
+    the signal would print a traceback of thousands of lines."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

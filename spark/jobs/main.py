@@ -1,4 +1,4 @@
-"""`JOB …`: finds the job, makes the session, and prints what was done as one line of JSON."""
+"""`JOB …`: finds the job, makes the session, and prints the result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOBS: Final = {
 ENDLESS: Final = ("live_usage",)
 FAILED: Final = 1
 _PATTERN: Final = frozenset("*?[]{}\\")
-"""With one of these in it a name stands, to Spark, for all that it matches."""
+"""Spark takes a name with one of these characters for a pattern."""
 
 
 def parser() -> ArgumentParser:
@@ -60,7 +60,7 @@ def run_job(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_names(options: Namespace) -> None:
-    """Raises `BadFolder`."""
+    """Raises `BadFolder` for a folder that Spark would take for a pattern."""
     for option, name in (("--from", "source"), ("--to", "to")):
         folder: Path | None = getattr(options, name, None)
         if folder is not None and not _PATTERN.isdisjoint(str(folder)):
@@ -69,7 +69,8 @@ def _check_names(options: Namespace) -> None:
 
 
 def _is_little(options: Namespace) -> bool:
-    """Whether the folders of a job have little in them. Of messages, and of files still to come, nobody knows."""
+    """Whether the folders of a job have little data in them. False for jobs on messages and on files still to come,
+    whose size is not known."""
     if options.job in ENDLESS or not hasattr(options, "source"):
         return False
     return is_little([options.source, options.to])

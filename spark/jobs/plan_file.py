@@ -4,7 +4,7 @@
      "moves": [{"tenant": "default", "queue": "orders", "from": "eu", "to": "us", "partition": 3}],
      "partitions": [{"tenant": "default", "queue": "clicks", "partitions": 8, "clusters": ["eu", "us"]}]}
 
-A queue is in one of the lists, once: one that gets more partitions is spread over the clusters by that already.
+A queue is in one of the lists, once: more partitions spread it over the clusters already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLAN_VERSION: Final = 1
 PROPOSALS_MAX: Final = 1_000
 """Of each kind; the heaviest queues first."""
 PARTITIONS_MAX: Final = 256
-"""What a queue can have."""
+"""The most that a queue can have."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Placed:
 
 
 def placements(given: object) -> list[Placed]:
-    """Of a list of {uid, partition, cluster}. Raises `ValueError`, with the place in the list."""
+    """Parses a list of {uid, partition, cluster}. Raises `ValueError`, with the position in the list."""
     if not isinstance(given, list):
         raise ValueError("it is not a list of {uid, partition, cluster}")
     found: dict[tuple[int, int], Placed] = {}
@@ -57,9 +57,8 @@ def proposed(
     placed: Sequence[Placed],
     clusters: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The plan, for queues (`tenant`, `queue`, `queue_uid`, `partitions_wanted`) that need more partitions and queues
-    that are hot, the heaviest first, and the `clusters` that there are besides those where something is placed.
-    """
+    """The plan. `wider` are queues (`tenant`, `queue`, `queue_uid`, `partitions_wanted`) that need more partitions,
+    `hot` are hot queues, both the heaviest first; `clusters` are further clusters besides those in `placed`."""
     where: dict[int, list[Placed]] = {}
     for one in sorted(placed, key=lambda one: (one.uid, one.partition)):
         where.setdefault(one.uid, []).append(one)
@@ -85,7 +84,7 @@ def written(plan: Mapping[str, Any]) -> str:
 
 
 def _shared_by(here: Sequence[Placed], known: Sequence[str]) -> list[str]:
-    """All clusters: those that have most of the queue first, so that the fewest partitions move."""
+    """All clusters; those that have most of the queue come first, so that the fewest partitions move."""
     have = Counter(one.cluster for one in here)
     return sorted(known, key=lambda cluster: (-have[cluster], cluster))
 

@@ -1,4 +1,4 @@
-"""The table of rows that could not be counted: kind, file, reason and the line as it was. A row is there once."""
+"""The table of rows that could not be counted: kind, file, reason and the original line. Each row is stored once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ QUARANTINE = "quarantine"
 
 
 def set_aside(bad: DataFrame, folder: Path, but: Collection[str] = ()) -> None:
-    """Adds rows to `quarantine`, those of each file in a folder of the file's name: again is the same. What is there of
-    files in `but` stays: who set it aside reads more of each row."""
+    """Adds rows to `quarantine`, in one folder for each source file: repeating it changes nothing. Rows of files in
+    `but` stay as they are: they were set aside by a job that reads more fields of each row."""
     from pyspark.sql import functions as F
 
     named = bad.withColumn("source", F.regexp_extract("file", "([^/]+)$", 1)).drop("file")

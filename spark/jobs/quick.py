@@ -1,6 +1,6 @@
-"""Sums of much of the ledger, a task a file, and the files in which Spark must look at each row.
+"""Sums of a large ledger, file by file in tasks, and the files in which Spark must check each row.
 
-Spark hands out names of files and gets sums. A file that has anything odd in it, if only in its last row, gives none.
+Spark hands out names of files and gets sums. A file with anything odd in it, even in its last row, yields none.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from spark import columns
 from spark.session import ship_code
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""So much of a file is in memory at a time, and the begin of a line, which is shorter."""
+"""How much of a file is in memory at a time, besides the beginning of a line, which is shorter."""
 TASK_BYTES: Final = 4 * 1024 * 1024
-"""Compressed. So much is a task's: it takes a second or two, so that no core waits long for another."""
+"""Compressed bytes of one task: it takes a second or two, so that no core waits long for another."""
 _MARKS: Final = [StructField("file", StringType()), StructField("rows", LongType())]
-"""A row of these alone ends each file: how many rows it has."""
+"""Each file ends with a row that has only these: the number of its rows."""
 _ODD: Final = -1
 QUICK_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Compressed. What is less is read by Spark at once: to begin with this takes a while, too."""
+"""Compressed. Spark reads less than this directly: starting this takes a while, too."""
 
 
 class Sums(NamedTuple):
-    """What files add up to. `frame` is kept, and has the `file` of each row."""
+    """The sums of files. `frame` is materialized, and has the `file` of each row."""
 
     frame: DataFrame
     rows: int
@@ -60,7 +60,7 @@ def sums_of(session: SparkSession, files: Sequence[Path]) -> Sums:
 
 
 class SumsSource(DataSource):
-    """What files add up to, as Spark reads it."""
+    """The sums of files as a Spark data source."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +79,7 @@ class SumsReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Little files share a task; a big one has its own."""
+        """Small files share a task; a big one has its own."""
         shares: list[list[str]] = []
         left = 0
         for file in self._files:
@@ -114,7 +114,7 @@ class SumsReader(DataSourceReader):
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's lines, many at a time. Raises `columns.Odd` where it does not end with one, or is no whole file."""
+    """A file's lines, many at a time. Raises `columns.Odd` if the file does not end with a line, or is truncated."""
     rest = b""
     try:
         with gzip.open(path) as file:

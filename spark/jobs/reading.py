@@ -18,15 +18,15 @@ from spark.usage_schema import SCHEMAS
 
 _NAME: Final = re.compile(r"(ledger|minutes|audit)-[^/]+\.ndjson\.gz")
 _OPENED_LIKE_BYTES: Final = 256 * 1024
-"""What opening a file counts as: many small files share a task."""
+"""The cost of opening a file, in bytes: many small files share a task."""
 
 
 LITTLE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Compressed. So much is read before plans are compiled, and made anew while they run."""
+"""Compressed. Up to this size, files are read before Spark has compiled plans and optimized them while they run."""
 
 
 class BadFolder(ValueError):
-    """There are no usage files where they should be."""
+    """A folder does not have the expected files."""
 
 
 def usage_files(folder: Path, kind: str) -> list[Path]:
@@ -37,14 +37,14 @@ def usage_files(folder: Path, kind: str) -> list[Path]:
 
 
 def check_whole(files: Iterable[Path]) -> None:
-    """That none is empty: to Spark it would be one without rows, and count as read. Raises `BadFolder`."""
+    """Raises `BadFolder` if a file is empty: Spark would take it for one without rows, and count it as read."""
     for path in files:
         if not path.stat().st_size:
             raise BadFolder(f"{path}: it is empty; remove it and collect it again from where it was written")
 
 
 def is_little(folders: Iterable[Path]) -> bool:
-    """Whether all the files below folders are little together; those that vanish meanwhile are not there."""
+    """Whether all files below the folders are small together; files that vanish meanwhile count as nothing."""
     left = LITTLE_BYTES_MAX
     for folder in folders:
         for place, _, names in os.walk(folder):
@@ -57,7 +57,7 @@ def is_little(folders: Iterable[Path]) -> bool:
 
 
 class Rows:
-    """Rows of files of one kind. `good` is read once; how many were bad is known after something was done with it."""
+    """Rows of files of one kind. `good` is read once; the number of bad rows is known after an action on it."""
 
     def __init__(self, session: SparkSession, files: Sequence[Path], kind: str, columns: list[str] | None = None):
         self._session = session
@@ -68,7 +68,7 @@ class Rows:
         session.conf.set("spark.sql.files.openCostInBytes", str(_OPENED_LIKE_BYTES))
 
     def good(self, *, times_as_text: bool = False, with_files: bool = False) -> DataFrame:
-        """Rows that can be counted; `with_files`: each with the name of its `file`."""
+        """The countable rows; `with_files`: each with the name of its `file`."""
         schema = schema_of(self._kind, self._columns)
         if times_as_text:
             schema = _with_text(schema)
@@ -81,15 +81,16 @@ class Rows:
         return told.where(F.col(REASON).isNull()).drop(CORRUPT, REASON)
 
     def counted(self) -> tuple[int, int]:
-        """(rows, those of them that are bad), when `good` has been read."""
+        """(rows, bad rows), once `good` has been read."""
         seen = self._seen.get
         return int(seen["rows"]), int(seen["bad"])
 
     def bad(self) -> DataFrame:
-        """`kind`, `file`, `reason` and `line` of each bad row, as many as `good` counted. It reads the files again:
-        there are rarely any.
+        """`kind`, `file`, `reason` and `line` of each bad row, as many as `good` counted. Reads the files again: bad
+        rows are rare.
 
-        What is no row the reader of `good` says; of a row that it can read, the line is found by reading lines.
+        Lines that are no rows are found by the reader of `good`; for a readable bad row, the line is found by reading
+        lines.
         """
         schema = schema_of(self._kind, self._columns)
         told = self._session.read.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).json(self._paths)
@@ -112,6 +113,7 @@ class Rows:
 
 
 def _with_text(schema: StructType) -> StructType:
-    """Times as they stand in the files: an order by text is an order by time, and nothing is parsed."""
+    """The schema with times as text, as in the files: their order as text is their order in time, and nothing is
+    parsed."""
     types = [StringType() if isinstance(field.dataType, TimestampType) else field.dataType for field in schema.fields]
     return StructType([StructField(field.name, type_) for field, type_ in zip(schema.fields, types, strict=True)])

@@ -1,4 +1,4 @@
-"""`replay`: an archive back into a queue, each message once."""
+"""`replay`: publishes an archive back into a queue, each message once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """How many messages were wanted, whether the queue had them or not. Raises `TransferFailed`."""
+    """Returns how many messages were selected, whether the queue had them or not. Raises `TransferFailed`."""
     given, wanted = options_of(options), Wanted(options.since, options.until, options.where)
     with told():
         parsed(given)

@@ -1,4 +1,4 @@
-"""`report`: one HTML page about what the tables have: the bill, the days, the audit, capacity and what is unusual."""
+"""`report`: one HTML page from the tables: the bill, the days, the audit, capacity and unusual hours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Which tables the page has."""
+    """Returns the titles of the page's sections, and the file."""
     tables = Tables(session, options.source)
     with tables.still():
         makers = [
@@ -192,7 +192,7 @@ def _section(title: str, text: str, rows: DataFrame, columns: Sequence[Column], 
 
 
 def _as_shown(rows: DataFrame, name: str) -> SparkColumn:
-    """Times as text: what is collected is in the zone of this machine."""
+    """Times as text: collected times would be in the zone of this machine."""
     if isinstance(rows.schema[name].dataType, TimestampType):
         return F.date_format(name, "yyyy-MM-dd HH:mm").alias(name)
     return F.col(name)

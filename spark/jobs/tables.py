@@ -1,12 +1,12 @@
-"""Tables of Parquet that a job brings up to date: the days that changed are replaced, all of them or none.
+"""Parquet tables that a job brings up to date: the changed days are replaced, all of them or none.
 
-New days are written aside and made durable. A journal that names them and the files they were made of is the moment
-from which they count; then they move to their places. A run that died before it left nothing; one that died after it is
-gone on with by the next. So a file is never counted twice, and never forgotten. The folder is one that every worker has
-mounted.
+New days are written aside and made durable. They count from the moment when a journal names them and the files they
+were made of; then they move to their places. A run that died before the journal left nothing; one that died after it is
+completed by the next. So a file is never counted twice, and never forgotten. The folder must be mounted on every
+worker.
 
-Who writes holds one lock all the time. Days move under a second one, which readers share: readers see all of a run or
-nothing of it, and may read while it works.
+A writer holds one lock all the time. Days move under a second lock, which readers share: readers see all of a run or
+nothing of it, and may read while the writer works.
 
 Several jobs may have tables in one folder. Each notes the files that it has read in a file of its own.
 """
@@ -33,7 +33,7 @@ from spark.jobs.durable import sync, sync_below, write_whole
 
 ROLLED_UP: Final = "_files.json"
 AUDITED: Final = "_audited.json"
-"""The files that a job has read, and of each the days it may ask for again."""
+"""The files that a job has read, and for each the days for which it may be needed again."""
 _JOURNAL: Final = "_journal.json"
 _LOCK: Final = "_lock"
 _READERS: Final = "_readers"
@@ -44,11 +44,11 @@ PARTITIONED_BY: Final = ("day", "tenant")
 
 
 class Busy(RuntimeError):
-    """Somebody else is about to change the folder."""
+    """Another job is changing the folder."""
 
 
 class Tables:
-    """The tables of one folder. `files` and `replace` are for who is `alone` in it."""
+    """The tables of one folder. Call `files` and `replace` only within `alone`."""
 
     def __init__(self, session: SparkSession, folder: Path, done: str = ROLLED_UP):
         self._session = session
@@ -57,7 +57,7 @@ class Tables:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, and what an earlier run left is brought to its end. Raises `Busy`."""
+        """Keeps other writers out meanwhile, and completes what an earlier run left. Raises `Busy`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             try:
@@ -69,8 +69,8 @@ class Tables:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """All days stay in their places meanwhile. What a run that died left is brought to its end. Raises `Busy` where
-        one waits for readers to leave."""
+        """Keeps all days in their places meanwhile. Completes what a run that died left. Raises `Busy` if a writer
+        waits for readers to leave."""
         while self.folder.is_dir():
             with _held(self.folder / _READERS, fcntl.LOCK_SH):
                 if not (self.folder / _JOURNAL).exists():
@@ -85,18 +85,18 @@ class Tables:
         yield
 
     def files(self) -> dict[str, list[str]]:
-        """The names of the files that are in the tables, with the days that were noted of each."""
+        """The names of the files that are in the tables, with the days that were noted for each."""
         return self._noted(self._done)
 
     def days(self, table: str) -> set[str]:
-        """Those that a table has rows of."""
+        """The days of which a table has rows."""
         return {path.name.partition("=")[2] for path in (self.folder / table).glob("day=*")}
 
     def read(
         self, table: str, days: Iterable[str] | None = None, *, like: StructType | None = None
     ) -> DataFrame | None:
-        """A table, or some days of it, which are all that is read; None while there is nothing. `like`: the columns it
-        has now; in days of earlier versions some are null. Without it one of the files says which there are."""
+        """A table, or only some days of it; None while it is empty. `like`: the table's present columns; in days of
+        earlier versions some are null. Without it the columns are those of one of the files."""
         root = self.folder / table
         places = [root] if days is None else [root / f"day={day}" for day in days]
         paths = [place for place in places if next(place.rglob("*.parquet"), None)]
@@ -112,7 +112,7 @@ class Tables:
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
 
     def parts(self, table: str) -> Iterator[pa.Table]:
-        """Rows of a table without days, some at a time; none while there is nothing."""
+        """Rows of a table without days, some at a time; none while it is empty."""
         root = self.folder / table
         if root.exists():
             for batch in dataset(root, format="parquet").to_batches():
@@ -127,9 +127,9 @@ class Tables:
         days: Iterable[str] = (),
         whole: Mapping[str, DataFrame] | None = None,
     ) -> None:
-        """Puts whole days in the place of what there was, and notes the files they have in them. Of `days`, a table has
-        no others than the rows given; None stands for no rows. The tables in `whole` have no days and are replaced at
-        once. Where it is called from, the frames may read the tables that they replace."""
+        """Replaces whole days, and notes the files that they contain. For each of `days`, a table then has only the
+        given rows; None stands for no rows. The tables in `whole` have no days, and are replaced as a whole. The frames
+        may read the tables that they replace."""
         aside = self.folder / _ASIDE / uuid.uuid4().hex
         aside.mkdir(parents=True)
         for name, rows in tables.items():
@@ -170,7 +170,7 @@ class Tables:
         shutil.rmtree(self.folder / _ASIDE, ignore_errors=True)
 
     def _move(self, aside: Path, whole: Iterable[str], gone: Iterable[str]) -> None:
-        """What is replaced goes aside: at no moment is there nothing of it on the disk."""
+        """Moves what is replaced aside: at no moment is a day missing from the disk."""
         days = {str(day.relative_to(aside)) for day in aside.glob("*/day=*")}
         changed = {*days, *whole, *gone}
         for name in sorted(changed):
@@ -188,13 +188,14 @@ class Tables:
 
 
 def _by_name(files: Mapping[str, list[str]] | list[str]) -> dict[str, list[str]]:
-    """Names alone were noted once."""
+    """Converts the notes of older versions, which had names alone."""
     return dict(files) if isinstance(files, Mapping) else {name: [] for name in files}
 
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[None]:
-    """A lock on a file, for as long. Raises `BlockingIOError`. Who may only read the folder locks what is there."""
+    """Holds a lock on a file. Raises `BlockingIOError`. A reader without write permission locks an existing file, or
+    nothing."""
     try:
         file = path.open("a")
     except OSError as error:

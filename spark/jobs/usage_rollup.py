@@ -1,7 +1,7 @@
-"""`usage_rollup`: hours and days of what was used, ranges of the ledger, and the bill, as Parquet by day and tenant.
+"""`usage_rollup`: hours and days of usage, ranges of the ledger, and the bill, as Parquet by day and tenant.
 
-Only files that are not in the tables yet are read, and added to the days they are about. Running it again, or with a
-file that came late, changes nothing twice.
+Reads only files that are not in the tables yet, and adds them to the days they are about. Running it again, or with a
+late file, counts nothing twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Counts of files, rows and bad rows, and the days that changed."""
+    """Returns the counts of files, rows and bad rows, and the days that changed."""
     tables = Tables(session, options.to)
     with tables.alone():
         return _bring_up_to_date(session, tables, options)

@@ -1,14 +1,14 @@
-"""What goes wrong between Spark and a gateway. Each error names the option, and what to change."""
+"""Errors between Spark and a gateway. Each names the option to change, and how."""
 
 from __future__ import annotations
 
 
 class PushqSourceError(RuntimeError):
-    """The first of the tree."""
+    """The base class of these errors."""
 
 
 class WrongOption(PushqSourceError):
-    """`option "NAME": …`: what it may be."""
+    """`option "NAME": …`: which values it may have."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f'option "{name}": {detail}')
@@ -20,7 +20,7 @@ class WrongRow(PushqSourceError):
 
 
 class Refused(PushqSourceError):
-    """The gateway answered, and trying again does not help."""
+    """The gateway refused, and trying again does not help."""
 
     def __init__(self, detail: str, status: int, code: str) -> None:
         super().__init__(f"{detail} ({status} {code})")
@@ -29,12 +29,12 @@ class Refused(PushqSourceError):
 
 
 class Unreachable(PushqSourceError):
-    """No gateway took the request for as long as it was tried."""
+    """No gateway took the request for as long as it was retried."""
 
 
 class StreamChanged(PushqSourceError):
-    """A checkpoint belongs to another stream than the one that is there now."""
+    """A checkpoint belongs to another stream than the present one of that name."""
 
 
 class DataLost(PushqSourceError):
-    """The stream dropped messages before they were read."""
+    """The stream trimmed messages before they were read."""

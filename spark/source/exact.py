@@ -1,6 +1,6 @@
-"""Messages out of JSON with their bodies as they stand there: not a digit of a number changes on the way.
+"""Parses messages out of JSON with their bodies unchanged: not a digit of a number changes.
 
-The standard decoder says where a value ends, so a body is cut out of the text and never written anew.
+The standard decoder says where a value ends, so a body is cut out of the text and never rewritten.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 _VALUES: Final = json.JSONDecoder()
 _EXTENTS: Final = json.JSONDecoder(parse_int=str, parse_float=str)
-"""Only for where a value ends: numbers of any length pass."""
+"""Only finds where a value ends: it accepts numbers of any length."""
 
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -24,7 +24,7 @@ class Cut(str):
 
 
 def messages_of(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """An answer with `messages`: what else it says, and the messages, in which `body` is a `Cut`."""
+    """An answer with `messages`: its other fields, and the messages, in which `body` is a `Cut`."""
     found: list[dict[str, Any]] = []
     rest: dict[str, Any] = {}
     at = _expect(text, 0, "{")
@@ -68,7 +68,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _after(text: str, at: int) -> int:
-    """Behind a value: at the next one's beginning, or at the closing bracket."""
+    """The position after a value: the next one's beginning, or the closing bracket."""
     at = _skip(text, at)
     return _skip(text, at + 1) if text[at] == "," else at
 

@@ -1,7 +1,7 @@
-"""A gateway over HTTP, with the standard library alone: executors need nothing of ours but this package.
+"""A gateway over HTTP, with the standard library alone: executors need no code of ours but this package.
 
-What can be sent again is sent again, with a growing pause, until `retrySeconds` are over. Raises `Refused` for what the
-gateway will not do, `Unreachable` where nobody answered in time.
+Requests that may be repeated are retried, with a growing pause, until `retrySeconds` are over. Raises `Refused` for
+what the gateway refuses, `Unreachable` if none answered in time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIXES: Final = {
 
 
 class Patience:
-    """How long something is tried: with a growing pause, until the time is over."""
+    """Retries of one operation: with a growing pause, until its time is over."""
 
     def __init__(self, where: str, retry_s: float) -> None:
         self._where = where
@@ -38,7 +38,7 @@ class Patience:
         self._pause = 0.05
 
     def wait(self, problem: str, retry_after_s: float) -> None:
-        """Raises `Unreachable` when the time is over."""
+        """Waits before the next try. Raises `Unreachable` when the time is over."""
         left = self._over - time.monotonic()
         if left <= 0:
             raise Unreachable(
@@ -50,7 +50,7 @@ class Patience:
 
 
 class Gateway:
-    """One connection, opened when it is needed. Not for several threads."""
+    """One connection, opened on first use. Not thread-safe."""
 
     def __init__(self, url: str, token: str, retry_s: float) -> None:
         self._parts = urlsplit(url)
@@ -72,7 +72,7 @@ class Gateway:
     # ------------------------------------------------------------------------------------------------- what it says
 
     def layout(self, queue: str) -> Layout:
-        """Where each partition begins and ends."""
+        """The first and the next offset of each partition."""
         return layout_of(json.loads(self.ask("GET", f"/v1/queues/{quote(queue, safe='')}/offsets")))
 
     def config(self, queue: str) -> dict[str, Any]:
@@ -89,8 +89,8 @@ class Gateway:
         may_repeat: bool = True,
         patience: Patience | None = None,
     ) -> str:
-        """The answer's text. `may_repeat`: twice is as good as once; else only what was refused is sent again.
-        `patience` is for several requests that share the time of one."""
+        """The answer's text. `may_repeat`: the request may be carried out twice; otherwise it is retried only if it was
+        refused. `patience` is for several requests that share one time."""
         target = self._parts.path.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         patience = patience or Patience(self._where, self._retry_s)
         while True:
@@ -111,8 +111,8 @@ class Gateway:
             patience.wait(problem, retry_after)
 
     def publish(self, queue: str, messages: Sequence[str], *, may_repeat: bool) -> list[dict[str, Any]]:
-        """What became of each message, a JSON text. A queue of several partitions may take some and refuse others:
-        those are sent again by themselves. Raises `Refused` where one is refused for good; the others are stored."""
+        """The result of each message, a JSON text. A queue of several partitions may take some and refuse others: only
+        the refused ones are sent again. Raises `Refused` if one is refused for good; the others are stored."""
         path = f"/v1/queues/{quote(queue, safe='')}/messages"
         patience = Patience(self._where, self._retry_s)
         found: list[dict[str, Any]] = [{} for _ in messages]
@@ -150,7 +150,7 @@ class Gateway:
         if len(data) > ANSWER_BYTES_MAX:
             self.close()
             raise Refused(f"an answer has more than {ANSWER_BYTES_MAX} bytes", 0, "too-large")
-        if answer.length:  # read with an amount says nothing of a connection that ended before
+        if answer.length:  # read with an amount does not detect a connection that ended before
             raise http.client.IncompleteRead(data, answer.length)
         after = answer.getheader("Retry-After", "0")
         return answer.status, data.decode(), float(after) if after.isdigit() else 0.0
@@ -165,7 +165,7 @@ class Gateway:
 
 
 def _may_go_again(status: int, *, may_repeat: bool) -> bool:
-    """Of some answers it is open whether the request was done."""
+    """Whether a request may be sent again: some answers leave open whether it was carried out."""
     return status in _AGAIN and (may_repeat or status not in _OPEN)
 
 

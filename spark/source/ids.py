@@ -1,7 +1,8 @@
-"""Ids of messages that have none: the same row of the same batch gets the same id, however often its task runs.
+"""Derives ids for messages that have none: the same row of the same batch gets the same id, however often its task
+runs.
 
-An id is made of the query's run, the batch, the task's partition and the row's contents; rows that are equal are
-counted. So it does not matter in which order a task that runs again sees its rows, which a shuffle does not promise.
+An id is made of the query's run, the batch, the task's partition and the row's contents; equal rows are counted. So a
+repeated task may see its rows in another order, as a shuffle does not promise one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class DerivedIds:
         self._rows_max = rows_max
 
     def next(self, content: Mapping[str, Any]) -> str:
-        """Raises `WrongRow` where a task has too many rows."""
+        """The id of a row. Raises `WrongRow` if a task has too many rows."""
         digest = blake2b(_written(content), key=blake2b(self._prefix).digest(), digest_size=16).digest()
         nth = self._seen.get(digest, 0)
         if not nth and len(self._seen) >= self._rows_max:
@@ -34,7 +35,7 @@ class DerivedIds:
 
 
 def _written(content: Mapping[str, Any]) -> bytes:
-    """Each value with its name and length, so that no two contents are written alike."""
+    """The contents as bytes, each value with its name and length: no two contents give the same bytes."""
     parts = []
     for name in sorted(content):
         value = content[name]

@@ -1,6 +1,7 @@
-"""Places in a stream, as Spark's checkpoints keep them, and what a batch reads from one place to another.
+"""Positions in a stream, as Spark's checkpoints keep them, and the splits of a batch between two positions.
 
-An offset is `{"queue", "uid", "partitions": {"0": n}}`. Plain values come in and go out: nothing here asks a gateway.
+An offset is `{"queue", "uid", "partitions": {"0": n}}`. Only plain values come in and go out: no function here calls a
+gateway.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One partition as the gateway tells it: everything below `first` is gone."""
+    """One partition as the gateway reports it: everything below `first` is trimmed."""
 
     partition: int
     first: int
@@ -36,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A queue as it is now."""
+    """A queue's present partitions."""
 
     queue: str
     uid: str
@@ -46,7 +47,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: offsets `start` up to `end`, which is not among them."""
+    """What one task reads: offsets from `start` up to but not including `end`."""
 
     partition: int
     start: int
@@ -77,7 +78,7 @@ def layout_of(answer: Mapping[str, Any]) -> Layout:
 
 
 def begin(bound: Bound, layout: Layout, name: str) -> Places:
-    """The place of a bound in every partition that there is."""
+    """The position of a bound in every present partition."""
     unknown = set(bound.places) - {part.partition for part in layout.parts}
     if unknown:
         there = ", ".join(str(part.partition) for part in layout.parts)
@@ -98,7 +99,7 @@ def as_offset(layout: Layout, places: Mapping[int, int]) -> dict[str, Any]:
 
 
 def places_of(offset: Mapping[str, Any], layout: Layout) -> Places:
-    """Raises `StreamChanged` for an offset of another stream."""
+    """The offsets of a checkpoint. Raises `StreamChanged` for an offset of another stream."""
     if offset.get("uid") != layout.uid or offset.get("queue") != layout.queue:
         raise StreamChanged(
             f"the checkpoint is of stream {offset.get('queue')!r} with uid {offset.get('uid')}, and {layout.queue!r} "
@@ -111,13 +112,13 @@ def places_of(offset: Mapping[str, Any], layout: Layout) -> Places:
 def advance(start: Mapping[int, int], target: Mapping[int, int], max_offsets: int | None) -> Places:
     """How far a batch goes: to the target, or by `max_offsets` over all partitions, each by its share of what is left.
 
-    A partition that came since is read from where `target`'s owner says: see `joined`.
+    A partition that came since is read from where `joined` puts the reader.
     """
     left = {number: max(0, end - start.get(number, 0)) for number, end in target.items()}
     total = sum(left.values())
     if max_offsets is None or total <= max_offsets:
         return {number: max(end, start.get(number, 0)) for number, end in target.items()}
-    # Each with something left goes on by one at least, so that none starves beside a large one.
+    # Each with something left goes on by at least one, so that none starves beside a large one.
     return {
         number: start.get(number, 0) + min(ahead, max(1, ahead * max_offsets // total))
         for number, ahead in left.items()
@@ -133,7 +134,7 @@ def joined(start: Mapping[int, int], layout: Layout) -> Places:
 
 
 def check_kept(start: Mapping[int, int], end: Mapping[int, int], layout: Layout) -> None:
-    """Raises `DataLost` where messages between two places are gone."""
+    """Raises `DataLost` if messages between two positions are gone."""
     first = {part.partition: part.first for part in layout.parts}
     for number, place in end.items():
         began = start.get(number, 0)
@@ -147,7 +148,7 @@ def check_kept(start: Mapping[int, int], end: Mapping[int, int], layout: Layout)
 
 
 def check_reached(places: Mapping[int, int], layout: Layout) -> None:
-    """Raises `DataLost` where the stream ends before a place that a reader has come to."""
+    """Raises `DataLost` if the stream ends before a reader's position."""
     for part in layout.parts:
         place = places.get(part.partition, 0)
         if place > part.next:
@@ -160,7 +161,7 @@ def check_reached(places: Mapping[int, int], layout: Layout) -> None:
 
 
 def reached(places: Mapping[int, int], layout: Layout) -> Places:
-    """Places no further than the stream's end."""
+    """Positions no further than the stream's end."""
     end = {part.partition: part.next for part in layout.parts}
     return {number: min(place, end.get(number, place)) for number, place in places.items()}
 

@@ -1,7 +1,7 @@
-"""The options of `format("pushq")`: read once, checked once, each error with the option's name and its fix.
+"""The options of `format("pushq")`: read and checked once, each error with the option's name and how to fix it.
 
 A key comes from the option `token` (Spark hides options of that name), from a file, or from the environment of the
-driver. It is in no plan and no checkpoint; `repr` leaves it out.
+driver. It appears in no plan and no checkpoint; `repr` leaves it out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES: Final = (
     "seal",
 )
 _BESIDE: Final = frozenset({"path", "checkpointlocation", "paths", "outputmode"})
-"""Options that Spark puts there itself."""
+"""Options that Spark adds itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Options:
 
 
 def parsed(given: Mapping[str, str], env: Mapping[str, str] = os.environ) -> Options:
-    """Raises `WrongOption`."""
+    """Parses and checks all options. Raises `WrongOption`."""
     options = _Given(given)
     options.check_names()
     seal_key = _seal_key(options, env)
@@ -110,7 +110,7 @@ def parsed(given: Mapping[str, str], env: Mapping[str, str] = os.environ) -> Opt
 
 
 class _Given:
-    """Options by name, whatever their case: Spark does not keep it."""
+    """Options by name, case-insensitive: Spark does not preserve the case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Rows as messages to publish: the JSON text of each, or why a row cannot be one."""
+"""Rows as messages to publish: the JSON text of each, or the error of a row that cannot be one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEANT: Final = ("json", "bytes")
 
 
 def check_columns(schema: StructType, id_column: str | None) -> None:
-    """Raises `WrongOption` or `WrongRow` for columns that cannot be written. Those of a reader may all be there."""
+    """Raises `WrongOption` or `WrongRow` for columns that cannot be written. All columns of a reader are accepted."""
     if "body" not in schema.names:
         have = ", ".join(schema.names)
         raise WrongRow(f'there is no column "body" ({have}): select(to_json(struct("*")).alias("body"))')
@@ -57,12 +57,12 @@ def check_columns(schema: StructType, id_column: str | None) -> None:
 
 
 def content_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a message: of a row only what is written."""
+    """The fields of a row that make its message."""
     return {name: row[name] for name in _TYPES if row.get(name) is not None and name != "sealed"}
 
 
 def message_json(content: Mapping[str, Any], message_id: str | None) -> str:
-    """Raises `WrongRow`. JSON bodies are checked and go as they are."""
+    """The message as JSON. Raises `WrongRow`. JSON bodies are checked and sent unchanged."""
     fields: dict[str, Any] = {name: content[name] for name in _PLAIN if name in content}
     encoding = content.get("encoding", "json" if isinstance(content.get("body", ""), str) else "bytes")
     if encoding not in _MEANT:
@@ -100,5 +100,5 @@ def _no_constant(text: str) -> None:
 
 
 def _time(value: datetime) -> str:
-    """Spark gives times in the zone of the Python process."""
+    """RFC 3339 in UTC; Spark gives times in the zone of the Python process."""
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""`format("pushq")`: which reader or writer a query gets."""
+"""`format("pushq")`: chooses the reader or writer of a query."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class PushqDataSource(DataSource):
 
 
 def register(session: SparkSession) -> None:
-    """Makes `format("pushq")` known to a session, and its code to the executors."""
+    """Registers `format("pushq")` with a session, and sends its code to the executors."""
     ship_code(session)
     session.dataSource.register(PushqDataSource)

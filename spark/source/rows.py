@@ -1,6 +1,6 @@
-"""Messages as rows. `body` is bytes: of a JSON body its text as it was published, in UTF-8; `encoding` says which.
+"""Messages as rows. `body` is bytes: for a JSON body, its text as published, in UTF-8; `encoding` says which.
 
-With a key for sealing, `body`, `headers` and the rest that only consumers read lie in `sealed`, and are null.
+With a seal key, `body`, `headers` and the other columns that only consumers read are in `sealed`, and null themselves.
 """
 
 from __future__ import annotations
@@ -49,24 +49,25 @@ SCHEMA: Final = StructType(
     ]
 )
 CLEAR: Final = 11
-"""Columns before those that sealing hides."""
+"""The number of columns before those that sealing hides."""
 _SECRET: Final = ("content_type", "headers", "body", "reply_to", "correlation_id", "traceparent", "dead_letter")
 
 
 PLACE: Final = "^[0-9]{1,5}-[0-9a-f]{12,16}$"
-"""An id that the server gave, since the producer had none."""
+"""An id that the server assigned, as the producer gave none."""
 
 
 def told_apart(message_id: str | None, queue: str | None, uid: str | None) -> str | None:
-    """An id to publish a message under. A place, which messages of other queues have as well, goes with its queue's
-    name and uid. A dead letter is called by the place that it had, not by the one where it lies."""
+    """An id to publish a message under. A server-assigned id, which messages of other queues have as well, is prefixed
+    with its queue's name and uid. A dead letter keeps the id from its original offset, not from that in the dead-letter
+    queue."""
     if message_id is None or queue is None or uid is None or re.match(PLACE, message_id) is None:
         return message_id
     return f"{queue}:{uid}:{message_id}"
 
 
 def row_of(queue: str, uid: str, message: Mapping[str, Any], sealer: Sealer | None = None) -> tuple[Any, ...]:
-    """In the order of `SCHEMA`."""
+    """A row in the order of `SCHEMA`."""
     if "body_base64" in message:
         encoding, body = "bytes", b64decode(message["body_base64"])
     else:
@@ -103,12 +104,12 @@ def row_of(queue: str, uid: str, message: Mapping[str, Any], sealer: Sealer | No
 
 
 def bound_to(queue: str, uid: str, partition: int, offset: int) -> bytes:
-    """What a sealed row belongs to: moved to another row it does not open."""
+    """The associated data of a sealed row: it does not open as another row."""
     return json.dumps([queue, uid, partition, offset]).encode()
 
 
 def opened(row: Mapping[str, Any], sealer: Sealer) -> dict[str, Any]:
-    """A sealed row with its secret columns. Raises `WrongOption` where the key is another one."""
+    """A sealed row with its secret columns. Raises `WrongOption` if it was sealed with another key."""
     bound = bound_to(row["queue"], row["uid"], row["partition"], row["offset"])
     return {**row, **sealer.open(row["sealed"], bound), "sealed": None}
 

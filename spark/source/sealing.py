@@ -1,6 +1,6 @@
-"""Bodies under a key of the archive's own: AES-256-GCM, a nonce a row, bound to the row's place.
+"""Seals bodies with a key of the archive's own: AES-256-GCM, a nonce a row, bound to the row's position.
 
-It needs the package `cryptography` where it runs, on the executors.
+Needs the package `cryptography` where it runs, on the executors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NONCE_BYTES: Final = 12
 
 
 class Sealer:
-    """Raises `WrongOption` without `cryptography`."""
+    """Encrypts and decrypts rows. Raises `WrongOption` without `cryptography`."""
 
     def __init__(self, key: bytes) -> None:
         try:

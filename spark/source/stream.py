@@ -1,4 +1,4 @@
-"""Streams, and companions of queues, read by offset: in one go, or batch by batch from a checkpoint."""
+"""Reads streams, and companions of queues, by offset: in one batch, or batch by batch from a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Range(InputPartition):
 
 
 def layout_now(options: Options) -> Layout:
-    """Raises `WrongOption` for a queue that is not kept by offset."""
+    """The present layout. Raises `WrongOption` for a queue that cannot be read by offset."""
     with Gateway(options.url, options.token, options.retry_s) as gateway:
         found = gateway.layout(options.queue)
     if found.kind not in KINDS:
@@ -54,7 +54,7 @@ def layout_now(options: Options) -> Layout:
 
 
 def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, ...]]:
-    """Page by page. Raises `StreamChanged` and `DataLost`."""
+    """The rows of a split, page by page. Raises `StreamChanged` and `DataLost`."""
     sealer = Sealer(options.seal_key) if options.seal and options.seal_key is not None else None
     path = f"/v1/queues/{quote(options.queue, safe='')}/partitions/{split.partition}/messages"
     at = split.start
@@ -85,7 +85,7 @@ def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, 
 
 
 class RangeReader(DataSourceReader):
-    """All between `startingOffsets` and `endingOffsets`, as they are when the query is planned."""
+    """Everything between `startingOffsets` and `endingOffsets`, resolved when the query is planned."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -100,18 +100,18 @@ class RangeReader(DataSourceReader):
         return [Range(split, layout.uid) for split in splits(start, end, options.split)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        if not isinstance(partition, Range):  # there was nothing to read, and Spark makes a task of it all the same
+        if not isinstance(partition, Range):  # Spark makes a task even if there is nothing to read
             return iter(())
         return read_split(self._options, partition.split, partition.uid)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batches, each from where the one before ended. Spark keeps the offsets; nobody else keeps anything."""
+    """Batches, each from where the one before ended. Only Spark's checkpoint keeps the offsets."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._until: Places | None = None
-        """Where a query ends that takes what is there now."""
+        """Where a query with `availableNow` ends."""
 
     def initialOffset(self) -> dict[str, Any]:
         layout = layout_now(self._options)
@@ -152,10 +152,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, partition.split, partition.uid)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint has it; a stream keeps no place of its readers."""
+        """Does nothing: the checkpoint has the position; a stream stores none of its readers."""
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Does nothing: nothing is held."""
 
 
 def _check(options: Options, start: Places, end: Places, layout: Layout) -> None:

@@ -1,8 +1,8 @@
 """A work queue as a stream: its messages are leased for a batch, and acknowledged when Spark has committed that batch
 and asks for more.
 
-At least once: what was not acknowledged (a query that ended, a batch longer than the lease) comes again. A batch passes
-through the driver, which alone knows its receipts, so it is small; for large numbers keep a stream.
+At least once: messages that were not acknowledged (a query that ended, a batch longer than the lease) come again. A
+batch passes through the driver, which alone knows its receipts, so it is small; for large numbers use a stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark.source.sealing import Sealer
 
 
 class Lot(InputPartition):
-    """Rows that are here already."""
+    """Rows that the driver has already."""
 
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         super().__init__(len(rows))
@@ -33,7 +33,7 @@ class Lot(InputPartition):
 
 
 class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the number of a batch. What is held lies in this process: a batch that another one had is empty."""
+    """An offset is the number of a batch. What is held is in this process: a batch of an earlier process is empty."""
 
     def __init__(self, options: Options, uid: str) -> None:
         if options.max_messages > QUEUE_BATCH_MESSAGES_MAX:
@@ -46,7 +46,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows: dict[int, list[tuple[Any, ...]]] = {}
         self._receipts: dict[int, list[str]] = {}
         self._left: int | None = None
-        """Of a query that takes what is there now: how many messages more."""
+        """For a query with `availableNow`: how many more messages it takes."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {"queue": self._options.queue, "uid": self._uid, "batch": 0}
@@ -64,7 +64,8 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint is of a queue with uid {start.get('uid')}, and {self._options.queue!r} has uid "
                 f"{self._uid} now: start with a new checkpointLocation"
             )
-        # Spark tells of a commit only with the batch after it, which may never come; where it stands it has committed.
+        # Spark reports a commit only with the batch after it, which may never come; the batch it stands at is
+        # committed.
         self.commit(start)
         number = int(start["batch"]) + 1
         if number not in self._rows:
@@ -75,7 +76,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, "batch": number}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """A batch that a process before this one had held is empty: its messages come again in a later one."""
+        """A batch that an earlier process had held is empty: its messages come again in a later one."""
         numbers = range(int(start["batch"]) + 1, int(end["batch"]) + 1)
         return [Lot(rows) for number in numbers if (rows := self._rows.get(number))]
 
@@ -92,7 +93,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._gateway.ask("POST", f"{self._path}/ack", body=body)
 
     def stop(self) -> None:
-        """What is held comes again when its lease is over."""
+        """Closes the connection; what is held comes again when its lease is over."""
         self._gateway.close()
 
     def _received(self) -> tuple[list[tuple[Any, ...]], list[str]]:

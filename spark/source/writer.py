@@ -1,7 +1,7 @@
-"""Rows into a queue, each once: every message has an id, and a queue with `dedupe: id` stores an id once.
+"""Publishes rows to a queue, each once: every message has an id, and a queue with `dedupe: id` stores an id once.
 
-A task that runs again, or a batch after a restart, publishes the same ids; nothing is stored twice as long as the
-queue's `dedupe_window_ms` is. Messages are seen as their tasks store them, not all at once at the end of a batch.
+A task that runs again, or a batch after a restart, publishes the same ids; nothing is stored twice within the queue's
+`dedupe_window_ms`. Messages become visible as their tasks store them, not all at once at the end of a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did. `known`: messages that the queue had already."""
+    """The result of one task. `known`: messages that the queue had already."""
 
     messages: int
     known: int
@@ -54,7 +54,7 @@ def checked_target(options: Options, overwrite: bool) -> None:
 
 
 class BatchWriter(DataSourceWriter):
-    """One job. Give it a `run` where a job that is started again must not publish twice."""
+    """Writes one job. Set `run` if a job that is started again must not publish twice."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options.id_column)
@@ -66,14 +66,14 @@ class BatchWriter(DataSourceWriter):
         return written(self._options, iterator, DerivedIds(self._run, None, _context().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What tasks stored is there already."""
+        """Does nothing: what tasks published is stored already."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What tasks stored stays; the job that is started again with the same `run` stores the rest."""
+        """Does nothing: what tasks stored stays; the job started again with the same `run` stores the rest."""
 
 
 class StreamWriter(DataSourceStreamWriter):
-    """Batches of a streaming query: its checkpoint names the run."""
+    """Writes the batches of a streaming query: its checkpoint names the run."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options.id_column)
@@ -88,10 +88,10 @@ class StreamWriter(DataSourceStreamWriter):
         return written(self._options, iterator, DerivedIds(run, int(batch), context.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What tasks stored is there already."""
+        """Does nothing: what tasks published is stored already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What tasks stored stays; the batch that runs again stores the rest."""
+        """Does nothing: what tasks stored stays; the batch run again stores the rest."""
 
 
 def _context() -> TaskContext:

@@ -1,1 +1,1 @@
-"""Messages out of a gateway into files, and back: `archive` and `replay`."""
+"""Copies messages from a gateway to files, and back: `archive` and `replay`."""

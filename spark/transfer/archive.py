@@ -1,8 +1,8 @@
-"""A stream, or a queue's dead letters, into Parquet by day: what came since the last run, each message once.
+"""Copies a stream, or a queue's dead letters, to Parquet by day: all messages since the last run, each once.
 
-It is a streaming query that takes what there is and ends. Its checkpoint lies beside the files. Spark lists those in
-`_spark_metadata` with the batch that wrote them: a run that is killed leaves files that are in no list, and the
-next one writes that batch again.
+It is a streaming query that takes what is there and ends. Its checkpoint is beside the files. Spark lists the files in
+`_spark_metadata` with the batch that wrote them: a run that is killed leaves files that are in no list, and the next
+run writes that batch again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spark.source import register
 ROWS: Final = "messages"
 CHECKPOINT: Final = "checkpoint"
 OFFSETS_PER_BATCH: Final = "1000000"
-"""What one batch takes, where `maxOffsetsPerBatch` says nothing: a first run over a long stream goes step by step."""
+"""What one batch takes, unless `maxOffsetsPerBatch` is given: a first run over a long stream goes step by step."""
 
 
 def archive(session: SparkSession, options: Mapping[str, str], folder: str) -> int:
     """Appends to `folder`, a path or address that Spark can write. Returns how many messages this run added.
 
-    `options` are those of `format("pushq")`; with `seal` bodies lie there under the key given. Raises Spark's
+    `options` are those of `format("pushq")`; with `seal`, bodies are stored under the given key. Raises Spark's
     `StreamingQueryException` with the reason; the run can be started again.
     """
     register(session)

@@ -1,4 +1,4 @@
-"""What `archive` and `replay` take on a command line. Keys come from files or the environment, never from arguments."""
+"""Arguments of `archive` and `replay`. Keys come from files or the environment, never from arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPLAY: Final = "an archive back into a queue, each message once"
 
 
 class TransferFailed(RuntimeError):
-    """Why a run ended before its end, in one sentence."""
+    """Why a run failed, in one sentence."""
 
 
 def add_archive(parser: ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def _add_gateway(parser: ArgumentParser) -> None:
 
 
 def options_of(given: Namespace) -> dict[str, str]:
-    """Those of `format("pushq")`."""
+    """The options of `format("pushq")`."""
     options = {"queue": given.queue}
     for name in ("url", "tokenFile", "sealKeyFile", "maxOffsetsPerBatch", "messagesPerRequest"):
         if (value := getattr(given, name, None)) is not None:
@@ -59,7 +59,7 @@ def options_of(given: Namespace) -> dict[str, str]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Raises `TransferFailed` for what Spark or the data source raise."""
+    """Raises `TransferFailed` for errors of Spark or the data source."""
     try:
         yield
     except (PushqSourceError, PySparkException) as error:
@@ -67,7 +67,7 @@ def told() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Of a traceback that came over from a worker: the sentence of ours in it."""
+    """Our own sentence in a traceback that came from a worker."""
     lines = str(error).splitlines()
     ours = [line for line in lines if line.startswith("spark.source.errors.")]
     return ours[-1].partition(": ")[2] if ours else (lines or [type(error).__name__])[0]

@@ -1,7 +1,8 @@
-"""An archive back into a queue, each message once: its id goes with it, and the queue's `dedupe: id` stores an id once.
+"""Publishes an archive back into a queue, each message once: the ids are kept, and the queue's `dedupe: id` stores an
+id once.
 
-An id that a producer gave stays as it is. One that the server gave is a place, which a message of another queue has as
-well, so it goes with the name and the uid of its queue.
+An id that a producer gave stays unchanged. An id that the server assigned is an offset, which messages of other queues
+have as well, so it is prefixed with the name and the uid of its queue.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ REPLAY_ID = "replay_id"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages: `since` and `until` are days (2026-11-23), both included; `where` is SQL over the columns."""
+    """The messages to replay: `since` and `until` are days (2026-11-23), both included; `where` is SQL over the
+    columns."""
 
     since: str | None = None
     until: str | None = None
@@ -29,10 +31,10 @@ class Wanted:
 
 
 def replay(session: SparkSession, folder: str, options: Mapping[str, str], wanted: Wanted | None = None) -> int:
-    """Publishes what is wanted into the queue of `options`, and returns how many messages that were.
+    """Publishes the selected messages to the queue of `options`, and returns how many there were.
 
-    A sealed archive needs its key (`sealKeyFile`, `sealKey`). Start it again after a failure: what is there is not
-    stored twice, for as long as the queue's `dedupe_window_ms` is.
+    A sealed archive needs its key (`sealKeyFile`, `sealKey`). A failed replay can be started again: nothing is stored
+    twice within the queue's `dedupe_window_ms`.
     """
     register(session)
     rows = chosen(session, folder, wanted or Wanted())
@@ -41,7 +43,7 @@ def replay(session: SparkSession, folder: str, options: Mapping[str, str], wante
 
 
 def chosen(session: SparkSession, folder: str, wanted: Wanted) -> DataFrame:
-    """An archive's messages, by day pruned, with the id that each is published under."""
+    """An archive's messages, with the id that each is published under. Days out of range are not read."""
     rows = session.read.option("basePath", f"{folder.rstrip('/')}/{ROWS}").parquet(f"{folder.rstrip('/')}/{ROWS}")
     day = F.col("day").cast("string")
     if wanted.since is not None:
@@ -54,6 +56,6 @@ def chosen(session: SparkSession, folder: str, wanted: Wanted) -> DataFrame:
 
 
 def replay_id() -> Column:
-    """As `told_apart` says it of a row."""
+    """The id to publish under, as `told_apart` computes it for a row."""
     own = F.concat_ws(":", F.col("queue"), F.col("uid"), F.col("id"))
     return F.when(F.col("id").rlike(PLACE), own).otherwise(F.col("id"))

@@ -1,1 +1,1 @@
-"""What jobs compute: DataFrames in, DataFrames out; no files, no clock, nothing collected."""
+"""The computations of jobs: DataFrames in, DataFrames out; no files, no clock, nothing collected."""

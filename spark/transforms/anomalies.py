@@ -1,4 +1,4 @@
-"""What is unlike itself: each queue's hours against the same hour of the week before, and the alerts that suggests."""
+"""Anomalies: each queue's hours compared with the same hour of earlier weeks, and the alerts they suggest."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pyspark.sql import functions as F
 
 QUEUE: Final = ["tenant", "queue", "queue_uid"]
 SCALE: Final = 1.4826
-"""A median deviation times this is a standard deviation, where things are normal."""
+"""The median absolute deviation times this is the standard deviation of a normal distribution."""
 SILENT_HOURS_MAX: Final = 8 * 24
-"""A queue that is silent for longer is one that nobody uses any more."""
+"""A queue that is silent for longer is no longer in use."""
 MEASURES: Final = ("published", "settled", "held")
 
 
 def hours_of(flows: DataFrame, until: int) -> DataFrame:
-    """One row an hour of a queue: published, settled, and what was held at most; `slot` is the hour of the week.
+    """One row an hour of a queue: published, settled, and the most that was held; `slot` is the hour of the week.
 
-    The ledger has no rows of hours in which nothing happened to a queue. They are filled in, with nothing published or
-    settled and what the hour before left: from a queue's first hour up to the hour `until`, in seconds since 1970, that
-    may not be over yet, and at most `SILENT_HOURS_MAX` behind its last.
+    The ledger has no rows for hours in which nothing happened to a queue. They are filled in, with nothing published or
+    settled, and with what the hour before left held: from a queue's first hour up to the hour `until`, in seconds since
+    1970, which may not be over yet, and at most `SILENT_HOURS_MAX` after its last hour.
     """
     hour = F.date_trunc("hour", "at")
     partitions = flows.groupBy(*QUEUE, "node", "partition", hour.alias("hour")).agg(
@@ -41,7 +41,7 @@ def hours_of(flows: DataFrame, until: int) -> DataFrame:
 
 
 def _filled(hours: DataFrame, until: int) -> DataFrame:
-    """Each hour, and those behind it up to the queue's next."""
+    """Each hour, and the empty ones between it and the queue's next."""
     an_hour = F.expr("interval 1 hour")
     longest = F.col("hour") + F.expr(f"interval {SILENT_HOURS_MAX + 1} hours")
     silent_until = F.least(longest, F.timestamp_seconds(F.lit(until)))
@@ -62,7 +62,7 @@ def _filled(hours: DataFrame, until: int) -> DataFrame:
 
 def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, messages_min: int) -> DataFrame:
     """Hours from `since` (RFC 3339) on that are further than `sigmas` deviations, and `messages_min` messages, from the
-    median of their slot before. Slots with fewer than `weeks_min` weeks have nothing to be compared with."""
+    median of their slot before. Slots with fewer than `weeks_min` weeks are not judged."""
     long = hours.select(
         *QUEUE,
         "hour",
@@ -79,7 +79,7 @@ def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, me
         before.join(middle, key).groupBy(*key).agg(F.median(F.abs(F.col("value") - F.col("median"))).alias("deviation"))
     )
     judged = long.where(F.col("hour") >= start).join(middle, key).join(off, key)
-    # A queue that never varies has no deviation: a tenth of its median stands for it.
+    # A queue that never varies has no deviation: a tenth of its median is used instead.
     scale = F.greatest(F.col("deviation") * SCALE, F.col("median") * 0.1, F.lit(1.0))
     away = F.col("value") - F.col("median")
     found = judged.withColumn("score", away / scale).where(
@@ -89,7 +89,8 @@ def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, me
 
 
 def suggestions(found: DataFrame) -> DataFrame:
-    """One row a queue and measure: a threshold that the baseline stays below, or above, and how often it was passed."""
+    """One row a queue and measure: a threshold that the baseline stays below, or above, and how often it was
+    crossed."""
     up = F.col("score") > 0
     return found.groupBy(*QUEUE, "measure", F.when(up, "above").otherwise("below").alias("side")).agg(
         F.count(F.lit(1)).alias("hours"),

@@ -1,10 +1,10 @@
-"""The audit of deliveries: every offset that was published is settled, dead-lettered, expired or outstanding.
+"""The audit of deliveries: every published offset is settled, dead-lettered, expired or outstanding.
 
-The ledger says of each range of a log what came and what went. `parts_of` puts a range's rows together, `ranges_of`
-says what they add up to. `day_of` is what there is to keep of a day: sums of each log, what is wrong inside of the day,
-and the points where its ranges do not meet others of that day. `queues_of` and `faults_of` put days together.
+The ledger has, for each range of a log, how many messages came and went. `parts_of` collects a range's rows,
+`ranges_of` adds them up. `day_of` is what is kept of a day: sums of each log, faults inside the day, and the points
+where its ranges do not meet others of that day. `queues_of` and `faults_of` combine days.
 
-Everything up to there can be merged: a day comes out the same whatever its rows came in, and in whatever order.
+Everything up to there can be merged: a day comes out the same whatever files its rows came in, and in whatever order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from spark.transforms.sweep import DAY_LOG, FAULT, LOG, POINT
 from spark.usage_schema import LEDGER_FLOWS
 
 COLUMNS: Final = [*LOG, "epoch", "kind", "from", "to", "count", "at"]
-"""What an audit reads of the ledger."""
+"""The fields of the ledger that an audit reads."""
 TOLD: Final = ["published", "settled", "read", "dead_lettered", "expired", "lost", "unexplained"]
 RANGE: Final = [*DAY_LOG, "from", "to"]
 OTHER_IN: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign > 0 and kind not in TOLD]
 OTHER_OUT: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign < 0 and kind not in TOLD]
 FLOWS: Final = [*TOLD, "other_in", "other_out"]
 PIECE: Final = [*DAY_LOG, "from", "to", "epoch", "at", "before", "held", *FLOWS]
-"""What ranges have, and other stretches of a log that are known to be whole."""
+"""The columns of ranges, and of other stretches of a log that are known to be whole."""
 
 
 def parts_of(ledger: DataFrame) -> DataFrame:
@@ -51,8 +51,8 @@ def merged(parts: DataFrame) -> DataFrame:
 
 
 def ranges_of(parts: DataFrame) -> DataFrame:
-    """`PIECE` rows of ranges that are there once. `is_at_odds`: their rows were not equal; `is_incomplete`: one that
-    each range has was not there."""
+    """`PIECE` rows of ranges that are there once. `is_at_odds`: the repeats of their rows differ; `is_incomplete`: a
+    row that each range must have is missing."""
     differ = F.col("at_last") != F.col("at")
     for kind in LEDGER_FLOWS:
         differ = differ | F.coalesce(F.col(kind) != F.col(f"least_{kind}"), F.lit(False))
@@ -71,7 +71,7 @@ def ranges_of(parts: DataFrame) -> DataFrame:
 
 
 def judged(ranges: DataFrame) -> DataFrame:
-    """`DAY_LOG` and `FAULT` of single ranges: what they say is not enough, is told twice, or is bad news."""
+    """`DAY_LOG` and `FAULT` of single ranges that are incomplete, at odds, or report losses."""
     none = F.lit(None).cast("long")
     told = [
         (F.col("is_at_odds"), "at_odds", none),
@@ -85,7 +85,7 @@ def judged(ranges: DataFrame) -> DataFrame:
 
 
 def day_of(pieces: DataFrame, wrong: DataFrame | None) -> DataFrame:
-    """What is kept of days, of all their `PIECE` rows and the faults inside of these. `row` is `log`, `fault`, or
+    """What is kept of days, from all their `PIECE` rows and the faults inside of these. `row` is `log`, `fault`, or
     `open`: a point that ranges of other days may meet."""
     points = sweep.points_of(pieces, DAY_LOG)
     faults = sweep.faults_at(points.where(f"not ({sweep.IS_OPEN})"), DAY_LOG)
@@ -99,14 +99,15 @@ def day_of(pieces: DataFrame, wrong: DataFrame | None) -> DataFrame:
 
 
 def faults_of(days: DataFrame) -> DataFrame:
-    """`FINDING` rows of all days: those inside of each, and those where they meet."""
+    """`FINDING` rows of all days: faults inside of each, and those where days meet."""
     inside = days.where("row = 'fault'").select(*LOG, *FAULT)
     ends = sweep.added(days.where("row = 'open'").select(*LOG, *POINT), LOG)
     return inside.unionByName(sweep.findings_of(ends, LOG))
 
 
 def queues_of(days: DataFrame) -> DataFrame:
-    """One row a queue, of all days. `is_accounted`: what was there and came, less what went, is what is outstanding."""
+    """One row a queue, over all days. `is_accounted`: what was there and came, less what went, equals what is
+    outstanding."""
     sums = [F.sum(name).alias(name) for name in FLOWS]
     logs = days.where("row = 'log'").groupBy(*LOG).agg(*sums, _first("before", "from"), _last("held", "to"))
     names = ["before", *FLOWS, "held"]
@@ -118,14 +119,14 @@ def queues_of(days: DataFrame) -> DataFrame:
 
 
 def _logs_of_days(pieces: DataFrame) -> DataFrame:
-    """Of each day and log: what came, what went, where it began and ended, and what was there then."""
+    """For each day and log: what came and went, where it began and ended, and what was held then."""
     sums = [F.sum(name).alias(name) for name in FLOWS]
     ends = [F.min("from").alias("from"), F.max("to").alias("to")]
     return pieces.groupBy(*DAY_LOG).agg(*sums, _first("before", "from"), _last("held", "to"), *ends)
 
 
 def _first(name: str, place: str) -> Column:
-    """The value at the first place; the least one, where several are there."""
+    """The value at the first place; the smallest, if there are several."""
     return F.min(F.struct(place, name))[name].alias(name)
 
 

@@ -1,7 +1,7 @@
-"""What a cluster will need: growth, peaks and skew of each queue from its flows, and what to do about it.
+"""Capacity: growth, peaks and skew of each queue from its flows, and advice on partitions.
 
-Days are summed from `flows`. Growth is the slope of a line through a queue's daily bytes; skew is what its fullest
-partition has of all its messages, against an even share.
+Days are summed from `flows`. Growth is the slope of a line through a queue's daily bytes; skew is the share of its
+fullest partition, as a multiple of an even share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 QUEUE: Final = ["tenant", "queue", "queue_uid"]
 FULL_SHARE: Final = 0.8
 SKEWED: Final = 2.0
-"""From this multiple of an even share on, more partitions do not help: it is one key."""
+"""From this multiple of an even share on, more partitions do not help: the load is one key's."""
 HOT_SHARE: Final = 0.2
 """A queue with this share of all messages is hot."""
 _SECONDS_PER_DAY: Final = 86_400
@@ -47,7 +47,7 @@ def queues(flows: DataFrame) -> DataFrame:
 
 
 def with_days_left(queues: DataFrame, *, storage_bytes: int) -> DataFrame:
-    """`days_left` until what is stored, and its growth, fill 80 % of the storage; null for never."""
+    """`days_left` until all stored data, with its growth, fills 80 % of the storage; null for never."""
     totals = queues.agg(F.sum("held_bytes").alias("all_held"), F.sum("held_growth_per_day").alias("all_growth"))
     room = F.lit(storage_bytes * FULL_SHARE) - F.col("all_held")
     days = F.when(room <= 0, 0.0).when(F.col("all_growth") > 0, room / F.col("all_growth"))
@@ -55,7 +55,7 @@ def with_days_left(queues: DataFrame, *, storage_bytes: int) -> DataFrame:
 
 
 def with_held_growth(queues: DataFrame, flows: DataFrame) -> DataFrame:
-    """`held_growth_per_day`: by how many bytes what is stored of a queue grows."""
+    """`held_growth_per_day`: the daily growth of a queue's stored bytes."""
     day = F.datediff("day", F.lit("1970-01-01"))
     ends = flows.groupBy(*QUEUE, "node", "partition", day.alias("at_day")).agg(_last("held_bytes"))
     slopes = ends.groupBy(*QUEUE, "node", "partition").agg(F.coalesce(_slope("held_bytes"), F.lit(0.0)).alias("slope"))
@@ -83,7 +83,7 @@ def with_cost(queues: DataFrame, *, per_million_messages: float, per_gigabyte: f
 
 
 def _slope(name: str) -> Column:
-    """Of a line through the days' values; null for a single day."""
+    """The slope of a line through the days' values; null for a single day."""
     return F.regr_slope(F.col(name).cast("double"), F.col("at_day").cast("double"))
 
 

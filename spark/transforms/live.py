@@ -1,6 +1,6 @@
-"""Usage as it comes: requests, messages and bytes of each minute, and the page about the last hour of them.
+"""Live usage: requests, messages and bytes of each minute, and the page about the last hour.
 
-Rows of a minute replace those that were there before, so the same rows again change nothing.
+Rows of a minute replace the earlier ones, so the same rows again change nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spark.usage_schema import SCHEMAS
 KEYS: Final = ("tenant", "queue", "operation", "outcome")
 SUMS: Final = ("requests", "messages", "bytes_in", "bytes_out", "seconds")
 SHOWN_MINUTES: Final = 60
-"""How much of the past a page is about."""
+"""How many minutes a page covers."""
 SHOWN_QUEUES_MAX: Final = 200
-"""Rows of queue, operation and outcome that a tenant's page has; those with most requests."""
+"""The most rows of queue, operation and outcome on a tenant's page; those with most requests."""
 _OTHER: Final = "other"
-"""In place of all names, where a minute had more rows than are kept: of no tenant."""
+"""Stands for all names where a minute had more rows than are kept; such rows belong to no tenant."""
 
 
 def live(minutes: DataFrame, late: str) -> DataFrame:
     """Requests, messages and bytes a minute of a tenant, queue, operation and outcome.
 
-    Without minutes that are still to come, of a clock that is ahead: the watermark would be there, and all that others
-    count would be late until that time.
+    Leaves out minutes in the future, which come from a clock that is ahead: they would move the watermark there, and
+    everything that others count would be late until that time.
     """
     names = [field.name for field in SCHEMAS["minutes"].fields]
     good = minutes.where(reason("minutes", names).isNull()).where("operation <> 'start'")
@@ -39,19 +39,20 @@ def live(minutes: DataFrame, late: str) -> DataFrame:
 
 
 def of_tenants(minutes: DataFrame) -> DataFrame:
-    """Without what several tenants' rows were put together in."""
+    """Leaves out rows in which those of several tenants were merged."""
     return minutes.where((F.col("tenant") != _OTHER) | (F.col("principal") != _OTHER))
 
 
 def brought_up_to_date(before: DataFrame, changed: DataFrame, last: str) -> DataFrame:
-    """The rows of `live` with those that have changed, of the hour that ends with the minute `last`, in RFC 3339."""
+    """The rows of `live`, with the changed ones replaced, for the hour that ends with the minute `last`, in RFC
+    3339."""
     key = ["minute", *KEYS]
     rows = before.join(changed.select(*key), key, "left_anti").unionByName(changed)
     return rows.where(F.col("minute") > F.to_timestamp(F.lit(last)) - F.expr(f"interval {SHOWN_MINUTES} minutes"))
 
 
 def page_of(rows: DataFrame) -> DataFrame:
-    """A tenant's rows: `row` is `minute` or `queue`, and `rows` is how many of the second there would be."""
+    """A tenant's rows: `row` is `minute` or `queue`, and `rows` is how many of the second kind there are in all."""
     sums = [F.sum(name).alias(name) for name in SUMS]
     minutes = rows.groupBy("tenant", "minute").agg(*sums).withColumn("row", F.lit("minute"))
     tenant = Window.partitionBy("tenant")

@@ -1,7 +1,7 @@
-"""Metering and bills: minutes become hours and days, the ledger's rows become one row a range, and those a bill.
+"""Metering and bills: minutes become hours and days, the ledger's rows become one row a range, and ranges a bill.
 
 Everything here can be merged: rows of `usage` add up, rows of `flows` are the same row if their range is. So a day can
-be brought up to date with what came late, without what made it so far.
+be updated with late rows, without the files it was made of.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USAGE_KEYS: Final = ["day", "tenant", "hour", "queue", "principal", "operation",
 DAY_KEYS: Final = [name for name in USAGE_KEYS if name != "hour"]
 SUMS: Final = ["requests", "messages", "bytes_in", "bytes_out", "seconds"]
 HISTOGRAM: Final = [f"latency_{n}" for n in range(len(LATENCY_SECONDS) + 1)]
-"""A histogram is as many columns, since sums of numbers need no objects; `with_percentiles` reads them."""
+"""A histogram is one column a bucket, as sums of numbers need no objects; `with_percentiles` reads them."""
 
 RANGE_KEYS: Final = ["day", "tenant", "queue", "queue_uid", "node", "partition", "from", "to"]
 RANGE_FACTS: Final = ["epoch", "at", "published_bytes", "moved_in_bytes", "held_bytes", *LEDGER_FLOWS]
@@ -25,7 +25,7 @@ QUANTILES: Final = {"p50_seconds": 0.5, "p95_seconds": 0.95, "p99_seconds": 0.99
 
 
 def usage_of(minutes: DataFrame) -> DataFrame:
-    """One row an hour of `USAGE_KEYS`, of rows of minutes. Rows that only mark a start are none."""
+    """One row an hour of `USAGE_KEYS`, from rows of minutes. Leaves out rows that only mark a start."""
     hour = F.date_trunc("hour", F.col("minute"))
     flat = minutes.where("operation <> 'start'").select(
         F.to_date("minute").alias("day"),
@@ -38,13 +38,13 @@ def usage_of(minutes: DataFrame) -> DataFrame:
 
 
 def added(usage: DataFrame, keys: list[str]) -> DataFrame:
-    """Rows of the same keys, as one: hours from parts of them, days from hours."""
+    """Adds up rows with the same keys: parts of hours to hours, hours to days."""
     return usage.groupBy(*keys).agg(*[F.sum(name).alias(name) for name in [*SUMS, *HISTOGRAM]])
 
 
 def with_percentiles(usage: DataFrame) -> DataFrame:
-    """`p50_seconds`, `p95_seconds`, `p99_seconds`: upper bounds, since a bucket says no more. What took longer than the
-    last bound counts as that bound."""
+    """`p50_seconds`, `p95_seconds`, `p99_seconds`: upper bounds of their buckets. What took longer than the last bound
+    counts as that bound."""
     return usage.withColumns({name: _quantile(share) for name, share in QUANTILES.items()})
 
 
@@ -59,8 +59,8 @@ def _quantile(share: float) -> Column:
 
 
 def flows_of(ledger: DataFrame) -> DataFrame:
-    """One row a range of the ledger, with a column of messages for each kind (0 where there were none). A row that
-    files repeat counts once."""
+    """One row a range of the ledger, with a column of messages for each kind (0 if there were none). A row that files
+    repeat counts once."""
     sizes = {"published_bytes": "published", "moved_in_bytes": "moved_in", "held_bytes": "held"}
     wide = ledger.select(
         F.to_date("at").alias("day"),

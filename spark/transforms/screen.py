@@ -1,10 +1,11 @@
-"""The audit's first look at much data: one pass, next to nothing to shuffle, and whatever it cannot vouch for is named.
+"""The audit's first pass over much data: one pass, with next to nothing to shuffle, which names whatever it cannot
+vouch for.
 
 Rows of an hour of a log are added up as they are read. If its ranges follow each other, all inner ends cancel out of
-the sums, and what is left follows from the first and the last. Nor did rows come several times: they are about as many
-offsets as lie in between. Sums over two hashes of each offset make it unlikely (less than 1 in 10^11) that a fault
-cancels out, too. A log's day that fails is audited range by range (`audit.py`). The order of ranges within an hour is
-the one thing that only that second look sees.
+the sums, and the rest follows from the first and the last. The number of offsets that the rows are about, compared with
+the distance in between, shows that no rows were counted several times. Sums over two hashes of each offset make it
+unlikely (less than 1 in 10^11) that a fault cancels out, too. A log's day that fails is audited range by range
+(`audit.py`). Only that second pass checks the order of ranges within an hour.
 
 The sums of parts add up: an hour may come in several files, and in several runs.
 """
@@ -23,12 +24,13 @@ from spark.transforms.sweep import DAY_LOG, LOG
 from spark.usage_schema import LEDGER_FLOWS
 
 HASH_BITS: Final = 20
-"""Of each of two hashes. Sums of common counts fit a long with it; what does not fit fails its log."""
+"""Bits of each of the two hashes. Sums of common counts fit a long with them; a log whose sums do not fit fails."""
 _MASK: Final = (1 << HASH_BITS) - 1
 
 
 def sums_of(ledger: DataFrame) -> DataFrame:
-    """One row a `file`, day and hour of a log, of ledger rows whose `at` is text. A day that is null was no day."""
+    """One row a `file`, day and hour of a log, from ledger rows whose `at` is text. `day` is null for an invalid
+    time."""
     kind, count = F.col("kind"), F.col("count")
     is_held = kind == "held"
     ends = F.xxhash64(F.col("from")).bitwiseXOR(F.xxhash64(F.col("to")))
@@ -52,12 +54,12 @@ def sums_of(ledger: DataFrame) -> DataFrame:
 
 
 def with_day(sums: DataFrame) -> DataFrame:
-    """`sums` of hours with their `day`, null where an hour is none."""
+    """`sums` of hours with their `day`; null for an invalid hour."""
     return sums.withColumn("day", F.substring("hour", 1, 10).try_cast("date"))
 
 
 def merged(sums: DataFrame) -> DataFrame:
-    """One row a day and hour of a log. What did not fit a number is left out, and then the rest does not add up."""
+    """One row a day and hour of a log. A sum that overflows is left out, so that the rest does not add up."""
     return sums.groupBy(*DAY_LOG, "hour").agg(
         *[F.min(name).alias(name) for name in ("from", "epoch")],
         *[F.max(name).alias(name) for name in ("to", "epoch_last", "last")],
@@ -67,7 +69,7 @@ def merged(sums: DataFrame) -> DataFrame:
 
 
 def chunks_of(hours: DataFrame) -> DataFrame:
-    """`PIECE` rows of hours that are there once; `is_odd` where they do not add up."""
+    """`PIECE` rows of hours that are there once; `is_odd` if they do not add up."""
     zero = F.lit(0).cast("long")
     at = F.unix_millis(F.try_to_timestamp(F.concat("hour", F.lit(":00:00Z")), F.lit("yyyy-MM-dd'T'HH:mm:ssX")))
     whole = hours.withColumns({name: F.coalesce(F.col(name), zero) for name in [*FLOWS, "flow"]})
@@ -77,7 +79,7 @@ def chunks_of(hours: DataFrame) -> DataFrame:
 
 
 def suspects_of(chunks: DataFrame) -> DataFrame:
-    """The days of logs (`DAY_LOG`) that must be looked at range by range."""
+    """The days of logs (`DAY_LOG`) that must be checked range by range."""
     odd = chunks.where("is_odd").select(*DAY_LOG)
     points = sweep.points_of(chunks, DAY_LOG)
     return odd.unionByName(sweep.findings_of(points, DAY_LOG).select(*DAY_LOG)).distinct()
@@ -90,14 +92,14 @@ def _sign(kind: Column) -> Column:
 
 
 def _weight(offset: Column, n: int) -> Column:
-    """From 1 on, so that no offset has no weight."""
+    """A weight from 1 on, so that every offset has one."""
     mixed = F.xxhash64(offset)
     part = mixed if n == 1 else F.shiftrightunsigned(mixed, HASH_BITS)
     return part.bitwiseAND(F.lit(_MASK).cast("long")) + 1
 
 
 def _weighed(is_held: Column, sign: Column, count: Column, n: int) -> Column:
-    """What is there at a range's end, less what was there at its start, each by the weight of its place."""
+    """What is held at a range's end, less what was held at its start, each weighted by its offset."""
     start, end = _weight(F.col("from"), n), _weight(F.col("to"), n)
     return F.when(is_held, F.try_multiply(count, end - start)).when(sign != 0, F.try_multiply(sign * count, start))
 

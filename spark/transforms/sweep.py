@@ -1,8 +1,8 @@
 """Whether ranges follow each other: a sweep over the points where they begin and end.
 
-Each range is two flat points, and points of one place are added up. Where a range ends and the next begins nothing is
-left to look at, so only the few places that are odd are ever sorted. Points add up over days as well: of a day it is
-enough to keep its open ends.
+Each range is two flat points, and points at one offset are added up. Where one range ends and the next begins nothing
+remains, so only the few odd points are ever sorted. Points add up over days as well: of a day it is enough to keep its
+open ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 LOG: Final = ["tenant", "queue", "queue_uid", "node", "partition"]
-"""Names one partition's log in one copy of the data."""
+"""Identifies one partition's log in one copy of the data."""
 DAY_LOG: Final = ["day", *LOG]
 FAULT: Final = ["fault", "from", "to", "messages"]
 FINDING: Final = [*LOG, *FAULT]
@@ -22,13 +22,13 @@ FIRSTS: Final = ["at_after", "epoch_after"]
 LASTS: Final = ["at_before", "epoch_before"]
 POINT: Final = ["point", *SUMS, *FIRSTS, *LASTS]
 PLACE: Final = 1 << 32
-"""Each place of a queue that moves between clusters gives out numbers from a multiple of this on."""
+"""Each place of a queue that moves between clusters assigns offsets from a multiple of this on."""
 IS_OPEN: Final = "starts <> 1 or ends <> 1"
-"""A point where not just one range ends and one begins."""
+"""A point at which other than one range ends and one begins."""
 
 
 def points_of(ranges: DataFrame, log: list[str]) -> DataFrame:
-    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one a place."""
+    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one an offset."""
     zero, none, one = F.lit(0).cast("long"), F.lit(None).cast("long"), F.lit(1).cast("long")
     begin = [F.col("from"), one, zero, F.col("before"), zero, F.col("at"), F.col("epoch"), none, none]
     end = [F.col("to"), zero, one, zero, F.col("held"), none, none, F.col("at"), F.col("epoch")]
@@ -37,7 +37,7 @@ def points_of(ranges: DataFrame, log: list[str]) -> DataFrame:
 
 
 def added(points: DataFrame, log: list[str]) -> DataFrame:
-    """Points of the same place as one."""
+    """Adds up points at the same offset."""
     return points.groupBy(*log, "point").agg(
         *[F.sum(name).alias(name) for name in SUMS],
         *[F.min(name).alias(name) for name in FIRSTS],
@@ -48,15 +48,15 @@ def added(points: DataFrame, log: list[str]) -> DataFrame:
 def findings_of(points: DataFrame, log: list[str]) -> DataFrame:
     """`log` and `FAULT` of points.
 
-    `missing`: no range is about these offsets. `doubled`: several are. `lost` and `appeared`: so many messages less,
-    or more, than the range before left. `out_of_order`: a range was closed before the one that it follows.
+    `missing`: no range is about these offsets. `doubled`: several are. `lost` and `appeared`: so many messages less, or
+    more, than the range before left. `out_of_order`: a range was closed before the one that it follows.
     """
     return _uneven(points, log).unionByName(faults_at(points, log))
 
 
 def faults_at(points: DataFrame, log: list[str]) -> DataFrame:
-    """Those of `findings_of` that are about one place: what a range supposes was there, against what the one before
-    left, and when each was closed. A log's first offset has nothing before."""
+    """The findings about one offset: what a range assumes was held, compared with what the one before left, and when
+    each was closed. Nothing precedes a log's first offset."""
     meet = F.expr("starts = 1 and (ends = 1 or point = 0)")
     off = F.col("before") - F.col("held")
     back = F.expr("at_after < at_before or epoch_after < epoch_before")
@@ -75,8 +75,8 @@ def _fault(name: str, messages: Column) -> Column:
 
 
 def _uneven(points: DataFrame, log: list[str]) -> DataFrame:
-    """Offsets that no range is about, or several are: between points where not as many begin as end. A queue that left
-    a cluster with nothing, and came back, goes on there at the floor of a place."""
+    """Offsets that no range is about, or several are: between points at which not as many ranges begin as end. A queue
+    that left a cluster with nothing, and came back, goes on there at the first offset of a place."""
     odd = points.where("starts <> ends or starts > 1")
     order = Window.partitionBy(*log).orderBy("point")
     depth = F.sum(F.col("starts") - F.col("ends")).over(order)
