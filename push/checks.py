@@ -44,8 +44,8 @@ def checked_visibility(visibility_ms: int) -> int:
 
 
 def visibility_of(queue: Queue, wanted_ms: int | None) -> int:
-    """A consumer's visibility timeout in ms: the one it asks for, or the queue's. Raises `InvalidRequest` for one asked
-    for where there are no leases."""
+    """A consumer's visibility timeout in ms: the one it asks for, or the queue's. Raises `InvalidRequest` if it asks
+    for one on a queue without leases."""
     if wanted_ms is None:
         return queue.config.visibility_timeout_ms
     if queue.config.delivery == "at_most_once" and not queue.is_companion:

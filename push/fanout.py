@@ -88,7 +88,7 @@ class Fanout:
         """Offsets at which all live subscribers stand. Replaced, never changed: a subscriber that stops being live
         keeps the mapping as its places."""
         self._epochs = self.tails.epochs()
-        """Epochs of the logs that `_ends` is about; replaced likewise."""
+        """Epochs of the logs that `_ends` is about. Replaced, never changed."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self.waiting: set[asyncio.Future[None]] = set()

@@ -388,7 +388,7 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
     session.subs[number] = sub
     session.hub.readers.enter(session, queue)
     queue.consumers += 1
-    # With the cursor a client cut before its first message can still go on from here.
+    # With the cursor, a client that is cut before its first message can resume from here.
     session.ok(frame.id, sub=number, resume=start.outcome, cursor=start.cursor)
     for gap in start.gaps:
         session.send({"type": "gap", "sub": number, **gap_fields(gap)})
@@ -407,7 +407,7 @@ def begin(session: Session, frame: Begin) -> None:
 
 
 def unsubscribe(session: Session, frame: Unsubscribe) -> None:
-    """`ok` says that what was held is back: whoever has read it finds the messages ready."""
+    """Ends a subscription. `ok` is sent once its messages are back: a client that has read it finds them ready."""
     sub = _subscription(session, frame.sub)
     held = sub.one_of_each_lease() if isinstance(sub, WorkSubscription) else []
     session.drop(sub)
@@ -415,12 +415,13 @@ def unsubscribe(session: Session, frame: Unsubscribe) -> None:
         session.ok(frame.id)
         return
     session.began()
-    # Nobody holds these any more, so nothing comes of it; but its answer comes behind the commit that takes them back.
+    # These leases have ended already, so this changes nothing; but its answer comes after the commit that takes them
+    # back.
     sub.queue.give_back(held, None, partial(_taken_back, session, frame.id), tried=False)
 
 
 def _taken_back(session: Session, request_id: RequestId, verdicts: list[Verdict] | PushqError) -> None:
-    """Where it cannot be told, the subscription has ended all the same."""
+    """Answers `ok` whatever the verdicts are: the subscription has ended in any case."""
     session.ended()
     session.ok(request_id)
 
@@ -470,8 +471,8 @@ HANDLERS: dict[type[Any], Callable[..., None]] = {
     Ping: ping,
     Pong: pong,
 }
-"""Every frame but `publish`, which has a faster way in."""
+"""The handler of every frame but `publish`, which has a faster path."""
 
 _FRAMES: tuple[type[Any], ...] = (Publish, *HANDLERS)
 KINDS: dict[str, type[Any]] = {kind.__struct_config__.tag: kind for kind in _FRAMES}
-"""Frames by the word in their `type`."""
+"""Frame types by the value of their `type`."""

@@ -69,7 +69,7 @@ class Server(Protocol):
         body: bytes = b"",
         headers: Sequence[tuple[str, str]] = (),
     ) -> Reply:
-        """One request to the HTTP API, with the rights of the credential's owner."""
+        """One request to the HTTP API, on the account of the credential's owner."""
         ...
 
     async def queues(self, credential: str) -> list[QueueRow]:

@@ -69,7 +69,7 @@ class Gateway:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------------------- what it says
+    # ----------------------------------------------------------------------------------------------------- requests
 
     def layout(self, queue: str) -> Layout:
         """The first and the next offset of each partition."""

@@ -9,7 +9,7 @@ Numbers count from 1 for each queue, without gaps as far as the producer can avo
   window.
 - A message that may have been stored (no answer, or 504) keeps its number for ever.
 
-A queue sequenced by arrival needs none of this; its first answer says so, and from then on messages are sent without.
+A queue sequenced by arrival needs none of this; its first answer says so, and from then on messages carry no number.
 """
 
 from __future__ import annotations
