@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class Asked:
+    """One request, or several handled together, until `ended`. Its handler makes and ends it."""
+
     __slots__ = ("_began", "bytes_in", "messages", "operation", "queue", "requests", "session", "span")
 
     def __init__(

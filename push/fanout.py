@@ -63,6 +63,8 @@ def _uncounted(messages: int) -> None:
 
 
 class Fanout:
+    """The tails and subscribers of one stream. `Hub.fanout` makes it; the queue keeps it."""
+
     def __init__(
         self,
         queue: Queue,

@@ -30,6 +30,8 @@ class Consumer(Holder, Protocol):
 
 
 class Feeder:
+    """The ring of one queue's consumers. `feeder_of` makes it; the queue keeps it."""
+
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, intake: Intake | None = None):
         self.queue = queue
         self.intake = Intake() if intake is None else intake

@@ -70,6 +70,8 @@ class Stream(Protocol):
 
 
 class Hub:
+    """Owns the sessions, streams and waiting long-polls of a process. The gateway makes, drains and closes it."""
+
     def __init__(
         self,
         store: Store,

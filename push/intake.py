@@ -39,6 +39,8 @@ TAKES_NONE: Final = 2
 
 
 class Intake:
+    """The level, rates and refusal counts of a process. Given to its `Hub`; the gateway sets the level."""
+
     def __init__(
         self,
         *,

@@ -28,6 +28,8 @@ Step = Callable[[], bool]
 
 
 class Pacer:
+    """The replays of a process, in turn. Its `Hub` owns it."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, is_held: Callable[[], bool] = lambda: False):
         """`is_held`: whether no reader may replay at the moment, because the process is overloaded."""
         self._loop = loop

@@ -188,6 +188,8 @@ class NoThrottle:
 
 
 class Desk(Protocol):
+    """Credentials and queues, as the gateway knows them."""
+
     def identify(self, token: str) -> Principal:
         """The caller of a token. Raises `Unauthenticated`."""
 

@@ -76,6 +76,8 @@ Subscription = WorkSubscription | StreamSubscription
 
 
 class Session:
+    """One client's session on one socket. Made at the upgrade; `Hub` keeps it by id until `gone`."""
+
     __slots__ = (
         "_beat_ms",
         "_dirty",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 
 class Room:
+    """A bounded amount, shared among tenants."""
+
     def __init__(self, bytes_max: int, *, times_free: int = 1) -> None:
         self.bytes_max = bytes_max
         self._times_free = times_free

@@ -56,6 +56,8 @@ _LIVE_NO_MORE: Final = {401: "signed-out", 403: "gone", 404: "gone"}
 
 
 class Console:
+    """The console of one server: its routes, and the count of live pages."""
+
     def __init__(self, server: Server, version: str) -> None:
         self._door = Door(server, version)
         self._version = version

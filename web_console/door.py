@@ -34,6 +34,8 @@ _SIGNED_OUT: Final = "signed_out"
 
 @dataclass(slots=True)
 class Door:
+    """Sign-ins and sessions of one console."""
+
     server: Server
     version: str
     sessions: Sessions = field(default_factory=Sessions)

@@ -37,6 +37,8 @@ class Session:
 
 
 class Sessions:
+    """Open sessions, bounded in all and by caller."""
+
     def __init__(self) -> None:
         self._open: OrderedDict[bytes, Session] = OrderedDict()
         """By the hash of the cookie's secret, the one used last at the end."""

@@ -46,6 +46,8 @@ class SignedOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
+    """A page's request: its path and query, the caller's session and role."""
+
     server: Server
     session: Session
     role: Role
