@@ -462,7 +462,8 @@ class Hub:
         log.info("drained", sessions=len(sessions), streams=len(streams), window_ms=plan.window_ms)
 
     def _restore(self) -> None:
-        """Parks the sessions that the last clean stop saved: they can resume for as long as after a cut."""
+        """Parks the sessions that the last clean stop saved. They can resume for `resume_ms` plus the window over which
+        that many clients come back."""
         sessions, leases = self.store.take_kept()
         for kept in sessions:
             held: dict[tuple[str, str], list[Lease]] = {}

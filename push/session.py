@@ -534,7 +534,7 @@ class Session:
 
     def close(self, code: int, reason: str) -> None:
         """Closes from our side. Messages in flight wait for the session to resume, unless the code tells the client to
-        stop."""
+        stop or an administrator ended the connection."""
         if not self.closed:
             self.flush()
             self.wire.close(code, reason)

@@ -65,8 +65,8 @@ class ParkingLot(Generic[Held]):
         return parked
 
     def expired(self, now_ms: int) -> list[Parked[Held]]:
-        """Removes and returns the sessions whose time is over. All wait equally long, so the first that may stay ends
-        the search."""
+        """Removes and returns the sessions whose time is over. The search ends at the first that may stay: all wait
+        equally long, but those restored after a restart, which wait longer and delay the ones behind them."""
         out = []
         for parked in list(self._parked.values()):
             if parked.until_ms > now_ms:
