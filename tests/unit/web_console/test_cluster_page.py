@@ -109,7 +109,7 @@ async def test_a_backend_that_is_away_and_a_shard_that_nobody_serves_stand_out()
 async def test_a_gateway_of_backends_draws_no_disk_and_no_commits_of_its_own(nodes: Any, wanted: bool) -> None:
     names = [name for _, _, lines in records.NODE_PLOTS for name in lines]
     series = {"start_ms": 0, "step_ms": 1000, "series": {name: [0.0, 0.0] for name in names}}
-    state = {"nodes": nodes, "shards": [], "events": [], "clusters": [], "backends_known": True}
+    state = {"nodes": nodes, "shards": [], "events": [], "clusters": [], "backends_known": True, "is_embedded": False}
 
     async def maybe(path: str, **query: Any) -> Any:
         return series if path == "/v1/series/node" else None if nodes is None else state
