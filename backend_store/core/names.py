@@ -11,6 +11,8 @@ from backend_store.model import Claim
 DIGITS: Final = 3
 """Enough for the messages of one call."""
 _HASH_BYTES: Final = 16
+_WRITTEN: Final = tuple(f"{number:0{DIGITS}d}" for number in range(10**DIGITS))
+"""The digits that a name may end with: formatting a number takes longer than the rest of a name."""
 
 
 class NumberedNames(Sequence[str]):
@@ -34,13 +36,13 @@ class NumberedNames(Sequence[str]):
     def __getitem__(self, at: int | slice) -> str | NumberedNames:
         numbers = self.numbers[at]
         if isinstance(numbers, int):
-            return f"{self.prefix}{numbers:03d}"
+            return self.prefix + _WRITTEN[numbers]
         assert numbers.step == 1, "names that follow each other"
         return NumberedNames(self.prefix, len(numbers), numbers.start)
 
     def __iter__(self) -> Iterator[str]:
         prefix = self.prefix
-        return iter([f"{prefix}{number:03d}" for number in self.numbers])
+        return iter([prefix + digits for digits in _WRITTEN[self.first : self.first + self._count]])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NumberedNames):
@@ -61,7 +63,9 @@ class NumberedNames(Sequence[str]):
 
 def listed(packed: dict[str, Any], count: int) -> list[str]:
     """Returns the names of a block's `packed` column."""
-    return [*NumberedNames(packed["prefix"], count, packed["first"])]
+    prefix, first = packed["prefix"], packed["first"]
+    assert 0 <= first <= 10**DIGITS - count, f"{count} names from {first} on, and {DIGITS} digits"
+    return [prefix + digits for digits in _WRITTEN[first : first + count]]
 
 
 def name_in_call(claim: Claim, number: int) -> bytes:
