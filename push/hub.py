@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
-from websockets.frames import Frame, Opcode
+from websockets.frames import Opcode
 
 from backend_store.client import Gap, KeptSession, Lease, Queue, Store
 from backend_store.model import ClusterAway, PushqError, QueueNotFound, Unauthenticated
@@ -53,6 +53,8 @@ log = structlog.get_logger("pushq.hub")
 
 HOUSEKEEPING_SECONDS = 1.0
 CLOSE_OTHER = 0
+_TEXT, _BINARY = 0x80 | Opcode.TEXT, 0x80 | Opcode.BINARY
+"""How a frame begins that is a whole message."""
 _CODES_COUNTED = frozenset({1000, 1001, 1005, 1006, 1009, 1011, *Close})
 SILENT_MS_MAX = PING_MS + PONG_MS_MAX
 
@@ -499,11 +501,21 @@ def _tell(queue: Queue, listener: Callable[..., None], *what: Any) -> None:
 
 
 def text_frame(payload: bytes) -> bytes:
-    return Frame(Opcode.TEXT, payload).serialize(mask=False)
+    return _whole_frame(_TEXT, payload)
 
 
 def binary_frame(payload: bytes) -> bytes:
-    return Frame(Opcode.BINARY, payload).serialize(mask=False)
+    return _whole_frame(_BINARY, payload)
+
+
+def _whole_frame(first: int, payload: bytes) -> bytes:
+    """A server's message in one frame (RFC 6455, section 5.2). The library takes more for it than some answers do."""
+    size = len(payload)
+    if size < 126:
+        return bytes((first, size)) + payload
+    if size < 65536:
+        return b"%c\x7e%b%b" % (first, size.to_bytes(2, "big"), payload)
+    return b"%c\x7f%b%b" % (first, size.to_bytes(8, "big"), payload)
 
 
 _PINGS = {

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from websockets.frames import Frame, Opcode
 
 from push import hub as push_hub
 from push.core.resume import Parked
-from push.hub import Hub
+from push.hub import Hub, binary_frame, text_frame
 
 
 @pytest.mark.anyio
@@ -215,3 +216,10 @@ async def test_who_slept_ends_no_session_for_its_silence(monkeypatch: pytest.Mon
     assert pinged and not len(hub.parked), "the time in which it is awake counts as ever"
     hub.sessions.clear()
     await hub.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65_535, 65_536, 70_000])
+def test_a_frame_is_what_the_library_makes_of_a_message(size: int) -> None:
+    payload = b"%" * size
+    assert text_frame(payload) == Frame(Opcode.TEXT, payload).serialize(mask=False)
+    assert binary_frame(payload) == Frame(Opcode.BINARY, payload).serialize(mask=False)
