@@ -9,18 +9,23 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import uvloop
 
-from tests.bench.scale import HTTP_CONNECTIONS, WINDOW
+from tests.bench.scale import HTTP_CONNECTIONS, WINDOW, WINDOW_WIDE
+from tests.bench.scenario_duties import ALL, FRONT, NONE, Duties, serving
+from tests.bench.scenario_duties import publish as publish_duty
+from tests.bench.scenario_duties import work as work_duty
 from tests.bench.scenario_work import Bench
 from tests.bench.sides import HttpSide, PublishSide, Way
 from tests.bench.turns import OpenSide
-from tests.bench.world import World
+from tests.bench.world import Server, World
 
 BATCHES: Final = 12
 BATCHES_BEFORE: Final = 3
@@ -35,16 +40,16 @@ class NoCounter(Exception):
     """Valgrind is not there, or does not do what it was asked."""
 
 
-async def _publish(side: PublishSide) -> int:
-    side.publisher.send(WINDOW)
+async def _publish(side: PublishSide, window: int = WINDOW) -> int:
+    side.publisher.send(window)
     await side.rest()
-    return WINDOW
+    return window
 
 
-async def _work(bench: Bench) -> int:
-    bench.publisher.send(WINDOW)
+async def _work(bench: Bench, window: int = WINDOW) -> int:
+    bench.publisher.send(window)
     await bench.rest()
-    return WINDOW
+    return window
 
 
 async def _http(side: HttpSide) -> int:
@@ -53,27 +58,67 @@ async def _http(side: HttpSide) -> int:
     return HTTP_CONNECTIONS
 
 
+class Serve(Protocol):
+    """A server of a checkout, with what stands before its command and is in its environment."""
+
+    def __call__(
+        self, world: World, tree: Path, *, env: Mapping[str, str], below: Sequence[str]
+    ) -> AbstractContextManager[Server]: ...
+
+
+@contextmanager
+def _plainly(world: World, tree: Path, *, env: Mapping[str, str], below: Sequence[str]) -> Iterator[Server]:
+    with world.server(tree, below=below, env=dict(env)) as server:
+        yield server
+
+
 class Counted(NamedTuple):
     open_side: OpenSide
     step: Callable[[Any], Awaitable[int]]
     """Sends a batch, returns when all of it is done, and says how many messages it had."""
+    serve: Serve = _plainly
 
 
-COUNTED: Final[Mapping[str, Counted]] = {
+def _publish_duty(duties: Duties) -> Counted:
+    return Counted(
+        partial(publish_duty, duties=duties), partial(_publish, window=WINDOW_WIDE), partial(serving, duties)
+    )
+
+
+def _work_duty(duties: Duties) -> Counted:
+    return Counted(partial(work_duty, duties=duties), partial(_work, window=WINDOW_WIDE), partial(serving, duties))
+
+
+_DUTIES: Final = {
+    "none": NONE,
+    "encryption": Duties(is_encrypted=True),
+    "limits": Duties(is_limited=True),
+    "keys": Duties(has_keys=True),
+    "tls": Duties(is_tls=True),
+    "front": FRONT,
+    "all": ALL,
+}
+
+_PLAIN: Final[Mapping[str, Counted]] = {
     "publish": Counted(Way().publish, _publish),
     "work": Counted(Way().work, _work),
     "single-publish": Counted(Way(per_frame=1).publish, _publish),
     "single-work": Counted(Way(per_frame=1, ack_singly=True).work, _work),
     "http-publish": Counted(Way().http, _http),
 }
+COUNTED: Final[Mapping[str, Counted]] = {
+    **_PLAIN,
+    **{f"duty-{name}": _publish_duty(duties) for name, duties in _DUTIES.items()},
+    **{f"duty-{name}-work": _work_duty(duties) for name, duties in _DUTIES.items()},
+}
 
 
 def counted_names(names: Sequence[str]) -> list[str]:
-    """All where none is given. Raises `ValueError`."""
+    """Plain queues where none is given. Raises `ValueError`."""
     for name in names:
         if name not in COUNTED:
             raise ValueError(f"{name!r} is not counted, only {', '.join(COUNTED)}")
-    return list(names or COUNTED)
+    return list(names or _PLAIN)
 
 
 def count(counted: Counted, world: World, tree: Path, *, batches: int = BATCHES) -> int:
@@ -87,7 +132,8 @@ async def _count(counted: Counted, world: World, tree: Path, batches: int) -> in
     with TemporaryDirectory(prefix="pushq-count-", dir=world.folder) as place:
         counts = Path(place) / "counts"
         valgrind = ("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}")
-        with world.server(tree, below=(*valgrind, sys.executable, _SMALL_MAP), env=_UNHURRIED) as server:
+        below = (*valgrind, sys.executable, _SMALL_MAP)
+        with counted.serve(world, tree, env=_UNHURRIED, below=below) as server:
             side = await counted.open_side(server)
             for _ in range(BATCHES_BEFORE):
                 await counted.step(side)

@@ -6,10 +6,11 @@ import json
 import ssl
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jwt
@@ -125,8 +126,30 @@ async def duty(world: World, open_side: Open, duties: Duties) -> Row:
 
 
 @contextmanager
-def _with(world: World, duties: Duties, redis: RedisServer, folder: Path) -> Iterator[Server]:
-    env: dict[str, str] = {}
+def serving(
+    duties: Duties, world: World, tree: Path, *, env: Mapping[str, str], below: Sequence[str]
+) -> Iterator[Server]:
+    """A server that has these duties and, where it counts limits, a Redis of its own."""
+    with (
+        RedisServer() as redis,
+        tempfile.TemporaryDirectory(dir=world.folder, prefix="pushq-bench-") as folder,
+        _with(world, duties, redis, Path(folder), tree=tree, env=env, below=below) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def _with(
+    world: World,
+    duties: Duties,
+    redis: RedisServer,
+    folder: Path,
+    *,
+    tree: Path = ROOT,
+    env: Mapping[str, str] = MappingProxyType({}),
+    below: Sequence[str] = (),
+) -> Iterator[Server]:
+    env = dict(env)
     tls = None
     if duties.is_limited:
         rules = folder / "pushq.toml"
@@ -141,7 +164,7 @@ def _with(world: World, duties: Duties, redis: RedisServer, folder: Path) -> Ite
         env |= {"PUSHQ_HTTP__TLS_CERT": str(pair.certificate), "PUSHQ_HTTP__TLS_KEY": str(pair.key)}
         tls = ssl.create_default_context(cafile=str(authority.certificate))
     extra = ("--config", str(folder / "pushq.toml")) if duties.is_limited else ()
-    with world.server(extra=extra, env=env, tls=tls) as server:
+    with world.server(tree, extra=extra, env=env, tls=tls, below=below) as server:
         if duties.is_by_token:
             server.key = _token()
         yield server
