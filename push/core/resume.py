@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -9,6 +10,9 @@ from push.limits import PARKED_TIMES_FREE
 from throttling.room import Room
 
 Held = TypeVar("Held")
+
+_VOID_TIMES_FREE = 64
+"""Void entries of the heap that are kept however few sessions are parked."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class ParkingLot(Generic[Held]):
         self._parked: dict[str, Parked[Held]] = {}
         self._of: dict[str, dict[str, Parked[Held]]] = {}
         """The same sessions by tenant."""
+        self._times: list[tuple[int, str]] = []
+        """A heap of (`until_ms`, session). An entry is void if the session has left, or was parked anew until later."""
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -47,6 +53,9 @@ class ParkingLot(Generic[Held]):
             self._room.hold(parked.tenant, 1)
         self._parked[parked.session] = parked
         self._of.setdefault(parked.tenant, {})[parked.session] = parked
+        heapq.heappush(self._times, (parked.until_ms, parked.session))
+        if len(self._times) > 2 * len(self._parked) + _VOID_TIMES_FREE:
+            self._times = sorted((one.until_ms, one.session) for one in self._parked.values())
         return gone
 
     def take(self, session: str, principal_id: str) -> Parked[Held] | None:
@@ -65,17 +74,14 @@ class ParkingLot(Generic[Held]):
         return parked
 
     def expired(self, now_ms: int) -> list[Parked[Held]]:
-        """Removes and returns the sessions whose time is over. The search ends at the first that may stay: all wait
-        equally long, but those restored after a restart, which wait longer and delay the ones behind them."""
+        """Removes and returns the sessions whose time is over. Those restored after a restart wait longer."""
         out = []
-        for parked in list(self._parked.values()):
-            if parked.until_ms > now_ms:
-                break
-            out.append(self._leave(parked))
+        while self._times and self._times[0][0] <= now_ms:
+            until_ms, session = heapq.heappop(self._times)
+            parked = self._parked.get(session)
+            if parked is not None and parked.until_ms == until_ms:
+                out.append(self._leave(parked))
         return out
-
-    def next_ms(self) -> int | None:
-        return next((p.until_ms for p in self._parked.values()), None)
 
     def all(self) -> list[Parked[Held]]:
         return list(self._parked.values())

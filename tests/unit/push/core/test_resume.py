@@ -34,8 +34,22 @@ def test_a_session_whose_time_is_over_is_handed_out_for_clearing() -> None:
     waiting = lot(a, b, c)
     assert waiting.expired(9) == []
     assert waiting.expired(20) == [a, b]
-    assert waiting.all() == [c] and waiting.next_ms() == 30
-    assert waiting.expired(99) == [c] and waiting.next_ms() is None
+    assert waiting.all() == [c]
+    assert waiting.expired(99) == [c]
+
+
+def test_a_session_that_waits_longer_keeps_no_other_one_behind_it() -> None:
+    restored, cut = parked("restored", until_ms=500), parked("cut", until_ms=100)
+    sessions = lot(restored, cut)
+    assert sessions.expired(100) == [cut] and sessions.expired(499) == [] and sessions.expired(500) == [restored]
+
+
+def test_sessions_that_come_and_go_leave_nothing_behind() -> None:
+    sessions = lot()
+    for until_ms in range(1000):
+        sessions.park(parked("a", until_ms=until_ms))
+        assert len(sessions._times) < 100
+    assert sessions.expired(998) == [] and [one.session for one in sessions.expired(999)] == ["a"]
 
 
 def test_the_oldest_makes_room() -> None:
