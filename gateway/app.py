@@ -1,4 +1,4 @@
-"""The gateway as one ASGI application: sockets to push, `/v1` to the API, the rest to the site."""
+"""The gateway as one ASGI application: WebSockets go to `push`, `/v1` to the API, everything else to the site."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DEMO_SCOPES: Final = ("publish:demo.*", "consume:demo.*", "view:demo.*", "manage
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The ASGI callable, and what its process must reach: the hub to drain it, the gateway to ask it."""
+    """The ASGI callable of one process, and the parts of it that `serve` starts, watches and drains."""
 
     gateway: Gateway
     api: Api
@@ -88,12 +88,12 @@ class Application:
             await (self.websocket if path == WEBSOCKET_PATH else _no_socket_here)(scope, receive, send)
 
     async def local(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The same application for `DIR/admin.sock`: only the folder's owner gets there."""
+        """The same application for `DIR/admin.sock`, which only the folder's owner can open."""
         scope[LOCAL] = True
         await self(scope, receive, send)
 
     async def metrics_only(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application for `metrics.listen`: nothing else is there, and whoever gets there may read."""
+        """The application for `metrics.listen`: serves metrics only, to any client, without credentials."""
         scope[OPEN] = True
         if scope["type"] == "http" and scope["path"] == METRICS:
             await self.site(scope, receive, send)
@@ -123,9 +123,9 @@ def create_app(
     siblings: Siblings | None = None,
     number: int = 1,
 ) -> Application:
-    """Puts the gateway together. Must run on the event loop that will serve it.
+    """Assembles the gateway. Must be called on the event loop that will serve it.
 
-    `series_folder`: where series are kept; without one they end with the process.
+    `series_folder`: where series are stored; without one they are lost when the process ends.
     """
     keyring = Keyring(store, clock_ms) if keyring is None else keyring
     tickets = TicketOffice(clock_ms, steady_ms=store.node.steady_ms) if tickets is None else tickets
@@ -224,14 +224,14 @@ def create_app(
 
 
 def _connections_max(settings: Settings) -> int:
-    """Of all kinds. Each is an open file, and some are left for the database and the log."""
+    """Connections of all kinds. Each is an open file, and some files are left for the database and the log."""
     wanted = settings.limits.connections_max + HTTP_CONNECTIONS_MAX
     files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files_max == resource.RLIM_INFINITY else min(wanted, files_max - FILES_RESERVED // 2)
 
 
 def _intake(settings: Settings, memory: int) -> Intake:
-    """One request of the largest size must always find room."""
+    """Its bound for unconfirmed bytes has room for at least two requests of the largest size."""
     share = min(UNCONFIRMED_BYTES_MAX, int(memory * UNCONFIRMED_MEMORY_FRACTION))
     limits = settings.limits
     return Intake(

@@ -1,8 +1,8 @@
-"""Authentication: whose token this is. The first thing that happens to a request below `/v1`.
+"""Authentication: resolves a token to its principal, as the first step of each request below `/v1`.
 
-An API key is `pushq_<id>_<secret>`. Only its SHA-256 is stored: the secret has 256 random bits, so a slow hash would
-protect nothing and cost every request. A token is looked up by its hash; what is found is remembered by the same hash.
-JWTs of issuers that the settings name are verified by `tokens`, and remembered alike.
+An API key is `pushq_<id>_<secret>`. Only the SHA-256 of the token is stored: the secret has 256 random bits, so a slow
+hash would protect nothing and cost every request. Principals are cached by the token's hash. JWTs of the configured
+issuers are verified by `tokens` and cached the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.tokens import Tokens, Verified
 TOKEN_PREFIX = "pushq_"
 ADMIN_KEY_FILE = "admin.key"
 FIRST_KEY = "0" * 16
-"""The id of the key that the first start makes: one id, so that there is one."""
+"""The id of the key that the first start makes. It is fixed, so that processes that start at once make one key."""
 NEVER_MS = 1 << 62
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -39,7 +39,7 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Principal:
-    """An authenticated caller. Throttles and logs know it by `id`: its key's, or tenant, issuer and subject."""
+    """An authenticated caller. Throttles and logs identify it by `id`: the key's, or tenant, issuer and subject."""
 
     id: str
     tenant: str
@@ -47,16 +47,16 @@ class Principal:
     access: Access
     valid_until_ms: int
     secret_sha256: bytes
-    """Which secret let it in: one that was rotated away ends the sessions it opened."""
+    """Hash of the token it authenticated with: when that secret is rotated away, the sessions it opened end."""
     issuer: str | None = None
-    """Who signed its JWT; None for an API key."""
+    """The issuer of its JWT; None for an API key."""
     signed_by: bytes = b""
-    """The fingerprint of the key that signed it."""
+    """The fingerprint of the key that signed its JWT."""
 
 
 def same_caller(one: Principal, other: Principal) -> bool:
-    """Whether two credentials are of one caller: a subject of an issuer, a key, or keys that an administrator gave one
-    name, as for a page whose short-lived keys follow each other.
+    """Whether two credentials belong to one caller: the same subject of an issuer, the same key, or keys of one tenant
+    with the same name, such as the successive short-lived keys of a web page.
     """
     if one.tenant != other.tenant or one.issuer != other.issuer:
         return False
@@ -72,7 +72,7 @@ class NewKey:
 
 
 class Keyring:
-    """The API keys of the store and the issuers of JWTs, with the principals of tokens seen lately."""
+    """The API keys of the store and the issuers of JWTs, with a cache of the principals of recent tokens."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class Keyring:
         tokens: Tokens | None = None,
         expect: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """`expect` is asked before something is said to be unknown; it raises `LookingUp` while that is not sure."""
+        """`expect` is called before a key or tenant is reported as unknown; it raises `LookingUp` while that is not
+        certain."""
         self._expect = expect
         self._metadata = store.metadata
         self._tokens = tokens
@@ -89,13 +90,13 @@ class Keyring:
         self._identities: dict[bytes, Principal] = {}
         self._temporary: dict[str, NewKey] = {}
         self._used: dict[str, int] = {}
-        """Keys used since their last use was written down → when."""
+        """Key id → time of its last use, for keys used since that was last stored."""
 
-    # ------------------------------------------------------------------------------------------------ who is it
+    # ------------------------------------------------------------------------------------------------ authentication
 
     def identify(self, token: str) -> Principal:
-        """Raises `Unauthenticated`, of an API key in the same words whichever part of it is wrong; `TokenExpired` of a
-        JWT that was good once; `Unavailable` while the keys of its issuer are not there.
+        """The principal of a token. Raises `Unauthenticated`, for an unknown API key with the same words whichever part
+        is wrong; `TokenExpired` for a JWT whose time is over; `Unavailable` while the issuer's keys are not there.
         """
         digest = sha256(token.encode("utf-8", "replace")).digest()
         principal = self._identities.get(digest)
@@ -124,21 +125,22 @@ class Keyring:
             raise TokenExpired("the token has expired")
 
     def _is_trusted(self, principal: Principal) -> bool:
-        """Whether its issuer still has the key that signed its token, and its tenant is there."""
+        """Whether its issuer still has the key that signed its token, and its tenant exists."""
         if self._tokens is None or principal.issuer is None or principal.tenant not in self._metadata.tenants:
             return False
         return self._tokens.trusts(principal.issuer, principal.signed_by)
 
     def still_valid(self, principal: Principal) -> bool:
-        """Whether a session that `principal` opened may go on: its key exists, with that secret, unexpired."""
+        """Whether a session that `principal` opened may continue: its key exists with that secret and has not expired;
+        or its JWT has not expired and is still trusted."""
         if principal.issuer is not None:
             return self._clock_ms() < principal.valid_until_ms and self._is_trusted(principal)
         key = self.find(principal.id)
         return key is not None and self._clock_ms() < _valid_until_ms(key, principal.secret_sha256)
 
     def withdrawn(self, principal: Principal) -> str | None:
-        """Why a credential that was good counts no more, other than that its time is over; None where it was not taken
-        away. Raises `LookingUp` where that must be asked for.
+        """Why a credential was withdrawn; None if it was not, or only expired. Raises `LookingUp` while that must be
+        asked for elsewhere.
         """
         if principal.issuer is not None:
             return None if self._is_trusted(principal) else "the key that signed the token is not its issuer's any more"
@@ -151,7 +153,7 @@ class Keyring:
         return "the API key was rotated away"
 
     def has_expired(self, principal: Principal) -> bool:
-        """Whether it is a JWT that is over; its caller has, or can get, a newer one."""
+        """Whether it authenticated with a JWT that has expired; its caller has, or can get, a newer one."""
         return principal.issuer is not None and self._clock_ms() >= principal.valid_until_ms
 
     def _look_up(self, token: str, digest: bytes) -> Principal:
@@ -167,7 +169,7 @@ class Keyring:
         )
 
     def _vouched(self, token: str, digest: bytes) -> Principal:
-        """Whom an issuer's token names."""
+        """The principal of a JWT."""
         assert self._tokens is not None
         if len(token) > TOKEN_BYTES_MAX:
             raise Unauthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
@@ -213,17 +215,18 @@ class Keyring:
         return self._clock_ms()
 
     def note_use(self, key_id: str) -> None:
-        """Somebody is connected with it."""
+        """Marks a stored key as used now: a connection that it opened is still up."""
         if key_id in self._metadata.keys:
             self._used[key_id] = self._clock_ms()
 
     def last_used_ms(self, key_id: str) -> int | None:
-        """To the minute; None for a key that was never used, or last by a version that did not write it down."""
+        """The key's last use, rounded down to the minute; None if it was never used, or last used under a version that
+        did not store it."""
         used_ms = self._used.get(key_id, self._metadata.keys_used.get(key_id))
         return None if used_ms is None else used_ms - used_ms % MINUTE_MS
 
     def take_used(self, keys_max: int) -> dict[str, int]:
-        """Up to so many keys with a newer minute of use than is stored."""
+        """Removes and returns up to `keys_max` keys whose minute of use is newer than the stored one."""
         taken: dict[str, int] = {}
         for key_id in list(self._used):
             if len(taken) == keys_max:
@@ -236,20 +239,22 @@ class Keyring:
         return taken
 
     def keep_used(self, taken: Mapping[str, int]) -> None:
-        """What was taken could not be stored; what was used again meanwhile is known better."""
+        """Puts back what `take_used` returned, because it could not be stored. A newer use is kept."""
         for key_id, minute_ms in taken.items():
             self._used.setdefault(key_id, minute_ms)
 
     def keys_until_ms(self, principal: Principal) -> int | None:
-        """How long a key may last whose secret goes to this caller; None: for ever.
+        """Until when a key may last whose secret this caller receives; None: no end.
 
-        Of a credential that ends, something endless must not be made: neither at once, nor by a key in between. A token
-        ends too soon to be the measure, and has a setting instead.
+        A credential that ends must not create one that does not: neither directly nor by way of another key. A JWT ends
+        too soon to be the measure; the setting `auth.jwt.key_days_max` applies instead.
         """
         if principal.issuer is not None:
             assert self._tokens is not None
             return self._clock_ms() + self._tokens.key_days_max * DAY_MS
-        key = self._metadata.keys.get(principal.id)  # the console of `--dev` has a temporary one: it is who started it
+        key = self._metadata.keys.get(
+            principal.id
+        )  # the console of `--dev` has a temporary key: it acts for the operator
         return None if key is None else key.expires_at_ms
 
     async def create(
@@ -260,9 +265,9 @@ class Keyring:
         return made
 
     async def rotate(self, key: ApiKey, *, grace_ms: int) -> NewKey:
-        """A new secret for the same key; the old one works for `grace_ms` more.
+        """Gives the key a new secret; the old one works for `grace_ms` more.
 
-        Raises `NotFound` where the key has gone meanwhile, `Conflict` where somebody else rotated it.
+        Raises `NotFound` if the key was deleted meanwhile, `Conflict` if another caller changed it.
         """
         token, digest = _make_token(key.id)
         changed = msgspec.structs.replace(
@@ -276,14 +281,15 @@ class Keyring:
         return NewKey(changed, token)
 
     async def revoke(self, key_id: str) -> None:
-        """Raises `NotFound`, and `Conflict` for the last operator's. From here on the key opens nothing."""
+        """Deletes the key, which authenticates no longer. Raises `NotFound`, and `Conflict` for the last operator's."""
         await self._metadata.delete_key(key_id)
         self._forget(key_id)
 
     def temporary(self, *, name: str, scopes: tuple[str, ...]) -> str:
-        """The token of a key that is never stored and ends by itself.
+        """The token of a key that is never stored and expires by itself.
 
-        The same key as long as half its time is left: who comes back with it is the same principal, and may resume.
+        Returns the same key while more than half of its time is left: a caller that comes back with it is the same
+        principal and may resume.
         """
         now_ms, life_ms = self._clock_ms(), TEMPORARY_KEY_SECONDS * 1000
         for key_id, made in list(self._temporary.items()):
@@ -297,7 +303,7 @@ class Keyring:
         return made.token
 
     def forget_tenant(self, tenant: str) -> None:
-        """A tenant's keys went with it; so must what is remembered of them."""
+        """Drops the cached principals of a tenant that was deleted with its keys."""
         self._identities = {d: p for d, p in self._identities.items() if p.tenant != tenant}
 
     def _make(
@@ -314,7 +320,7 @@ class Keyring:
 
 
 def principal_id(verified: Verified) -> str:
-    """Tokens of one subject are one caller. Neither tenants nor issuers have a `|` in their names, nor have key ids."""
+    """Tokens of one subject are one caller. Names of tenants and issuers, and key ids, contain no `|`."""
     return f"{verified.grant.tenant}|{verified.issuer.issuer}|{verified.grant.subject}"
 
 
@@ -334,7 +340,7 @@ def _make_token(key_id: str) -> tuple[str, bytes]:
 
 
 def _valid_until_ms(key: ApiKey, digest: bytes) -> int:
-    """Until when a secret opens this key; 0 when it does not."""
+    """Until when the token with this hash is valid for the key; 0 if it is not the key's."""
     end_ms = NEVER_MS if key.expires_at_ms is None else key.expires_at_ms
     if hmac.compare_digest(key.secret_sha256, digest):
         return end_ms
@@ -347,15 +353,15 @@ def _valid_until_ms(key: ApiKey, digest: bytes) -> int:
 
 
 async def make_first_key(keyring: Keyring, directory: Path) -> Path:
-    """On a store without keys, makes one that may do everything and writes it to `DIR/admin.key`. Of several processes
-    that start at once one makes it; the others have no file."""
+    """On a store without keys, makes a key that may do everything and writes it to `DIR/admin.key`. If several
+    processes start at once, one of them makes it; the others have no file."""
     path = directory / ADMIN_KEY_FILE
     if keyring.stored():
         return path
     made = keyring._make(
         name="admin", tenant=TENANT_DEFAULT, scopes=("admin", "operator"), expires_at_ms=None, key_id=FIRST_KEY
     )
-    # The file first: a crash in between leaves a key that opens nothing, and the next start makes another.
+    # The file first: a crash in between leaves a token that is not valid, and the next start makes another key.
     _write_private(path, made.token + "\n")
     try:
         await keyring._metadata.put_key(made.stored)
@@ -365,7 +371,7 @@ async def make_first_key(keyring: Keyring, directory: Path) -> Path:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, readable by its owner only from the first byte on."""
+    """Writes the file in one step, readable by its owner alone from the first byte on."""
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,6 +1,7 @@
-"""The desk every transport asks: who is this, may they touch that queue, and what do their messages become.
+"""The desk is the access layer all transports share: authenticates callers, authorizes them for a queue, and encodes
+publishes into blocks.
 
-HTTP, WebSocket and SSE ask the same questions here, so they cannot give different answers.
+HTTP, WebSocket and SSE call the same methods, so their decisions cannot differ.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class GatewayDesk:
         once: Once | None = None,
         full: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`auto_config`: the config of a queue that a publish to an unknown name makes, or None. `full`: tenants that
-        hold as much as they may, and why; whoever gives it changes it.
+        """`auto_config`: the config of the queue that a publish to an unknown name creates, or None. `full`: tenant →
+        why it may store no more; the caller keeps this mapping up to date.
         """
         self._full = full
         self._once = Once() if once is None else once
@@ -66,7 +67,7 @@ class GatewayDesk:
         self._auto_config = auto_config
         self._clock = HybridClock()
         self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """Queues that publishes are making, by tenant and name."""
+        """Queues that publishes are creating now, by tenant and name."""
 
     def identify(self, token: str) -> Principal:
         return self._keyring.identify(token)
@@ -96,9 +97,10 @@ class GatewayDesk:
         return queue
 
     def publish_to(self, principal: Any, name: str) -> Target:
-        """The queue; or, for one that was deleted lately, where its messages went.
+        """The queue; for one that was deleted lately, the target its messages went to.
 
-        One that a publish is just making is not there yet: it is defined before it has a key to seal messages with.
+        Raises `QueueNotFound` for a queue that a publish is still creating: its definition exists before its data key
+        does. Raises `Forbidden` without the scope, `StorageFull` if the tenant may store no more.
         """
         if self._making and (principal.tenant, name) in self._making:
             raise QueueNotFound(f"queue {name!r} is being made")
@@ -124,8 +126,8 @@ class GatewayDesk:
         return self._made(principal.tenant, name, config, until) if config is not None else None
 
     async def _made(self, tenant: str, name: str, config: QueueConfig, until: float) -> None:
-        """Makes a queue once for all who publish to it meanwhile; whoever leaves takes nothing from the others, and
-        whose time is over waits no longer."""
+        """Waits until the queue exists. Concurrent publishes share one task that creates it, which a caller's
+        cancellation does not stop. Raises `Unavailable` after `until`."""
         making = self._making.get((tenant, name))
         if making is None:
             making = unbounded_task(self._make(tenant, name, config), name=f"make {name}")
@@ -141,7 +143,7 @@ class GatewayDesk:
     def _is_made(self, tenant: str, name: str, done: asyncio.Task[None]) -> None:
         del self._making[tenant, name]
         if not done.cancelled():
-            done.exception()  # those who wait are told; there may be none any more
+            done.exception()  # raised at those who wait; retrieved here in case no caller waits any more
 
     async def _make(self, tenant: str, name: str, config: QueueConfig) -> None:
         await found(lambda: check_links(name, config, lambda other: self._config_of(tenant, other)))
@@ -149,8 +151,8 @@ class GatewayDesk:
             await self._store.create_queue(tenant, name, config)
         except Conflict:
             if self._config_of(tenant, name) is None:
-                raise  # there may be no more queues; without it the publish would try again for ever
-            # Somebody made it otherwise meanwhile, which is as good.
+                raise  # the limit of queues is reached; without this the publish would try again for ever
+            # Another caller created the queue with another config meanwhile, which is as good.
 
     def _config_of(self, tenant: str, name: str) -> QueueConfig | None:
         try:
@@ -214,7 +216,8 @@ class GatewayDesk:
         return prepared, publish.size_apart(prepared.blocks, bodies, len(calls))
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
-        """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""
+        """Whether the origin is the same, in the configured list, or under `--dev` any page of this machine. None means
+        that the caller is no browser: allowed."""
         if origin is None or origin in self._allowed_origins or "*" in self._allowed_origins:
             return True
         try:

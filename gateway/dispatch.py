@@ -1,6 +1,6 @@
-"""A request below `/v1`, from its headers to its answer: who → how fast → which operation → the handler.
+"""Dispatches a request below `/v1`, from its headers to its answer: authentication → throttling → routing → handler.
 
-Errors become problems here and nowhere else. Checks come in the order the protocol promises: 401, 404, 403, 400.
+Errors become problem answers here and nowhere else. Checks run in the order the protocol promises: 401, 404, 403, 400.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ from throttling.census import NOBODY, Who
 log = structlog.get_logger("pushq.gateway")
 
 LOCAL: Final = "pushq.local"
-"""Set in the scope of requests that came over `DIR/admin.sock`."""
+"""Key in the ASGI scope of requests that came over `DIR/admin.sock`."""
 
 
 class Api:
-    """The ASGI application of everything below `/v1` that is plain HTTP."""
+    """The ASGI application for all plain HTTP below `/v1`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._router: Router[Operation] = Router((o.method, o.path, o) for o in OPERATIONS)
         self.answers: Counter[tuple[str, str, int]] = Counter()
-        """Method, path and status → how often."""
+        """(method, path, status) → answers."""
         self._late = Late()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         raw_path: bytes = scope.get("raw_path") or b""
-        # Inside of a step, as a message's id may have one. `in` would make an error first, for it looks for a number.
+        # An escaped slash within a path segment, as a message id may have one. `find` is cheaper than `in`, which
+        # raises an error internally first, because it tries to read its operand as a number.
         has_slash = raw_path.find(b"%") >= 0 and raw_path.lower().find(b"%2f") >= 0
         match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
         account: Account | None = None
@@ -161,7 +162,8 @@ class Api:
             call.held.release()
 
     async def require_operator(self, scope: Scope) -> None:
-        """For a page beside `/v1` that is about all tenants. Raises what a call would be answered with."""
+        """Checks the caller of a page outside `/v1` that is about all tenants. Raises the error that an API call would
+        be answered with."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         caller = await found(lambda: self._caller(scope, headers, None))
         refused = await Account(self._gateway.throttle, _who(scope, caller), None).request("admin")
@@ -178,9 +180,9 @@ class Api:
     # ---------------------------------------------------------------------------------------------------- checks
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Before anybody asks who it is: a stream of events is a socket. New ones come at a pace, each on the account
-        of its principal; with a ticket, which is spent by looking at it, on that of its address. Who has neither comes
-        to no socket, and takes no place in the pace."""
+        """Admits an event stream before its caller is authenticated, because it is a socket. New sockets are paced per
+        principal; one with a ticket per address, because reading a ticket spends it. A request with neither gets no
+        socket, and takes no place in the pace."""
         refusal = self._gateway.hub.refusal()
         if refusal is not None:
             raise refusal
@@ -193,7 +195,7 @@ class Api:
             raise refusal
 
     def _held(self, operation: Operation, caller: Principal, scope: Scope) -> Held:
-        """A place for the request's body. Raises `Overloaded` for what is not taken at this level of load."""
+        """Room for the request's body. Raises `Overloaded` for an operation that is not accepted at this load level."""
         intake = self._gateway.hub.intake
         if intake.level and LOCAL not in scope:
             refusal = refusal_of_call(intake, operation.method, operation.path)
@@ -204,7 +206,7 @@ class Api:
     def _caller(
         self, scope: Scope, headers: dict[bytes, bytes], match: Match[Operation] | None
     ) -> Principal | Unauthenticated:
-        """Who asks, or why that is not known: by header, or by ticket where a browser cannot send one."""
+        """The caller, or why it is not authenticated: by header, or by ticket where a browser cannot send a header."""
         authorization = headers.get(b"authorization")
         try:
             if authorization is not None:
@@ -258,7 +260,7 @@ class Api:
 def _log_access(
     scope: Scope, answer: Answer | ASGIApp, match: Match[Operation] | None, account: Account | None, seconds: float
 ) -> None:
-    """The path as it is known, not as it was sent: what a caller puts there is its own matter."""
+    """Logs the path of the route, not the path as sent: callers may put private data there."""
     who = account.who if account is not None else NOBODY
     trace_id = _trace_id(dict(scope["headers"]))
     log.info(
@@ -276,7 +278,7 @@ def _log_access(
 
 
 def _operation(method: str, match: Match[Operation]) -> Operation | None:
-    """The operation for a method; None for OPTIONS. Raises `method-not-allowed`."""
+    """The operation for a method; None for OPTIONS. Raises the problem `method-not-allowed`."""
     operation = match.methods.get("GET" if method == "HEAD" else method)
     if operation is None and method != "OPTIONS":
         allowed = _allowed(match).decode()
@@ -287,8 +289,8 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
 
 
 def _ends_by_itself(method: str, match: Match[Operation] | None) -> bool:
-    """A publish and a receive, which check their header themselves: after what comes first in the order of checks.
-    What leads nowhere as well."""
+    """Whether the handler applies the timeout itself: publish and receive do, because other checks come before that of
+    the header. True for a path that is not found, too."""
     if match is None:
         return True
     operation = match.methods.get(method)
@@ -301,14 +303,14 @@ def _allowed(match: Match[Any]) -> bytes:
 
 
 def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
-    """On whose account a request goes. Of somebody unknown only the address counts."""
+    """Whom a request is charged to. Of an unauthenticated caller only the address is known."""
     client = scope.get("client")
     address = client[0] if client else ""
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
 
 
 def _note_account(caller: Principal | Unauthenticated) -> None:
-    """Of whose share is what the request asks elsewhere."""
+    """Sets whose share the request's calls to other nodes take: the tenant's, or none's for an operator."""
     if (request := ASKED.get()) is not None and isinstance(caller, Principal):
         request.whose = None if caller.access.is_operator else caller.tenant
 
@@ -323,7 +325,7 @@ def _queue(match: Match[Operation] | None) -> str | None:
 
 
 def _trace_id(headers: dict[bytes, bytes]) -> str | None:
-    """The caller's own trace (W3C Trace Context), so that it finds the problem again in its logs."""
+    """The caller's trace id (W3C Trace Context), so that it finds the problem in its own logs."""
     if b"traceparent" not in headers:
         return None
     parts = headers[b"traceparent"].split(b"-")
@@ -331,7 +333,7 @@ def _trace_id(headers: dict[bytes, bytes]) -> str | None:
 
 
 def _cut_off(method: str, match: Match[Operation] | None) -> PushqError:
-    """What is told of a request that a shutdown does not wait for any more."""
+    """The error for a request that the shutdown no longer waits for."""
     operation = match.methods.get(method) if match is not None else None
     if method in READS or operation is None or operation.handler is messages.receive:
         return PushqError("the server is shutting down; nothing was changed", code="draining", retry_after_ms=1000)
@@ -339,7 +341,7 @@ def _cut_off(method: str, match: Match[Operation] | None) -> PushqError:
 
 
 def _our_mistake(scope: Scope) -> Answer:
-    """What went wrong is for the log; the caller gets the number to find it by."""
+    """Logs an unexpected exception; the caller gets only the trace id to find it by."""
     trace_id = secrets.token_hex(16)
     log.exception("request failed", method=scope["method"], path=scope["path"], trace_id=trace_id)
     return problem_answer(PushqError("this is our mistake; the log has more under the trace id"), trace_id)

@@ -1,4 +1,4 @@
-"""Authorization: what a caller's scopes let it do to a queue. Rules only, no clock and no store."""
+"""Authorization: decides what a caller's scopes let it do to a queue. Pure rules, without clock or store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Verb = Literal["publish", "consume", "view", "manage"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 ADMIN: Final = "admin"
 COMPANIONS: Final = (".dead", ".late")
-"""Suffixes of the queues that belong to another queue; its scopes cover them."""
+"""Suffixes of queues that belong to another queue, whose scopes cover them."""
 
 SCOPE_PATTERN: Final = rf"^({ADMIN}|{OPERATOR}|({'|'.join(VERBS)}):[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}})$"
 _PATTERN = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
@@ -23,14 +23,14 @@ _PATTERN = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Scopes, ready to be asked. Decisions are remembered, for a key asks for the same few queues again and again."""
+    """Compiled scopes. Decisions are cached, because a key uses the same few queues again and again."""
 
     scopes: tuple[str, ...]
     is_admin: bool
     is_operator: bool
     _patterns: dict[Verb, tuple[re.Pattern[str], ...]]
     _within: Access | None = None
-    """A ticket's scopes never reach further than those of the key that asked for it."""
+    """The access that bounds this one: a ticket's scopes never reach further than its key's."""
     _decided: dict[tuple[Verb, str], bool] = field(default_factory=dict, compare=False)
 
     def may(self, verb: Verb, queue: str) -> bool:
@@ -43,7 +43,7 @@ class Access:
 
     @property
     def within(self) -> Access | None:
-        """The wider rights that these are a part of."""
+        """The wider access this one was narrowed from; None if it was not."""
         return self._within
 
     def _decide(self, verb: Verb, queue: str) -> bool:
@@ -55,7 +55,7 @@ class Access:
         return any(pattern.fullmatch(name) for pattern in self._patterns[verb] for name in names)
 
     def narrowed(self, scopes: Sequence[str]) -> Access:
-        """These rights, cut down to `scopes`."""
+        """This access, restricted to `scopes`."""
         wanted = compile_scopes(scopes)
         return Access(
             scopes=wanted.scopes,
@@ -67,14 +67,14 @@ class Access:
 
 
 Role = Literal["member", "administrator", "operator"]
-"""A member has scopes for queues; an administrator all of its tenant; an operator all tenants."""
+"""A member has scopes for queues; an administrator may do everything in its tenant; an operator in all tenants."""
 Act = Literal["keys", "operators' keys", "connections", "queue deletion", "tenants"]
 """What is administered."""
 Reach = Literal["nothing", "own tenant", "all tenants"]
 
 REACH: Final[dict[Act, dict[Role, Reach]]] = {
     "keys": {"member": "nothing", "administrator": "own tenant", "operator": "all tenants"},
-    # Whoever makes or rotates a key holds its secret, so an administrator would become an operator.
+    # Making or rotating a key reveals its secret, so an administrator would become an operator.
     "operators' keys": {"member": "nothing", "administrator": "nothing", "operator": "all tenants"},
     "connections": {"member": "nothing", "administrator": "own tenant", "operator": "all tenants"},
     "queue deletion": {"member": "nothing", "administrator": "own tenant", "operator": "own tenant"},
@@ -94,7 +94,7 @@ def may_administer(access: Access, act: Act, *, is_own_tenant: bool = True) -> b
 
 
 def compile_scopes(scopes: Iterable[str]) -> Access:
-    """Scopes that were checked by `check_scopes` when they were given."""
+    """Compiles scopes that `check_scopes` accepted when they were given."""
     kept = tuple(scopes)
     patterns: dict[Verb, tuple[re.Pattern[str], ...]] = {}
     for verb in VERBS:
@@ -106,10 +106,10 @@ def compile_scopes(scopes: Iterable[str]) -> Access:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The pattern as an expression that looks at a name once.
+    """Compiles a pattern with `*` to a regular expression that matches a name in one pass.
 
-    The first place where a part fits is as good as any later one, so it is never tried again: with `.*` between the
-    parts a pattern of many `*` would hold up everybody for minutes.
+    The first place where a part fits is as good as any later one, so atomic groups prevent backtracking: with a plain
+    `.*` between the parts, a pattern of many `*` would block the event loop for minutes.
     """
     first, *parts = map(re.escape, re.sub(r"\*+", "*", pattern).split("*"))
     if not parts:
@@ -118,7 +118,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def owner_of(queue: str) -> str:
-    """The queue a companion belongs to; any other queue is its own."""
+    """The queue that a companion belongs to; for any other queue its own name."""
     for suffix in COMPANIONS:
         if queue.endswith(suffix):
             return queue[: -len(suffix)]
@@ -126,7 +126,7 @@ def owner_of(queue: str) -> str:
 
 
 def check_scopes(scopes: Sequence[str], *, pointer: str = "/scopes") -> tuple[str, ...]:
-    """The scopes without repetitions. Raises `InvalidRequest` that says what is wrong with each."""
+    """The scopes without duplicates. Raises `InvalidRequest`, which says what is wrong with each."""
     if len(scopes) > SCOPES_PER_KEY_MAX:  # before they are looked at
         raise invalid_field(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}")
     errors = [

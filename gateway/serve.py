@@ -1,7 +1,8 @@
-"""`pushq serve`: one process with everything in it, from its start to its drain.
+"""`pushq serve`: runs one process that contains everything, from its start to its drain.
 
-Start: settings → port → store → application → ready. SIGTERM: not ready, farewells, answers under way, store, exit; the
-whole within ten seconds. A second signal leaves at once.
+Start: settings → port → store → application → ready. SIGTERM: reports not ready, says `bye` to every connection,
+finishes answers in progress, closes the store, exits; at most 6 s after `limits.drain_window_s`. A second signal exits
+at once.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ log = structlog.get_logger("pushq.serve")
 def serve(loaded: Loaded) -> None:
     """Serves until a signal ends it. Raises `CannotStart`."""
     if loaded.settings.gateways > 1:
-        # Only who wants several pays for the import.
+        # Imported here: a single process does not pay for it.
         from gateway.processes.parent import serve_several
 
         serve_several(loaded.settings)
@@ -90,11 +91,12 @@ def serve_as(settings: Settings, place: Alone) -> None:
 
 
 class Alone:
-    """How a process comes to its sockets and its store, and whom it tells: one that has everything in it."""
+    """How a process gets its sockets and its store, and whom it tells that it is ready: here for a process that
+    contains everything. `gateway.processes` has the variant for one of several gateways."""
 
     number = 1
     is_desk = True
-    """Whether it does what one process does for the whole server."""
+    """Whether this process also does what only one process of a server may do, such as series and alerts."""
     siblings: Siblings | None = None
 
     def bind(self, settings: Settings) -> socket.socket:
@@ -104,28 +106,28 @@ class Alone:
         return await _opened(settings, guards, own)
 
     def tickets(self, store: Store) -> TicketOffice | None:
-        """None for those in memory."""
+        """The ticket office to use; None: one in the memory of this process."""
         return None
 
     def front(self, app: Application) -> tuple[ASGIApp, ASGIApp]:
-        """The application for the public socket, and that for local administration."""
+        """The application for the public socket, and the one for local administration."""
         return app, app.local
 
     def more(self, app: Application, settings: Settings) -> list[tuple[Listener, socket.socket]]:
-        """Listeners beside these."""
+        """Further listeners, each with its socket."""
         return []
 
     def local_socket(self, settings: Settings) -> socket.socket:
         return bind_unix(settings.directory)
 
     def ready(self, settings: Settings, port: int, *, made_master_key: bool, end: Callable[[], None]) -> None:
-        """Said before the first request can be answered, and true already: from here on connections wait for us.
-        `end` has the process drain."""
+        """Announces that the server is ready. Called before the first request can be answered: the socket listens
+        already, so connections wait in its backlog. `end` drains the process."""
         announce(settings, port, is_new=made_master_key)
         tell_ready()
 
     async def leave(self, settings: Settings) -> None:
-        """While the folder is still ours: the next process makes a socket of its own there."""
+        """Removes the admin socket while this process still holds the folder's lock: the next process makes its own."""
         (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
 
 
@@ -210,7 +212,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
 
 
 def _far(store: object) -> RemoteBackends | None:
-    """The store, where it is one of other processes."""
+    """The store, if it belongs to other processes; else None."""
     return store if isinstance(store, RemoteBackends) else None
 
 
@@ -220,7 +222,7 @@ def _cluster(settings: Settings, own: OwnCertificates) -> ClusterWatch | None:
 
 
 def _further(settings: Settings, own: OwnCertificates) -> dict[str, ClusterWatch]:
-    """By name, of the further clusters whose coordinator is named."""
+    """Watches of further clusters, by cluster name: one for each whose coordinator the settings name."""
     cluster = settings.cluster
     return {
         entry.name: _watch(parse_etcd(entry.coordinator, tls=bool(cluster.etcd_tls_ca)), cluster, own)
@@ -235,7 +237,7 @@ def _watch(at: EtcdAt, cluster: ClusterSettings, own: OwnCertificates) -> Cluste
 
 
 def _clusters(store: Store, settings: Settings) -> ClustersView | None:
-    """None for the storage of this server alone."""
+    """None unless `store.backends` is set."""
     far = _far(store) if settings.store.backends else None
     return None if far is None else ClustersView(far, wall_clock_ms)
 
@@ -254,7 +256,7 @@ def _entrance(settings: Settings) -> Entrance:
 
 
 def _wants_hsts(settings: Settings) -> bool:
-    """A browser would remember it for every other server of this machine, too."""
+    """Not under `--dev`: a browser would apply it to every other server of this machine, too."""
     return bool(settings.http.tls_cert) and not settings.dev
 
 
@@ -266,7 +268,7 @@ def _bind(settings: Settings, place: Alone) -> socket.socket:
 
 
 def _bind_metrics(settings: Settings) -> socket.socket | None:
-    """The socket of `metrics.listen`, if there is one. It speaks plain HTTP, and is for a network that one trusts."""
+    """The socket of `metrics.listen`, or None. It speaks plain HTTP and is for a trusted network."""
     if not settings.metrics.listen:
         return None
     try:
@@ -277,7 +279,7 @@ def _bind_metrics(settings: Settings) -> socket.socket | None:
 
 
 def _listen(tcp: socket.socket, settings: Settings) -> None:
-    """Two processes that start together may both bind; only one of them may listen."""
+    """Listens. Two processes that start together may both bind, but only one of them can listen."""
     try:
         tcp.listen(LISTEN_BACKLOG)
     except OSError as error:
@@ -289,7 +291,7 @@ def cannot_listen(settings: Settings, error: OSError) -> CannotStart:
 
 
 def _tokens(settings: Settings) -> Tokens | None:
-    """What verifies JWTs; None where no issuer is named."""
+    """The verifier of JWTs; None if no issuer is configured."""
     jwt = settings.auth.jwt
     try:
         return Tokens(jwt, KeySets(jwt)) if jwt.issuers else None
@@ -298,7 +300,7 @@ def _tokens(settings: Settings) -> Tokens | None:
 
 
 async def _opened(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[Store, Encrypting]:
-    """The store of the data folder, or that of the backends which the settings name."""
+    """Opens the store of the data folder, or connects to the backends in `store.backends`."""
     if settings.store.backends:
         backends, encryption = await open_backends(settings, guards, own)
         return cast(Store, backends), encryption
@@ -307,7 +309,7 @@ async def _opened(settings: Settings, guards: Guards, own: OwnCertificates) -> t
 
 
 async def _defined(store: Store, settings: Settings, guards: Guards, own: OwnCertificates) -> Store:
-    """The store with the queues, keys and tenants of a metadata service, where the settings name one."""
+    """The store; with `metadata.url`, one whose queues, keys and tenants come from the metadata service."""
     if settings.metadata.url:
         try:
             return remote_store(store, settings, guards, own)
@@ -344,19 +346,19 @@ async def _open(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
 
 @dataclass(slots=True)
 class Server:
-    """The listeners, and how they end."""
+    """The listeners and background tasks of this process: runs them, and ends them with a drain."""
 
     app: Application
     listeners: list[Listener]
     care: KeyCare | None
-    """None where a metadata service has the keys."""
+    """None if a metadata service holds the keys."""
     certificates: OwnCertificates
     samples: bool = True
-    """Whether this process looks at the queues for series and alerts."""
+    """Whether this process samples the queues for series and alerts."""
     _draining: asyncio.Task[None] | None = None
 
     async def run(self, sockets: list[socket.socket]) -> None:
-        """Serves one socket with each listener until all of them have ended."""
+        """Serves one socket per listener until all listeners have ended."""
         async with asyncio.TaskGroup() as tasks:
             watches = [
                 tasks.create_task(self.app.lag.watch(), name="loop lag"),
@@ -390,14 +392,14 @@ class Server:
 
     def _signalled(self, number: int) -> None:
         if self._draining is not None:
-            # Whoever signals twice does not want to wait; what was confirmed is on the disk.
+            # A second signal means: do not wait. What was confirmed is on the disk.
             os._exit(128 + number)
         log.info("draining", signal=signal.Signals(number).name)
         tell_stopping()
         self.end()
 
     def end(self) -> None:
-        """Says farewell, and lets `run` come to its end."""
+        """Starts the drain; `run` returns when it is done. Does nothing if a drain is under way."""
         if self._draining is not None:
             return
         self.app.gateway.hub.draining = True
@@ -416,14 +418,16 @@ class Server:
 
 
 def _raise_open_files_limit() -> int:
-    """A socket is a file; the soft limit of 1,024 is history, the hard one is the operator's word."""
+    """Raises the soft limit of open files to the hard one and returns it. A socket is a file: the usual soft limit of
+    1,024 is too low, and the hard limit is what the operator allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def _within(settings: Settings, files_max: int) -> Settings:
-    """Fewer connections where the system allows fewer files: better refused by us than by an accept that fails."""
+    """Lowers `connections_max` to what the limit of open files allows: a refusal with a reason is better than an accept
+    that fails."""
     wanted, possible = settings.limits.connections_max, max(1, files_max - FILES_RESERVED)
     if wanted <= possible or files_max == resource.RLIM_INFINITY:
         return settings
@@ -433,7 +437,7 @@ def _within(settings: Settings, files_max: int) -> Settings:
 
 
 def _age_seconds() -> float:
-    """How long this process has lived: the interpreter's start and the imports are part of a start."""
+    """Seconds since this process began: the interpreter's start and the imports count as start-up time."""
     with open("/proc/self/stat") as stat:
         started_ticks = int(stat.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
@@ -448,7 +452,7 @@ def _where_keys_are(settings: Settings, key_file: Path | None) -> str:
 
 
 def announce(settings: Settings, port: int, *, is_new: bool) -> None:
-    """What a person needs to go on, on stdout. The key itself is never printed."""
+    """Prints on stdout what a person needs next. The key itself is never printed."""
     url = settings.url(port)
     path = settings.directory / ADMIN_KEY_FILE
     key_file = path if path.exists() else None
