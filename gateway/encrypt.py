@@ -1,8 +1,8 @@
-"""The cipher: seals the blocks of a queue on their way in, and opens them where they are shown.
+"""Encrypts the blocks of a queue when they are published, and decrypts them when they are delivered or shown.
 
-A block's second half becomes nonce | AES-256-GCM ciphertext | tag. Bound to it, and so noticed when it is changed: the
-tenant, the queue, the key, how many messages there are, their kinds, and what names them in the clear part (id, key,
-producer, number, timestamp). What becomes of a message later (expiry, its end) is not bound: the store writes that.
+A block's second half becomes nonce | AES-256-GCM ciphertext | tag. Associated data, so that a change is detected: the
+tenant, the queue, the key, the number of messages, their kinds, and what identifies them in the clear part (id, key,
+producer, number, timestamp). Later state of a message (expiry, its end) is not included, because the store writes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backend_store.model import Block, QueueDefinition, Unavailable
 log = structlog.get_logger("pushq.encryption")
 
 NONCE_BYTES: Final = 12
-"""Random. A key seals far fewer blocks than would make a repeated one likely: see `DATA_KEY_BLOCKS_MAX`."""
+"""Nonces are random. A key seals far fewer blocks than would make a repeat likely: see `DATA_KEY_BLOCKS_MAX`."""
 SEAL_BYTES: Final = NONCE_BYTES + 16
 DATA_KEY_BYTES: Final = 32
 NONCES_DRAWN: Final = 256
@@ -33,15 +33,15 @@ _OWNER = struct.Struct(">H")
 _KEY = struct.Struct(">QI")  # uid, key id
 _FORMAT: Final = b"pushq block 1\0"
 _NOTE: Final = b"pushq note 1\0"
-"""In front of what is bound to a note, so that none is taken for a block's second half."""
+"""Prefix of a note's associated data, so that a note never passes as a block's second half."""
 _NOTE_KEY = struct.Struct(">I")
 _may_be_clear: Final = frozenset(CLEAR_NAMES).issuperset
 _NAMES_ALONE: Final = b"\x81\xa2id"
-"""How a clear part begins that has ids and nothing else: it is its own `identity`."""
+"""First bytes of a clear part that has ids and nothing else: such a part is its own `identity`."""
 
 
 class Nonces:
-    """Random nonces, asked of the system many at a time: a call of it costs a third of what a seal does."""
+    """Random nonces, drawn from the system many at a time: one system call costs a third of a seal."""
 
     __slots__ = ("_left",)
 
@@ -54,7 +54,7 @@ class Nonces:
         self._left = []
 
     def __call__(self) -> bytes:
-        """One that nobody had before, in no thread."""
+        """A nonce that was never returned before, to any thread."""
         try:
             return self._left.pop()
         except IndexError:
@@ -69,7 +69,7 @@ _fresh: Final = Nonces()
 
 
 class Counts:
-    """What a process sealed and opened. `failed` counts each look at a block that does not open."""
+    """Blocks that a process sealed and opened. `failed` counts every attempt at a block that does not open."""
 
     __slots__ = ("failed", "opened", "sealed")
 
@@ -78,7 +78,7 @@ class Counts:
 
 
 class BlockCipher:
-    """One data key at work."""
+    """Seals and opens with one data key."""
 
     __slots__ = ("_aes", "_bound", "blocks", "created_at_ms", "key_id", "reserved", "secret")
 
@@ -87,7 +87,7 @@ class BlockCipher:
         self.key_id = key_id
         self.created_at_ms = created_at_ms
         self.blocks = reserved
-        """How many blocks it may have sealed: after a start as many as were reserved."""
+        """Upper bound of the blocks it has sealed: after a start, as many as were reserved."""
         self.reserved = reserved
         self._aes = AESGCM(secret)
         owner = tenant.encode()
@@ -111,11 +111,11 @@ class BlockCipher:
         return _NOTE_KEY.pack(self.key_id) + nonce + self._aes.encrypt(nonce, note, _NOTE + self._bound)
 
     def open_note(self, sealed: bytes) -> bytes:
-        """What follows the number of the key. Raises `InvalidTag`."""
+        """Opens a note; `sealed` is what follows the key id. Raises `InvalidTag`."""
         return self._aes.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _NOTE + self._bound)
 
     def open(self, block: SealedBlock) -> bytes:
-        """Raises `InvalidTag`."""
+        """The plain second half of a block. Raises `InvalidTag`."""
         bound = self._bound + _BOUND.pack(block.messages, block.flags & SEALED_FLAGS)
         if block.clear:
             bound += identity(block.clear, block.messages)
@@ -125,7 +125,8 @@ class BlockCipher:
 
 
 class QueueSeal:
-    """The keys of one queue: the newest one seals, all of them open. See `backend_store.core.sealing.Seal`."""
+    """The data keys of one queue: the newest seals, all of them open. Implements `backend_store.core.sealing.Seal`;
+    the `Vault` owns it."""
 
     __slots__ = ("_counts", "_failed", "_wanted", "ciphers", "current", "definition", "_newest_of")
 
@@ -136,8 +137,8 @@ class QueueSeal:
         wanted: Callable[[QueueSeal], None],
         newest: Callable[[QueueDefinition], QueueDefinition] = lambda definition: definition,
     ):
-        """`wanted` is told when a key is needed: there is none, or it has sealed enough. `newest` gives the definition
-        as it is now.
+        """`wanted` is called when a new key or a larger reserve is needed: there is no key, or it has sealed as many
+        blocks as were reserved. `newest` returns the current definition of the queue.
         """
         self.definition = definition
         self._newest_of = newest
@@ -148,15 +149,15 @@ class QueueSeal:
         self._failed = False
 
     def add(self, cipher: BlockCipher) -> None:
-        """A further key; ids rise, so the highest is the newest."""
+        """Adds a key. Ids rise, so the highest is the newest."""
         self.ciphers[cipher.key_id] = cipher
         self.current = self.ciphers[max(self.ciphers)]
 
     def forget(self) -> None:
-        """The queue is shredded: nothing here opens any more."""
+        """Drops all keys: the queue is shredded, and none of its blocks opens any more."""
         self.ciphers.clear()
         self.current = None
-        self._failed = True  # what is still in somebody's hands is gone, and that is no news
+        self._failed = True  # blocks that are still in flight do not open, and that is not worth a log line
 
     def seal(self, blocks: Sequence[Block]) -> list[Block]:
         cipher = self._newest()
@@ -187,7 +188,7 @@ class QueueSeal:
             raise CannotOpen(f"what is stored under key {key_id} is not what was sealed") from None
 
     def secret(self) -> bytes:
-        """Of the oldest key: it stays while others come."""
+        """The secret of the oldest key, which stays the same when keys are added. Raises `Unavailable`."""
         self._newest()
         return self.ciphers[min(self.ciphers)].secret
 

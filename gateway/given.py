@@ -1,7 +1,7 @@
-"""The messages of a publish call as its producer gave them, column by column, and what is wrong with them.
+"""Holds the messages of a publish call column by column, as its producer sent them, and collects what is wrong.
 
-A check that finds a column in order costs next to nothing a message; only for one that is not are its messages looked
-at one by one, to say which.
+Checks run on whole columns, so a valid column costs next to nothing per message. Only if a check fails are the messages
+examined one by one, to report which ones are wrong.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 16 * 1024
 
 _NAME_CHARS_SAFE: Final = NAME_BYTES_MAX // 4
-"""So many characters are never more bytes than a name may have."""
+"""A name of up to this many characters never exceeds `NAME_BYTES_MAX`: UTF-8 takes at most 4 bytes each."""
 
 _BODIES_AND_NUMBERING: Final = frozenset({"body", "body_base64", "producer", "producer_seq", "timestamp", "source"})
 
 
 class Given:
-    """A call's columns, each with a value a message, and the errors found so far."""
+    """A publish call's columns, each with one value per message, and the errors found so far."""
 
     __slots__ = ("_columns", "_large", "_wrong", "count")
 
@@ -39,7 +39,7 @@ class Given:
 
     @classmethod
     def of(cls, messages: Sequence[PublishMessage]) -> Given:
-        """All are of one class."""
+        """Transposes messages of one class; leaves out columns in which no message has a value."""
         count = len(messages)
         columns = zip(
             messages[0].__struct_fields__, zip(*map(msgspec.structs.astuple, messages), strict=True), strict=True
@@ -50,17 +50,17 @@ class Given:
         return cls(count, found)
 
     def raw_bodies(self) -> list[bytes]:
-        """Each message's `body` as it was sent; empty where it was left out."""
+        """Each message's `body` as it was sent; empty if it was left out."""
         return list(map(bytes, self._columns["body"]))
 
     def column(self, name: str) -> Sequence[Any] | None:
-        """What the messages have there; None where none of them has anything."""
+        """The column of a field; None if no message has a value there."""
         return self._columns.get(name)
 
     def beside_bodies(self) -> dict[str, Sequence[Any]]:
-        """All columns but the bodies and the producer's numbering, as they were given; a priority of 0 is none.
+        """All columns as sent, except bodies, the producer's numbering and the source; a priority of 0 counts as none.
 
-        The source of an event stands in its body or its headers.
+        The source of an event is part of its body or its headers.
         """
         return {
             name: values
@@ -81,7 +81,7 @@ class Given:
         return bool(self._wrong or self._large)
 
     def refuse(self) -> NoReturn:
-        """Raises `InvalidRequest` or `MessageTooLarge`; nothing of the call is accepted."""
+        """Raises `InvalidRequest` or `MessageTooLarge` with the errors found; no message of the call is accepted."""
         found = sorted(self._wrong or self._large, key=itemgetter(0))
         kind: type[PushqError] = InvalidRequest if self._wrong else MessageTooLarge
         affected = len({number for number, _ in found})
@@ -91,7 +91,7 @@ class Given:
     # -------------------------------------------------------------------------------------------- common checks
 
     def text(self, name: str) -> Sequence[str | None] | None:
-        """A column of names: 1 to 256 bytes each."""
+        """A column of names, checked to have 1 to 256 bytes each."""
         values = self._columns.get(name)
         if values is None:
             return None
@@ -107,7 +107,7 @@ class Given:
                 self.wrong(number, name, f"{name} has {size} bytes; it may have 1 to {NAME_BYTES_MAX}")
 
     def number(self, name: str, low: int, high: int, unit: str = "") -> Sequence[int | None] | None:
-        """A column of whole numbers within bounds."""
+        """A column of whole numbers, checked to lie from `low` to `high`."""
         values = self._columns.get(name)
         if values is None:
             return None
@@ -119,7 +119,7 @@ class Given:
         return values
 
     def headers(self) -> tuple[Sequence[dict[str, str] | None] | None, list[int]]:
-        """The column of headers, and how many bytes each message's take."""
+        """The column of headers, checked for number and size, and the bytes of each message's headers."""
         values = self.column("headers")
         if values is None:
             return None, []

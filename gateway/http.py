@@ -1,7 +1,7 @@
-"""Requests and answers, as the API's handlers see them: a `Call` comes in, an `Answer` goes out.
+"""Requests and answers of the HTTP API: a handler receives a `Call` and returns an `Answer`.
 
-The calls of the hot path take a few microseconds of work each, so an answer is bytes that one function writes, and a
-request is parsed no further than its handler asks.
+Calls on the hot path take a few microseconds each, so an answer is bytes that one function writes, and a request is
+parsed only as far as its handler asks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ encode_json: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class ClientGone(Exception):
-    """The client closed its connection before the request was whole: nobody is left to answer."""
+    """The client closed its connection before its request was complete: there is no client to answer."""
 
 
 class Answer(NamedTuple):
@@ -55,7 +55,7 @@ def json_answer(value: Any, status: int = 200, headers: tuple[Header, ...] = ())
 
 
 def problem_answer(error: PushqError, trace_id: str | None = None) -> Answer:
-    """The answer to a refused request; the code's table says its status."""
+    """The problem answer (RFC 9457) to a refused request; `KINDS` has the status of each code."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers]
     if error.code == "unauthenticated":
         headers.append((b"www-authenticate", b"Bearer"))
@@ -73,7 +73,7 @@ async def write(send: Send, answer: Answer, extra: tuple[Header, ...] = ()) -> N
 
 
 class Call:
-    """One request below `/v1`, by a known caller."""
+    """One request below `/v1` by an authenticated caller; `dispatch` makes it, a handler reads it."""
 
     __slots__ = (
         "_body",
@@ -115,27 +115,27 @@ class Call:
         self.body_bytes_max = body_bytes_max
         self._body: bytes | None = None
         self.account = account
-        """What it spends of its limits."""
+        """The account that its rate limits are charged to."""
         self.is_local = is_local
         """Whether it came over `DIR/admin.sock`."""
         self.held = held
-        """The place of its body among what all callers have sent and is not answered yet."""
+        """The room its body takes among the bodies of all requests that are not answered yet."""
         self.until = until
-        """When its caller stops waiting, by the loop's clock."""
+        """When its caller stops waiting, in seconds of the loop's clock."""
         self.bytes_in = 0
-        """The size of the body, as far as it was read."""
+        """Bytes of the body that were read so far."""
         self.messages = 0
-        """How many messages the request was about: the handler says so, for the count of what is used."""
+        """How many messages the request was about; the handler sets it, for usage metering."""
 
         self.batch: Batch | None = None
-        """The messages of the answer, where spans are wanted."""
+        """The messages of the answer, if spans are recorded."""
 
     def count(self, messages: int, batch: Batch | None = None) -> None:
         self.messages += messages
         self.batch = batch
 
     def waits_longer(self, wait_ms: int) -> None:
-        """The wait that was asked for comes on top of the time for everything else."""
+        """Extends the deadline of the request's calls to other nodes by the wait that the caller asked for."""
         if (asked := ASKED.get()) is not None:
             asked.until = self.until + max(0, wait_ms) / 1000
 
@@ -146,7 +146,7 @@ class Call:
 
     @property
     def address(self) -> str:
-        """The client's; empty where there is none."""
+        """The client's address; empty if there is none, as on a UNIX socket."""
         client = self.scope.get("client")
         return str(client[0]) if client else ""
 
@@ -155,8 +155,10 @@ class Call:
         return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
-        """Raises `MessageTooLarge` as soon as the limit is passed, `Unavailable` when the request's time is over, and
-        `ClientGone`. A handler that begins anew gets the same again.
+        """The request's body; a handler that runs again gets the same bytes.
+
+        Raises `MessageTooLarge` as soon as the limit is passed, `Overloaded` without room for it, `InvalidRequest` if
+        it takes too long, `Unavailable` when the request's time is over, and `ClientGone`.
         """
         if self._body is None:
             self._body = await self._read_body()
@@ -169,7 +171,7 @@ class Call:
             raise PushqError(detail, code="unsupported-media-type")
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit():
-            self._check_size(int(declared[:20]))  # before it is asked for: with "100 Continue", it would be sent
+            self._check_size(int(declared[:20]))  # before reading: with "100 Continue" the client would send it
         if (whole := body_at_hand(self.receive)) is not None:
             self._check_size(len(whole))
             self.held.add(len(whole))
@@ -206,7 +208,7 @@ class Call:
             raise MessageTooLarge(f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more")
 
     async def fields(self, kind: type[Any]) -> Any:
-        """The JSON body as a struct. No body at all is an object without fields; there is no query beside a body."""
+        """The JSON body as a struct; an empty body is an object without fields. A query beside it is refused."""
         return decode(await self.json_bytes(), kind)
 
     async def json_bytes(self) -> bytes:
@@ -223,9 +225,9 @@ class Call:
         )
 
     def query(self, *known: str, later: dict[str, str] | None = None, prefix: str | None = None) -> dict[str, str]:
-        """The query's parameters. Raises `InvalidRequest` for unknown and repeated ones, naming them.
+        """The query's parameters. Raises `InvalidRequest`, which names unknown and repeated ones.
 
-        Known are also those that begin with `prefix` and go on.
+        Names that extend `prefix` are known, too. `later`: names that a later version will take, and what they are.
         """
         raw: bytes = self.scope["query_string"]
         if not raw:
@@ -261,13 +263,13 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode(body: bytes, kind: type[Any]) -> Any:
-    """A body as a struct. Raises `InvalidRequest` with a pointer, and the nearest known name of an unknown field."""
+    """Decodes a JSON body. Raises `InvalidRequest` with a pointer, and for an unknown field the nearest known name."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         if not body.isascii():
-            body.decode()  # the decoder checks only the strings that it keeps
+            body.decode()  # the decoder checks UTF-8 only in the strings that it keeps
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
@@ -283,7 +285,8 @@ def _decode_whole_numbers(body: bytes, kind: type[Any]) -> Any:
 
 
 def field_names(kind: Any) -> dict[str, str]:
-    """Every field a request of this kind may have, at any depth, and the one that holds it; empty for the outermost."""
+    """Field → the field that contains it, for each field of a request of this kind at any depth; "" for the outermost
+    ones."""
     return _names(msgspec.inspect.type_info(kind), "", {})
 
 

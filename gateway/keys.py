@@ -1,8 +1,8 @@
-"""The vault: every queue's data keys, unwrapped, in the memory of this process and nowhere else.
+"""The vault holds every queue's data keys, unwrapped, in the memory of this process and nowhere else.
 
-It is filled at start, before any queue is opened, so a block is opened and sealed without waiting for anybody. Only a
-new key needs the master key. While that does not answer, queues go on with the keys they have, and one that has none
-refuses publishes as unavailable.
+It is filled at start, before any queue is opened, so sealing and opening a block never waits. Only a new key needs the
+master key. While the master key is unavailable, queues continue with the keys they have; a queue without a key refuses
+publishes with `Unavailable`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ _SPARE: Final = 64
 
 
 class OtherSecrets(Protocol):
-    """What somebody seals with the master key beside data keys."""
+    """Secrets other than data keys that are sealed with the master key."""
 
     def masters(self) -> set[str]:
-        """The ids of the master keys that something is sealed with now."""
+        """The ids of the master keys that these secrets are sealed with now."""
 
     async def renew(self) -> None:
-        """Seals anew what another master key than the active one sealed. Raises `Unavailable` and `MasterError`."""
+        """Reseals what is not sealed with the active master key. Raises `Unavailable` and `MasterError`."""
 
 
 class Vault:
-    """Implements `backend_store.core.sealing.Sealer`. Its one task (`run`) makes keys; everybody else only asks."""
+    """All data keys of a process. Implements `backend_store.core.sealing.Sealer`. Its task `run` makes the keys that
+    publishes ask for."""
 
     def __init__(self, rows: Metadata, masters: Masters, *, data_key_days: int, clock_ms: Callable[[], int]):
         self.rows = rows
@@ -54,7 +55,7 @@ class Vault:
         self.counts = Counts()
         self.master_failures = 0
         self.keys = 0
-        """How many data keys are in memory."""
+        """Number of data keys in memory."""
         self.others: list[OtherSecrets] = []
         self._is_away = False
         self._clock_ms = clock_ms
@@ -62,15 +63,16 @@ class Vault:
         self._seals: dict[int, QueueSeal] = {}
         self._wanted: dict[int, QueueSeal] = {}
         self._ages: list[tuple[int, int]] = []
-        """Heap of when keys were made, and the uids of their queues; those of queues that are gone are passed by."""
+        """Heap of (creation time, uid of the queue) of keys; entries of queues that are gone are skipped."""
         self._looked_at_ms = 0
         self._worn: set[int] = set()
-        """Uids of queues whose key is too old, and that need no other one: they were encrypted once."""
+        """Uids of queues whose newest key is too old. A queue that is no longer encrypted stays here and gets no new
+        one."""
         self._wake = asyncio.Event()
         self._making = asyncio.Lock()
 
     async def open(self) -> None:
-        """Unwraps every key there is. Raises `MasterError`, and `Unavailable` while the master key is away."""
+        """Unwraps all stored keys. Raises `MasterError`, and `Unavailable` while the master key does not answer."""
         keys = sorted(self.rows.data_keys.by_id.values(), key=lambda key: key.id)
         definitions = {one.uid: one for one in self.rows.queues.values()}
         definitions.update({uid: moved.definition for uid, moved in self.rows.moved.items()})
@@ -80,8 +82,8 @@ class Vault:
                     self._add(self.of(definitions[key.uid]), _cipher(key, secret))
 
     async def learn(self, keys: Sequence[DataKey]) -> None:
-        """Unwraps keys that another gateway made, each that opens. Raises `MasterError`, and `Unavailable`, when some
-        did not: they may later.
+        """Unwraps keys that another gateway made, as many as open. Raises `MasterError` or `Unavailable` if some did
+        not open: they may later.
         """
         definitions = {key.uid: one for key in keys if (one := self.rows.of_uid(key.uid)) is not None}
         failed: Exception | None = None
@@ -92,7 +94,7 @@ class Vault:
             raise failed
 
     async def _learnt(self, keys: Sequence[DataKey], definitions: Mapping[int, QueueDefinition]) -> Exception | None:
-        """Why some of them did not open. Where one does not, each of the others is asked about alone."""
+        """Unwraps the keys together, or one by one if that fails. Returns why one did not open; None if all did."""
         new = [key for key in keys if key.id not in self.of(definitions[key.uid]).ciphers]
         try:
             secrets = await self.masters.unwrap(new) if new else []
@@ -102,7 +104,7 @@ class Vault:
             return next(filter(None, [await self._learnt([key], definitions) for key in new]), None)
         for key, secret in zip(new, secrets, strict=True):
             seal = self.of(definitions[key.uid])
-            if key.id not in seal.ciphers:  # it may have been made here, and told on its way
+            if key.id not in seal.ciphers:  # this gateway may have made it and then heard of it as news
                 self._add(seal, _cipher(key, secret))
         return None
 
@@ -140,7 +142,7 @@ class Vault:
             seal.forget()
 
     async def ready(self, definitions: Sequence[QueueDefinition]) -> None:
-        """Makes the first key of queues that have none. While the master key is away it is made later."""
+        """Makes the first key of queues that have none; later, if the master key does not answer."""
         missing = [seal for one in definitions if (seal := self.of(one)).current is None]
         try:
             await self.new_keys(missing, unless_since_ms=0)
@@ -156,7 +158,7 @@ class Vault:
         self._wake.set()
 
     async def run(self) -> None:
-        """Makes the keys that are wanted, and replaces old ones. Ends when it is cancelled."""
+        """Makes the keys that are wanted, and replaces old ones. Runs until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(DATA_KEY_RETRY_SECONDS if self._wanted else DATA_KEY_CHECK_SECONDS):
@@ -170,7 +172,7 @@ class Vault:
                 self._failed(error)
                 await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
             except Exception:
-                log.exception("making data keys failed")  # a fault of ours must not end all of it
+                log.exception("making data keys failed")  # a bug must not end this task
                 await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
 
     def _failed(self, error: Exception) -> None:
@@ -195,14 +197,15 @@ class Vault:
             self._wanted.pop(seal.definition.uid, None)
 
     def _is_old(self, cipher: BlockCipher | None, now_ms: int) -> bool:
-        """One made in a time to come is from a clock that was wrong: it would be used until then, and as long again."""
+        """Whether a key is past its age. A creation time in the future comes from a wrong clock and counts as old: the
+        key would otherwise be used until then, and a full age longer."""
         return cipher is not None and not -DAY_MS <= now_ms - cipher.created_at_ms < self._age_ms_max
 
     def _want_worn(self, now_ms: int) -> None:
-        """Another key where the newest is too old."""
+        """Wants a new key for each encrypted queue whose newest key is too old."""
         while self._ages and now_ms - self._ages[0][0] >= self._age_ms_max:
             self._worn.add(heapq.heappop(self._ages)[1])
-        if now_ms < self._looked_at_ms - DAY_MS:  # the clock was ahead, and keys may be from then
+        if now_ms < self._looked_at_ms - DAY_MS:  # the clock was ahead, and keys may have been made meanwhile
             self._worn.update(self._seals)
         self._looked_at_ms = now_ms
         for uid in list(self._worn):
@@ -213,9 +216,10 @@ class Vault:
                 self._wanted[uid] = seal
 
     async def new_keys(self, seals: Iterable[QueueSeal], *, unless_since_ms: int | None = None) -> int:
-        """Gives each queue a new key, which seals from then on. Returns how many were made.
+        """Gives each queue a new key, which seals from then on. Returns how many keys were made.
 
-        `unless_since_ms`: not a queue whose key is from then or later. Raises `Unavailable` and `MasterError`.
+        `unless_since_ms`: skips a queue whose newest key was made then or later and may seal more. Raises `Unavailable`
+        and `MasterError`.
         """
         made = 0
         async with self._making:
@@ -242,12 +246,13 @@ class Vault:
         ]
         stored = await self.rows.add_data_keys([(s.definition.name, key) for s, key in zip(seals, keys, strict=True)])
         for seal, key, secret in zip(seals, keys, secrets, strict=True):
-            if key.id in stored:  # else the queue was deleted meanwhile, or the id is another gateway's
+            if key.id in stored:  # else the queue was deleted meanwhile, or another gateway took the id
                 self._add(seal, _cipher(key, secret, blocks=0))
         return len(stored)
 
     async def _reserve(self, seals: Iterable[QueueSeal]) -> None:
-        """Writes down that keys may have sealed more blocks: a crash must not make a key forget how much it did."""
+        """Stores a larger reserve for keys that used theirs up, so that a crash never lowers the count of blocks a key
+        has sealed."""
         changed: list[tuple[BlockCipher, DataKey]] = []
         for seal in seals:
             cipher = seal.current
@@ -262,12 +267,12 @@ class Vault:
     # ------------------------------------------------------------------------------------------------ rotation
 
     def unwrapped_by_others(self) -> list[DataKey]:
-        """Keys that another master than the active one wrapped."""
+        """Data keys that are not wrapped by the active master key."""
         return [key for key in self.rows.data_keys.by_id.values() if key.master != self.masters.active]
 
     async def masters_needed(self) -> set[str]:
-        """The ids of the master keys without which something does not open."""
-        async with self._making:  # a key that is wrapped and not stored yet is stored then
+        """The ids of all master keys that a data key or another secret is sealed with."""
+        async with self._making:  # waits until keys that are wrapped and not stored yet are stored
             return self._masters_needed()
 
     def _masters_needed(self) -> set[str]:
@@ -275,12 +280,12 @@ class Vault:
 
     @property
     def rests_on_others(self) -> bool:
-        """Whether something does not open without another master key than the active one."""
+        """Whether something is sealed with a master key other than the active one."""
         return bool(self._masters_needed() - {self.masters.active})
 
     async def rewrap(self, keys: Sequence[DataKey]) -> int:
-        """Wraps keys under the active master. Raises `Unavailable`."""
-        async with self._making:  # nobody else writes these rows meanwhile
+        """Wraps keys with the active master key. Returns how many. Raises `Unavailable`."""
+        async with self._making:  # so that no other code writes these rows meanwhile
             held = [(key, secret) for key in keys if (secret := self._secret(key)) is not None]
             wrapped = await self.masters.wrap([(Context(key.tenant, key.uid, key.id), secret) for key, secret in held])
             rows = [
@@ -316,6 +321,6 @@ def _cipher(key: DataKey, secret: bytes, blocks: int | None = None) -> BlockCiph
 
 
 def _is_fresh(seal: QueueSeal, since_ms: int) -> bool:
-    """Whether the newest key is from then or later, and may seal more."""
+    """Whether the newest key was made at `since_ms` or later, and may seal more blocks."""
     cipher = seal.current
     return cipher is not None and cipher.created_at_ms >= since_ms and cipher.blocks < DATA_KEY_BLOCKS_MAX

@@ -1,8 +1,10 @@
-"""Publishes under an idempotency key: replies that are known → the partition, which decides → the reply, kept.
+"""Publishes under an idempotency key: answers from the reply cache, else publishes to the partition and caches the
+reply.
 
-A repeat gets the places of the first messages, with `duplicate`. Whether it is one is the partition's to say wherever
-no reply is known, so what is lost here costs time and never a second message. While the partition takes long, as at a
-change of its leader or on a slow disk, Redis is asked what another gateway, or this one before its restart, answered.
+A repeat gets the places of the first call's messages, with `duplicate`. If no reply is cached, the partition decides
+whether a call is a repeat, so a lost cache entry costs time and never a second message. While the partition is slow, as
+at a change of its leader or on a slow disk, Redis is asked for the reply that another gateway, or this one before its
+restart, gave.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ PublishReply = Callable[[Published | PushqError], None]
 
 IN_PROGRESS_RETRY_MS: Final = 200
 _CLOCK_STEP_SECONDS: Final = 0.001
-"""A timer may be so much too early, by the loop's clock."""
+"""How early a timer of the loop may fire."""
 
 
 class Once:
-    """One gateway's calls under idempotency keys. Belongs to the event loop."""
+    """All calls under idempotency keys of one gateway process. Used from its event loop only."""
 
     def __init__(self, shared: RedisReplies | None = None, *, ask_seconds: float = REPLIES_ASK_SECONDS) -> None:
         self._memory = MemoryReplies()
         self._shared = shared
         self._ask_seconds = ask_seconds
         self._late: deque[tuple[float, _Call]] = deque()
-        """When Redis is asked about which call, if it has no answer by then."""
+        """(when to ask Redis, call), earliest first; a call that has its answer by then is skipped."""
         self._timer: asyncio.TimerHandle | None = None
-        """For the first of them."""
+        """Fires for the first entry of `_late`."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def publish(self, queue: Target, prepared: Prepared, reply: PublishReply) -> None:
-        """Stores the messages of a call with a claim, or tells what became of the first such call."""
+        """Stores the messages of a call with a claim, or replies with the result of the first such call."""
         claim = prepared.claim
         assert claim is not None
         known = self._memory.begin(claim)
@@ -59,7 +61,7 @@ class Once:
         call = _Call(prepared, claim, queue.config.dedupe_window_ms, reply)
         if self._shared is not None:
             loop = self._loop
-            if loop is None:  # asked for once: it costs a call of the system each time
+            if loop is None:  # looked up once: it costs a system call each time
                 loop = self._loop = asyncio.get_running_loop()
             self._late.append((loop.time() + self._ask_seconds, call))
             if self._timer is None:
@@ -67,14 +69,15 @@ class Once:
         queue.publish(prepared.blocks, partial(self._stored, call), claim, until_ms=prepared.until_ms)
 
     async def close(self) -> None:
-        """Waits a moment for replies on their way."""
+        """Stops the timer, and waits up to a second for replies on their way to Redis."""
         if self._timer is not None:
             self._timer.cancel()
         if self._shared is not None:
             await self._shared.close()
 
     def _ask(self, loop: asyncio.AbstractEventLoop, shared: RedisReplies) -> None:
-        """Asks for the replies to calls that wait long. Nearly all have their answer: one timer does for all."""
+        """Asks Redis for the replies to calls that have waited long. One timer serves all calls, because nearly all are
+        answered before."""
         self._timer, late = None, self._late
         while late and (late[0][1].is_answered or late[0][0] <= loop.time() + _CLOCK_STEP_SECONDS):
             _, call = late.popleft()
@@ -84,27 +87,28 @@ class Once:
             self._timer = loop.call_at(late[0][0], self._ask, loop, shared)
 
     def _found(self, call: _Call, known: Reply | None) -> None:
-        """What Redis has. Whether a payload is another one than the first, the partition says."""
+        """Answers with the reply that Redis has. If its payload differs, the partition decides."""
         if known is not None and known.payload == call.claim.payload:
             self._memory.finish(call.claim, known, call.window_ms)
             call.answer(replayed(known, call.prepared, call.claim))
 
     def _stored(self, call: _Call, result: Published | PushqError) -> None:
-        """The partition's word. A reply is kept where it is complete: what was refused may find room another time."""
+        """Answers with the partition's result. A reply is cached only if it is complete: what was refused may find room
+        another time."""
         runs = runs_of_call(result, call.prepared) if isinstance(result, Published) else None
         if runs is None or not isinstance(result, Published):
             self._memory.drop(call.claim)
         else:
             made = Reply(call.claim.payload, runs, result.fsynced, result.replicas)
             self._memory.finish(call.claim, made, call.window_ms)
-            # What a crash of this process may take back must not be told by another one.
+            # Another process must not repeat a reply that a crash of this one may undo.
             if self._shared is not None and result.fsynced:
                 self._shared.finish(call.claim, made, call.window_ms)
         call.answer(result)
 
 
 class _Call:
-    """A call that the partition decides. Whoever knows the answer first gives it."""
+    """A call sent to the partition. The first answer wins, be it the partition's or Redis'."""
 
     __slots__ = ("claim", "prepared", "window_ms", "_reply")
 
@@ -129,9 +133,9 @@ def _is_waited_for(call: _Call) -> bool:
 
 
 def replayed(known: Reply, prepared: Prepared, claim: Claim) -> Published | PushqError:
-    """The answer to a call whose key is known."""
+    """The answer to a call whose key has a cached reply."""
     if known.runs is None:
-        # Also with another payload: whose the key is, only the answer under way can tell.
+        # With another payload, too: which request owns the key is known only when the first one is answered.
         detail = "a request under this idempotency key is still in progress"
         return RequestInProgress(detail, retry_after_ms=IN_PROGRESS_RETRY_MS)
     if known.payload != claim.payload:
@@ -142,7 +146,7 @@ def replayed(known: Reply, prepared: Prepared, claim: Claim) -> Published | Push
 
 
 def is_replay(published: Published) -> bool:
-    """Whether each message of the call was there before."""
+    """Whether every message of the call was stored before."""
     others = published.others
     return published.is_repeat or (
         others is not None

@@ -1,6 +1,6 @@
-"""A publish call on its way in: every message is checked, then all are encoded into blocks for one partition each.
+"""Prepares a publish call: checks every message, then encodes all of them into blocks, each for one partition.
 
-Messages are taken column by column (see `given`): what none of them has costs nothing.
+Messages are processed column by column (see `given`), so a field that no message has costs nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _write_json = msgspec.json.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 ContentKey = Callable[[], bytes]
-"""What hashes of contents are keyed with; asked for where there are some."""
+"""Returns the key for hashes of contents; called only if there are any."""
 
 NameCall = Callable[[int | bytes, Sequence[bytes], Sequence[int], dict[str, Sequence[Any]]], Named]
-"""Makes a claim and names of a call's kinds, bodies, their lengths and other columns, by its idempotency key."""
+"""Makes the claim and message names of a call under an idempotency key, from its kinds, bodies, their lengths and the
+other columns."""
 
 Encode = Callable[[Columns, str | None], Blocks]
-"""Makes blocks of checked columns: the queue knows for which partitions."""
+"""Encodes checked columns into blocks; the queue decides for which partitions."""
 
 _TEXTS = ("id", "key", "content_type", "reply_to", "correlation_id")
 
@@ -62,7 +63,10 @@ def prepare_plain(
     name: NameCall | None = None,
     is_split: bool = False,
 ) -> Prepared:
-    """Messages that are only bodies: raw JSON values, or bytes. `is_split`: the queue has several partitions."""
+    """Prepares messages that have nothing but bodies: raw JSON values, or bytes. Raises like `prepare`.
+
+    `is_split`: the queue has several partitions.
+    """
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
@@ -100,10 +104,10 @@ def prepare(
     content_key: ContentKey = bytes,
     name: NameCall | None = None,
 ) -> Prepared:
-    """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted.
+    """Prepares messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then no message is accepted.
 
-    Delays and lives count from `now_ms`. `clock` stamps messages that need a time and have none. `encode` is the
-    queue's own way to make blocks, `name` names the messages of a call with an idempotency key.
+    Delays and TTLs count from `now_ms`. `clock` stamps messages that need a time and have none. `encode` makes blocks
+    for the queue's partitions; `name` names the messages of a call under an idempotency key.
     """
     _check_count(len(messages))
     given = Given.of(messages)
@@ -115,20 +119,22 @@ def prepare(
 
 
 def looks_at_calls(config: QueueConfig) -> bool:
-    """Whether it makes a difference which calls bring bodies that come in one order all the same."""
+    """Whether publishes to this queue must be prepared call by call, or may be merged in their order: merging is
+    allowed if the queue has no limits, no deduplication, and takes bodies alone."""
     is_endless = config.max_messages is None and config.max_bytes is None
     return not (is_endless and config.dedupe == "none" and _takes_bodies_alone(config))
 
 
 def size_apart(blocks: Sequence[Block], bodies: Sequence[Any], count: int) -> int:
-    """Bytes of as many blocks, each with some of the bodies that `blocks` have; all blocks hold bodies alone."""
+    """Bytes that the bodies in `blocks` would take if they were split over `count` blocks instead; all blocks hold
+    bodies alone."""
     own = sum(map(len, bodies)) + BYTES_BESIDE_BODY * len(bodies)
     beside = sum([len(block.data) for block in blocks]) - own
     return own + beside // len(blocks) * count
 
 
 def _takes_bodies_alone(config: QueueConfig) -> bool:
-    """Whether a body needs nothing beside it in this queue: no time, no number, no hash."""
+    """Whether the queue stores bodies without further columns: no time, no number, no hash."""
     return (
         config.sequencing == "arrival"
         and config.message_ttl_ms is None
@@ -206,7 +212,7 @@ def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limi
 
 
 def _check_values(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
-    """Only of bodies that are not refused for their size: it is a look at every byte."""
+    """Checks JSON bodies for depth and number range; not those refused for their size, because it reads every byte."""
     if isinstance(kind, bytes):
         bodies = [body if own == KIND_JSON else b"" for own, body in zip(kind, bodies, strict=True)]
     elif kind != KIND_JSON:
@@ -223,7 +229,7 @@ def _check_values(given: Given, kind: int | bytes, bodies: Sequence[bytes], limi
 
 
 def _bodies(given: Given, encoding: Encoding) -> tuple[int | bytes, list[bytes]]:
-    """The kind of all bodies or of each, and the bodies. One that is wrong is empty."""
+    """The kind of all bodies, or one kind each, and the bodies. A body that is wrong is returned empty."""
     raw = given.raw_bodies()
     base64 = given.column("body_base64")
     if base64 is None and encoding == "json" and all(raw):
@@ -251,7 +257,7 @@ def _body(given: Given, number: int, encoding: Encoding, raw: bytes, base64: str
 
 
 def _msgpack_body(given: Given, number: int, raw: bytes) -> tuple[int, bytes]:
-    """Bytes stay bytes; any other value is stored as the JSON value it equals, so that every consumer can read it."""
+    """Bytes stay bytes; any other value is stored as the equal JSON value, so that every consumer can read it."""
     try:
         value = _unpack(raw)
         if isinstance(value, bytes):
@@ -266,7 +272,7 @@ def _msgpack_body(given: Given, number: int, raw: bytes) -> tuple[int, bytes]:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a value is the same value in JSON: the encoder would write bytes as base64 and NaN as null."""
+    """Whether JSON can represent the value: the encoder would write bytes as base64 and NaN as null."""
     if isinstance(value, dict):
         return all(map(_is_json, value.values()))
     if isinstance(value, list):
