@@ -1,6 +1,6 @@
-"""Settings: `pushq.toml`, then `PUSHQ_SECTION__KEY`, then flags; the later one wins, and each knows where it came from.
+"""Loads settings from `pushq.toml`, then `PUSHQ_SECTION__KEY`, then flags; the later source wins, and origins are kept.
 
-An unknown key is an error that names the nearest known one: a typing error must not become a default.
+An unknown key is an error that names the nearest known one, so that a typo never becomes a default.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ ENV_PREFIX: Final = "PUSHQ_"
 DEFAULT: Final = "default"
 
 ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY", "PUSHQ_CA_FILE", "PUSHQ_CERT_FILE"})
-"""Variables of the command line and the SDKs; a server does not read them."""
+"""Variables of the CLI and the SDKs; a server does not read them."""
 ENV_OF_MASTERS: Final = frozenset({"PUSHQ_MASTER_KEY", "PUSHQ_MASTER_KEY_FILE"})
-"""No settings: with `encryption.master = "environment"` they are, or name, the master key."""
+"""Not settings: with `encryption.master = "environment"` they contain, or name the file of, the master key."""
 
 
 class ConfigError(Exception):
-    """A setting that cannot be: which, where it came from, and how to mend it. The process ends with code 3."""
+    """An invalid setting: which one, where it came from, and how to mend it. The process ends with code 3."""
 
     def __init__(self, key: str, detail: str, origin: str = "") -> None:
         super().__init__(f"{origin}: {detail}" if origin else detail)
@@ -74,7 +74,7 @@ class Described(NamedTuple):
 class Loaded:
     settings: Settings
     origins: dict[str, str]
-    """Dotted key → the flag, variable or file that set it. Keys that are missing have their default."""
+    """Dotted key → the flag, variable or file that set it. Missing keys have their default."""
 
     def describe(self) -> list[Described]:
         """Every setting with its value and origin, in the order of the reference page."""
@@ -84,9 +84,9 @@ class Loaded:
 
 
 def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None) -> Loaded:
-    """Settings from all sources. `flags` has dotted keys; None is a flag that was not given. Raises `ConfigError`.
+    """Merges and checks all sources. `flags` has dotted keys; None is a flag that was not given. Raises `ConfigError`.
 
-    Without `config_file`, `pushq.toml` in the working folder is read if it is there.
+    Without `config_file`, reads `pushq.toml` in the working folder if it exists.
     """
     found: dict[str, tuple[Any, str]] = {}
     for key, value, origin in (*_from_file(config_file), *_from_environment(environ), *_from_flags(flags)):
@@ -106,7 +106,7 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_f
 
 @functools.cache
 def known_settings() -> Mapping[str, Any]:
-    """Dotted key → type, for every setting there is."""
+    """Dotted key → type, for every setting."""
     return MappingProxyType(dict(_settings_of(Settings, "")))
 
 
@@ -186,7 +186,7 @@ def _checked(key: str, value: Any, origin: str) -> Any:
             return _LISTS[key](value)
         except ValueError as error:
             raise ConfigError(key, str(error), origin) from None
-    # Only the environment has nothing but text; in a file "1" is a mistake.
+    # Only environment variables are always text; in a file "1" is a mistake.
     from_text = origin.startswith(ENV_PREFIX)
     try:
         value = msgspec.convert(value, kinds[key], strict=not from_text)
@@ -206,7 +206,7 @@ _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
     "store.clusters": cluster_entries,
     "throttling.rules": rate_rules,
 }
-"""Settings that are lists of tables, with what reads and checks them."""
+"""Settings that are lists of tables → the function that reads and checks them."""
 
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "dispatch.timeout_ms": (1, PUBLISH_MS_MAX),
@@ -251,9 +251,9 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     **MANAGER_RANGES,
 }
 MEMORY_BYTES_MIN: Final = 32 * 1024 * 1024
-"""The least an `overload.memory_max_bytes` can say: the process itself needs most of that."""
+"""Minimum of `overload.memory_max_bytes`: the process itself needs most of that."""
 BALLAST_BYTES_MIN: Final = 1024 * 1024
-"""The least a `storage.ballast_bytes` can say: acks must have room to go on in."""
+"""Minimum of `storage.ballast_bytes`: acks need room after the disk is full."""
 
 
 def _wrong(key: str, value: Any) -> str:
@@ -351,7 +351,7 @@ def _wrong_origin(origin: str) -> str:
 
 
 def _wrong_with_several(settings: Settings) -> tuple[str, str] | None:
-    """A setting that is not for several gateway processes, and why."""
+    """A setting that does not work with several gateway processes, and why; None if there is none."""
     if settings.dev:
         return "dev", "--dev signs pages in at one process, so it goes with one gateway only; leave --dev out"
     if settings.store.backends:
@@ -441,11 +441,11 @@ def _check_redis_file(redis: Redis, origin: str) -> None:
 
 
 SECRETS: Final = frozenset({"redis.url"})
-"""Settings whose value may hold a password: it is shown nowhere."""
+"""Settings whose value may contain a password, which is never shown."""
 
 
 def shown(key: str, value: Any) -> Any:
-    """A setting's value as people may see it."""
+    """A setting's value without secrets."""
     if key == "auth.jwt.issuers":
         return tuple(without_secrets(value))
     if key == "manager.provisioner":
@@ -458,7 +458,7 @@ def shown(key: str, value: Any) -> Any:
 
 
 def value_of(settings: Settings, key: str) -> Any:
-    """A setting by its dotted key, as people may see it."""
+    """The value of a setting by its dotted key, without secrets."""
     value: Any = settings
     for step in key.split("."):
         value = getattr(value, step)

@@ -1,6 +1,7 @@
-"""What stands before HTTP on the TCP listener: TLS, and the PROXY header of a balancer in front.
+"""Handles a new TCP connection before HTTP does: the TLS handshake, or the PROXY header of a load balancer.
 
-The gate reads the first bytes of a connection and then leaves: HTTP gets the transport, and the client's address.
+A gate is the first protocol of a connection. It reads the first bytes and then hands the transport, and the client's
+address, to the HTTP protocol.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ log = structlog.get_logger("pushq.entrance")
 T = TypeVar("T")
 
 REFUSALS: Final = ("untrusted", "missing", "malformed", "late", "address")
-"""Why a connection ended at the gate; `malformed` includes a header that is too long."""
+"""Why a gate ended a connection; `malformed` includes a header that is too long."""
 
 
 @dataclass(slots=True)
 class Entrance:
-    """How connections come in, and how many did not."""
+    """How the listener accepts connections, and counters of those that it refused."""
 
     certificates: Certificates | None = None
     trusted: tuple[Network, ...] = ()
-    """Who must send a PROXY header; nobody else may. Empty: there are no such headers here."""
+    """Networks of proxies, which must send a PROXY header; no other peer may. Empty: PROXY headers are not used."""
     refused: Counter[str] = field(default_factory=Counter)
     """Reason → connections."""
 
@@ -47,7 +48,7 @@ def open_entrance(http: Http) -> Entrance:
 
 
 class Inner(Protocol):
-    """The protocol behind the gate."""
+    """The protocol that a gate hands its connection to."""
 
     via: Client | None
 
@@ -56,13 +57,13 @@ class Inner(Protocol):
 
 
 class ProxyGate(asyncio.Protocol):
-    """A connection whose first bytes say who it is from."""
+    """The gate of a connection that may begin with a PROXY header, which names its client."""
 
     def __init__(
         self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any], door: Door | None = None
     ) -> None:
-        """`connections`: the server's, so that a shutdown ends those that wait here as well. `door`: what waits here
-        takes room as well, but of balancers."""
+        """`connections`: the server's set, so that a shutdown closes connections that wait here, too. `door`: admits
+        them; those of trusted proxies take no room while they wait."""
         self._entrance = entrance
         self._inner = inner
         self._connections = connections
@@ -108,7 +109,7 @@ class ProxyGate(asyncio.Protocol):
         self._leave()
 
     def shutdown(self) -> None:
-        """The server stops: nobody has asked for anything here yet."""
+        """The server stops: no request was made on this connection yet."""
         self._transport.close()
 
     def _enter(self, client: Client | None, rest: bytes) -> None:
@@ -117,7 +118,7 @@ class ProxyGate(asyncio.Protocol):
         inner.via = client
         self._transport.set_protocol(inner)
         inner.connection_made(self._transport)
-        if rest and not self._transport.is_closing():  # there may have been no room behind the gate
+        if rest and not self._transport.is_closing():  # the inner protocol may have refused it for lack of room
             inner.data_received(rest)
 
     def _too_late(self) -> None:
@@ -127,9 +128,9 @@ class ProxyGate(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, reason: str, detail: str) -> None:
-        """Closed without a word: what stands on the other side may speak anything."""
+        """Closes without an answer: the peer may speak any protocol."""
         if reason not in self._entrance.refused:
-            # Once a reason: whoever scans the port must not fill the log. The counter has them all.
+            # Once per reason: a port scan must not fill the log. The counter has them all.
             log.warning("connection refused at the entrance", reason=reason, detail=detail, peer=self._peer)
         self._entrance.refused[reason] += 1
         self._transport.abort()
@@ -145,7 +146,7 @@ class ProxyGate(asyncio.Protocol):
 
 
 class TlsGate(asyncio.Protocol):
-    """A connection whose handshake is not done: it takes room as well."""
+    """The gate of a TLS connection until its handshake is done. It takes room meanwhile."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class TlsGate(asyncio.Protocol):
         *,
         seconds_max: float,
     ) -> None:
-        """`connections`: the server's. `seconds_max`: for the handshake."""
+        """`connections`: the server's set. `seconds_max`: the handshake's time limit."""
         self._context = context
         self._inner = inner
         self._connections = connections
@@ -182,11 +183,11 @@ class TlsGate(asyncio.Protocol):
         handshake = loop.start_tls(
             transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds_max
         )
-        # What comes from now on is the handshake's: a task would take its first step after the first bytes.
+        # The handshake's first step must run now, so that it gets the first bytes: a task would begin after them.
         self._greeting = loop.create_task(self._greet(_begun(handshake)), name="tls handshake")
 
     def data_received(self, data: bytes) -> None:
-        """The handshake is done, and its task has not gone on yet."""
+        """Keeps bytes that arrive after the handshake, before its task has continued."""
         self._seen.append(data)
 
     def eof_received(self) -> None:
@@ -196,7 +197,7 @@ class TlsGate(asyncio.Protocol):
         self._is_over = True
 
     def shutdown(self) -> None:
-        """The server stops: nobody has asked for anything here yet. A close would wait for the handshake."""
+        """The server stops: no request was made yet. Aborts, because a close would wait for the handshake."""
         self._is_over = True
         self._transport.abort()
 
@@ -204,25 +205,25 @@ class TlsGate(asyncio.Protocol):
         try:
             secured = await handshake
         except OSError:
-            return  # it was none, or came too late, or its peer has gone
+            return  # the handshake failed or timed out, or the peer has gone
         finally:
             self._connections.discard(self)
             if self._leaves is not None:
                 self._leaves()
         if self._is_over:
-            if secured is not None:  # of a connection that was cut before its handshake was done asyncio has none
+            if secured is not None:  # asyncio returns None for a connection that was cut before the handshake's end
                 secured.close()
             return
         inner = self._inner()
         secured.set_protocol(inner)
         inner.connection_made(secured)
         for data in self._seen:
-            if not secured.is_closing():  # there may have been no room behind the gate
+            if not secured.is_closing():  # the inner protocol may have refused it for lack of room
                 inner.data_received(data)
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-    """Takes the first step now, up to where it waits; the rest goes on where it is awaited."""
+    """Runs the coroutine now up to its first wait; the rest runs when the result is awaited."""
     waits_for = work.send(None)
 
     @types.coroutine

@@ -1,9 +1,9 @@
-"""The servers under the application: uvicorn on TCP and on `DIR/admin.sock`, with its shutdown taken out of its hands.
+"""Runs uvicorn under the application, on TCP and on `DIR/admin.sock`, with its own shutdown and HTTP protocol.
 
-TLS and the PROXY header of a balancer are `entrance`'s; behind them everything is the same.
+`entrance` handles TLS and a balancer's PROXY header before a connection comes here.
 
-On SIGTERM uvicorn closes every socket at once, before anybody could say why. Here it only serves; `serve` says when to
-stop.
+On SIGTERM uvicorn would close every socket at once, without telling its client why. Here it only serves; `serve`
+decides when to stop.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from push.transports.websocket import PushProtocol
 
 ADMIN_SOCKET: Final = "admin.sock"
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
-"""Over TLS: for a year browsers ask this host by https:// only (RFC 6797)."""
+"""Sent over TLS: for a year browsers use https:// only for this host (RFC 6797)."""
 _HANDS_OUT: Final = ("/receive", "/events")
 _HEAD_END: Final = b"\r\n\r\n"
 _HEAD: Final = b"HTTP/1.1 %d Bad Request\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
 class HeadRefused(Exception):
-    """Ends the parser's work on a request's head."""
+    """Raised in a callback of the parser to stop it: the request's head is refused."""
 
 
 class Flow(FlowControl):
-    """Reads nothing more while a request waits for the answer to the one before it, or while much of a body waits for
-    whoever takes it: neither ends the other's pause."""
+    """Flow control of a connection: pauses reading while a pipelined request waits for the answer before it (`hold`),
+    or while the application is slow to read a body (`pause_reading`). Reading resumes when neither holds."""
 
     is_held = False
     _is_full = False
@@ -82,34 +82,36 @@ class Flow(FlowControl):
 
     def resume_reading(self) -> None:
         if not self.read_paused:
-            return  # so that it is neither held nor full; nearly every request asks this twice
+            return  # neither held nor full; nearly every request calls this twice
         self._is_full = False
         if not self.is_held:
             super().resume_reading()
 
 
 class HttpProtocol(Remembering):
-    """uvicorn's HTTP with bounds on a request's head and on what is sent ahead, and problems in place of plain text."""
+    """uvicorn's HTTP protocol with bounds on a request's head and on pipelined bytes, and with problem answers in place
+    of plain text. One object per connection."""
 
     via: Client | None = None
-    """The client, where a trusted proxy has named it."""
+    """The client, if a trusted proxy has named it."""
     flow: Flow
     _head_bytes = 0
     _in_head = True
     _fault: Fault | None = None
     _rest: tuple[bytes, int] | None = None
-    """What was read and is not parsed yet, and where that begins: a request is not answered, or the turn is over."""
+    """Bytes that were read and not parsed, and the offset where they begin: an answer is due, or this turn of the loop
+    has had its share."""
     _is_upgraded = False
     _has_said_all = False
-    """The client has ended its side, and waits for what it is owed."""
+    """The client has closed its side and waits for the answer that is due."""
     _head_timer: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
     door: Door | None = None
     was_greeted = False
-    """The door has counted it before its handshake."""
+    """Whether the door counted this connection before its TLS handshake."""
     _leaves: Callable[[], None] | None = None
-    """The door, once it was let in; a WebSocket leaves in its place."""
+    """Gives its room back to the door; None until it was admitted. A WebSocket takes this over."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -138,20 +140,20 @@ class HttpProtocol(Remembering):
     def data_received(self, data: bytes) -> None:
         if self._rest is not None:
             rest, at = self._rest
-            self._rest = rest[at:] + data, 0  # the loop had read it before it was told to wait
+            self._rest = rest[at:] + data, 0  # the loop had read this before reading was paused
             return
         self._parse(data, 0)
         is_much = len(data) > READ_BYTES_PER_TURN_MAX or self.leftover is not None
         if is_much and not self.flow.is_held and not self._is_upgraded:
-            self._wait(data, len(data))  # or the loop reads on for as long as the peer fills its buffer
+            self._wait(data, len(data))  # else the loop reads on as long as the peer fills its buffer
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that ends its side behind a whole request is owed the answer (RFC 9112, section 9.6). A client that
-        has gone looks the same, so what hands out messages ends: they must not go to nobody. Over TLS the connection
-        ends in any case, for asyncio ends it."""
+        """Keeps the connection open if the client closed its side after a complete request: it is owed the answer (RFC
+        9112, section 9.6). A client that has gone looks the same, so requests that deliver messages end: messages must
+        not go to a client that is gone. Over TLS asyncio closes the connection in any case."""
         cycle: Any = self.cycle
         is_owed = self._is_answering() and not cycle.response_started and not cycle.scope["path"].endswith(_HANDS_OUT)
-        # Whoever answers may want to know when it is gone; one who waits for a body that has just come does not.
+        # A handler may be waiting for the disconnect; one that waits for a body that has just arrived is not.
         is_watched = is_owed and bool(cycle.message_event._waiters) and not cycle.message_event.is_set()
         self._has_said_all = is_owed and not is_watched
         return self._has_said_all or None
@@ -161,11 +163,11 @@ class HttpProtocol(Remembering):
             self.transport.close()
 
     def _parse(self, data: bytes, at: int) -> None:
-        """One request at a time. What a client sends ahead of its answers costs its bytes, and is not read on."""
+        """Parses one request at a time. Pipelined bytes are kept, and reading pauses until the answer is written."""
         pieces = 0
         while at < len(data) and not self.transport.is_closing():
             if self._is_answering():
-                # Empty lines behind a request are nothing to wait for (RFC 9112, section 2.2).
+                # Empty lines after a request are ignored (RFC 9112, section 2.2).
                 if len(data) - at > len(_HEAD_END) or data[at:].strip(b"\r\n"):
                     self._wait(data, at)
                 return
@@ -177,7 +179,7 @@ class HttpProtocol(Remembering):
             piece, pieces, at = data[at:end], pieces + 1, end
             is_idle = self._is_idle()
             if piece[0] in b"\r\n" and is_idle and not piece.strip(b"\r\n"):
-                continue  # or nothing would end a connection that sent an empty line and then no request
+                continue  # else an empty line without a request after it would stop the keep-alive timer
             if is_idle and found >= 0 and (taken := self._begin_again(data, end - len(piece), end)):
                 at = taken
                 continue
@@ -190,8 +192,8 @@ class HttpProtocol(Remembering):
                 self._hand_over(data[at:])
                 return
         if self._in_head and self._head_timer is None and not self.transport.is_closing():
-            # A client that sends its head drop by drop would hold a socket for ever. Most heads come in one piece, so
-            # that a request costs no timer.
+            # Else a client that sends its head byte by byte would hold a socket for ever. Most heads arrive in one
+            # piece, so most requests need no timer.
             self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
 
     def _begin_again(self, data: bytes, at: int, end: int) -> int:
@@ -201,12 +203,12 @@ class HttpProtocol(Remembering):
         return taken
 
     def _is_answering(self) -> bool:
-        """Whether a request is here, whole or behind another one, that has no answer yet."""
+        """Whether a complete or pipelined request has no answer yet."""
         cycle: Any = self.cycle  # None before the first request
         return bool(self.pipeline) or (cycle is not None and not cycle.more_body and not cycle.response_complete)
 
     def _is_idle(self) -> bool:
-        """Whether all is answered, and nothing of the next request has come: the keep-alive timer runs."""
+        """Whether all requests are answered and no byte of the next one has come: the keep-alive timer runs."""
         cycle: Any = self.cycle
         return cycle is not None and cycle.response_complete and self.leftover is None and not self._in_head
 
@@ -215,7 +217,8 @@ class HttpProtocol(Remembering):
         return cycle is not None and cycle.response_started and not cycle.response_complete
 
     def _wait(self, data: bytes, at: int) -> None:
-        """For the answer that is due, or else for the next turn of the loop, or the one that is this connection's."""
+        """Keeps the unparsed bytes and pauses reading: until the answer that is due, else until the next turn of the
+        loop or, with a leftover body, this connection's turn at the turnstile."""
         if self.transport.is_closing():
             return
         self._rest = data, at
@@ -243,7 +246,7 @@ class HttpProtocol(Remembering):
         websocket.on_lost = self._leaves
 
     def _hand_over(self, data: bytes) -> None:
-        """The rest of what was read is the WebSocket's: its client did not wait for the answer."""
+        """Passes the rest of what was read to the WebSocket, whose client did not wait for the upgrade's answer."""
         websocket: Any = self.transport.get_protocol()
         if websocket.is_refused:
             self._count_fault("upgrade")
@@ -255,7 +258,7 @@ class HttpProtocol(Remembering):
         self._head_bytes = 0
         self._in_head = True
         if self._reader_timer is not None and not self.flow.write_paused:
-            self._reader_reads()  # who asks anew; a backlog that grows is watched again
+            self._reader_reads()  # a client that asks again reads; a backlog that grows is watched again
 
     def on_url(self, url: bytes) -> None:
         self._head_bytes += len(url)
@@ -267,12 +270,12 @@ class HttpProtocol(Remembering):
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
             self._refuse_head(TOO_LARGE)
-        if self._in_head:  # as uvicorn does it, which a call for each header would cost as much again
+        if self._in_head:  # uvicorn's code inlined: calling it for each header would double the cost
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
-        # A trailer is none: it comes when everybody has decided by the head (RFC 9110, section 6.5.1).
+        # A trailer is not added: all decisions were made by the head (RFC 9110, section 6.5.1).
 
     def on_headers_complete(self) -> None:
         self._head_arrived()
@@ -311,7 +314,7 @@ class HttpProtocol(Remembering):
             self._count_fault("late")
             self.transport.close()
 
-    # ------------------------------------------------------------------------------------------ whoever does not read
+    # ------------------------------------------------------------------------------------------ slow readers
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -327,16 +330,17 @@ class HttpProtocol(Remembering):
             self.loop.call_soon(self._parse_rest)
         self._end_if_nothing_is_owed()
         if self.transport.get_write_buffer_size():
-            self._watch_reader()  # nothing more will be written that could notice
+            self._watch_reader()  # no further write would notice a client that does not read
 
     def _watch_reader(self) -> None:
-        """From what is unread now: it was less, or another answer's, whenever an earlier watch began."""
+        """Restarts the watch from the bytes unread now: an earlier one began with fewer, or with another answer's."""
         self._reader_reads()
         self._unread_bytes = _unread_bytes(self.transport)
         self._reader_timer = self.loop.call_later(WRITE_BLOCKED_SECONDS_MAX, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
-        """An answer that nobody fetches is memory; a slow line may take as long as it needs."""
+        """Aborts the connection if its client read less than `READER_BYTES_MIN` since the watch began: an unread answer
+        occupies memory. A slow line that makes progress may take as long as it needs."""
         self._reader_timer = None
         if not self.transport.get_write_buffer_size():
             return
@@ -356,7 +360,7 @@ class HttpProtocol(Remembering):
     def send_400_response(self, msg: str) -> None:
         fault = self._fault or MALFORMED
         self._count_fault(fault.reason)
-        # Or it would be taken for the answer that is due or has begun, or for that to the next request.
+        # Else the client would take it for the answer that is due or has begun, or for that to the next request.
         if not self._is_answering() and not self._has_begun_to_answer() and self.leftover is None:
             answer = problem_answer(InvalidRequest(fault.detail))
             head = _HEAD % (answer.status, answer.content_type, len(answer.body))
@@ -365,7 +369,7 @@ class HttpProtocol(Remembering):
 
 
 def _unread_bytes(transport: Any) -> int:
-    """What the peer has not taken: our buffer, and the system's, which takes from ours only in large pieces."""
+    """Bytes the peer has not taken: in our buffer and in the system's, which takes from ours only in large pieces."""
     with suppress(OSError):
         waiting = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
         return int(transport.get_write_buffer_size() + int.from_bytes(waiting, sys.byteorder))
@@ -373,14 +377,14 @@ def _unread_bytes(transport: Any) -> int:
 
 
 def _websocket(via: Client, **options: Any) -> PushProtocol:
-    """The connection after its upgrade: still from whom the proxy said."""
+    """The WebSocket protocol after an upgrade, with the client that the proxy named."""
     protocol = PushProtocol(**options)
     protocol.via = via
     return protocol
 
 
 class Listener(uvicorn.Server):
-    """One server on one socket. `run` ends some time after `should_exit` was set."""
+    """One uvicorn server on one socket; `serve` owns it. `serve()` returns some time after `should_exit` was set."""
 
     entrance = Entrance()
     door: Door | None = None
@@ -388,11 +392,11 @@ class Listener(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are `serve`'s."""
+        """Leaves signals to `gateway.serve`."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does it, for a socket of either family."""
+        """Starts serving the one socket, TCP or UNIX, with the gate or protocol that the entrance asks for."""
         assert sockets is not None and len(sockets) == 1
         config, loop, turnstile = self.config, asyncio.get_running_loop(), Turnstile()
         await self.lifespan.startup()
@@ -439,8 +443,8 @@ def listener(
     *,
     hsts: bool = False,
 ) -> Listener:
-    """`door`: who may come in; None for the listener that only the folder's owner reaches. `bounds`: of bodies
-    that are answered before they have come."""
+    """Makes a listener. `door`: admits connections; None for the listener that only the folder's owner reaches.
+    `bounds`: how much of a body is read that was answered before it had come."""
     made = Listener(
         uvicorn.Config(
             app,
@@ -467,9 +471,9 @@ def listener(
 
 
 def bind_tcp(address: Address, *, is_shared: bool = False) -> socket.socket:
-    """Raises `OSError`. The port is ours before the store is opened, so a port that is taken costs nothing.
+    """Binds a TCP socket. Raises `OSError`. Called before the store is opened, so that a port in use fails early.
 
-    `is_shared`: other processes of the same user may bind it too; the system spreads connections over those who listen.
+    `is_shared`: other processes of the same user may bind it too; the system spreads connections over the listeners.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -485,15 +489,15 @@ def bind_tcp(address: Address, *, is_shared: bool = False) -> socket.socket:
 
 
 def bind_unix(directory: Path, name: str = ADMIN_SOCKET) -> socket.socket:
-    """The socket for local administration, or another one of the folder, mode 600. The folder's lock is held, so one
-    that was left over is nobody's."""
+    """Binds a UNIX socket of the folder, mode 600: the one for local administration, or another `name`. This process
+    holds the folder's lock, so an existing socket is left over and is replaced."""
     path = directory / name
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     mask = os.umask(0o177)
     try:
-        # A socket's address has room for 107 bytes; by way of the folder's descriptor any path fits.
+        # A socket's address has room for 107 bytes; a path through the folder's descriptor always fits.
         bound.bind(f"/proc/self/fd/{folder}/{name}")
     except BaseException:
         bound.close()
@@ -505,7 +509,7 @@ def bind_unix(directory: Path, name: str = ADMIN_SOCKET) -> socket.socket:
 
 
 class Folder:
-    """A folder that is kept open, so that each socket in it has a path that is short enough to connect to."""
+    """Keeps a folder open, so that each socket in it has a path short enough to connect to."""
 
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

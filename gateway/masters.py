@@ -1,7 +1,7 @@
-"""Master keys: they wrap the data keys, and nothing else. Where one comes from is the operator's choice.
+"""Master keys wrap and unwrap data keys. The operator chooses where they come from (`encryption.master`).
 
-`file` and `environment` hold keys as text, one a line; the first wraps, the others only unwrap what they wrapped.
-`command` asks a program, which may ask a key server; the key itself never comes here.
+`file` and `environment` hold keys as text, one per line; the first wraps, the others only unwrap what they wrapped.
+`command` runs a program, which may ask a key server; the key itself never enters this process.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FORMAT: Final = b"pushq data key 1\0"
 
 
 class MasterError(Exception):
-    """The master key is missing or not the right one. The sentence says how to mend it."""
+    """The master key is missing or not the right one. The message says how to mend it."""
 
 
 class Context(NamedTuple):
-    """Which data key: a wrapped one opens for no other."""
+    """Identifies a data key; bound to its wrapped form, so that this opens for no other key."""
 
     tenant: str
     uid: int
@@ -56,26 +56,27 @@ class Wrapped(NamedTuple):
 class Masters(Protocol):
     @property
     def active(self) -> str:
-        """The id of the one that wraps."""
+        """The id of the master key that wraps."""
 
     @property
     def count(self) -> int:
-        """How many there are, those among them that only unwrap; 1 where that is not known here."""
+        """Number of master keys, including those that only unwrap; 1 if it is unknown here."""
 
     async def wrap(self, keys: Sequence[tuple[Context, bytes]]) -> list[Wrapped]:
-        """Raises `Unavailable` while the master key is away."""
+        """Wraps data keys with the active master key, in order. Raises `Unavailable` while it does not answer."""
 
     async def unwrap(self, keys: Sequence[DataKey]) -> list[bytes]:
-        """Raises `MasterError` where one does not open, `Unavailable` while the master key is away."""
+        """Unwraps data keys, in order. Raises `MasterError` if one does not open, `Unavailable` while the master key
+        does not answer."""
 
 
 def new_master_text() -> str:
-    """A new master key as the line of a file."""
+    """A new random master key as a line of text (base64)."""
     return b64encode(os.urandom(DATA_KEY_BYTES)).decode()
 
 
 def parse_masters(text: str, origin: str) -> list[bytes]:
-    """Keys from text: a line each, base64 or hexadecimal of 32 bytes. Raises `MasterError`."""
+    """Parses keys: one per line, 32 bytes as base64 or hexadecimal. Raises `MasterError`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
         raise MasterError(f"{origin} holds no master key; it is 32 bytes as base64: head -c 32 /dev/urandom | base64")
@@ -95,12 +96,12 @@ def _parse(line: str, origin: str) -> bytes:
 
 
 def master_id(key: bytes) -> str:
-    """What a master key is called: a part of its hash, which says nothing about it."""
+    """The id of a master key: a part of its hash, which reveals nothing about the key."""
     return hashlib.sha256(b"pushq master key\0" + key).hexdigest()[:16]
 
 
 class LocalMasters:
-    """Master keys in this process."""
+    """Master keys held in this process."""
 
     def __init__(self, keys: Sequence[bytes], origin: str):
         self._keys = {master_id(key): AESGCM(key) for key in keys}
@@ -153,26 +154,26 @@ class FileMasters(LocalMasters):
         super().__init__(_read_masters(file), str(file))
 
     def changed(self) -> list[bytes] | None:
-        """The keys of the file, where somebody else wrote it since it was looked at last. Raises `MasterError`."""
+        """The keys of the file if it changed since the last check, else None. Raises `MasterError`."""
         version = _version(self.file)
         if version == self._seen:
             return None
         keys = _read_masters(self.file)
-        self._seen = version  # one that cannot be read is looked at again: that may not change its version
+        self._seen = version  # only once it was read: a file that becomes readable may keep its version
         return keys
 
     def take(self, keys: Sequence[bytes]) -> None:
-        """Goes by these from now on: the first wraps."""
+        """Uses these keys from now on; the first wraps."""
         super().__init__(keys, str(self.file))
 
     def put_first(self, key: bytes) -> None:
-        """Has a new key wrap from now on. The others stay for what they wrapped."""
+        """Makes a new key the active one and writes it to the file. The others stay, to unwrap what they wrapped."""
         if master_id(key) != self.active:
             known = [one for one in _read_masters(self.file) if one != key]
             self._write([key, *known])
 
     def keep_active(self) -> None:
-        """Drops the keys that wrap nothing any more."""
+        """Removes all keys but the active one from the file."""
         self._write(_read_masters(self.file)[:1])
 
     def _write(self, keys: Sequence[bytes]) -> None:
@@ -182,7 +183,7 @@ class FileMasters(LocalMasters):
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """Differs once somebody has written or replaced the file."""
+    """A value that changes when the file is written or replaced; empty if there is no file."""
     try:
         found = file.stat()
     except OSError:
@@ -202,7 +203,7 @@ def _read_masters(file: Path) -> list[bytes]:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replaces a file in one step; only its owner may read it."""
+    """Replaces a file in one step and syncs it; only its owner may read it."""
     work = file.with_name(file.name + ".new")
     work.unlink(missing_ok=True)
     with open(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -218,7 +219,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 class CommandMasters:
-    """A program that wraps and unwraps: one run a request, JSON on its stdin and stdout."""
+    """Wraps and unwraps by a program: one run per request, JSON on its stdin and stdout."""
 
     count = 1
 
@@ -255,7 +256,7 @@ class CommandMasters:
         return found
 
     async def _run(self, request: bytes) -> bytes:
-        """Raises `OSError` when the program fails: it is asked again later."""
+        """Runs the program once and returns its stdout. Raises `OSError` if it fails: the guard's kind of failure."""
         environment = {name: value for name, value in os.environ.items() if name != MASTER_VARIABLE}
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -295,9 +296,9 @@ def _bound(context: Context, master: str) -> bytes:
 def open_masters(
     settings: Encryption, directory: Path, environ: Mapping[str, str], guard: Guard, *, is_new: bool
 ) -> Masters:
-    """The master keys that the settings name. `is_new`: no data key is wrapped yet, so a missing file may be made.
+    """Opens the master keys that the settings name. Raises `MasterError`.
 
-    Raises `MasterError`.
+    `is_new`: no data key is wrapped yet, so a missing file may be created.
     """
     if settings.master == "command":
         return CommandMasters(settings, guard)

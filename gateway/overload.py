@@ -1,5 +1,6 @@
-"""Measures how the process does and tells its intake: event loop, memory, the wait for the disk. `throttling.admission`
-decides; here the numbers are read, and changes are logged.
+"""Measures event-loop lag, memory and the wait for the disk, and sets the load level of the process's intake.
+
+`throttling.admission` decides the level; this module reads the numbers and logs changes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from throttling.config import DISK_HOT_FRACTION, DISK_WARN_FRACTION
 log = structlog.get_logger("pushq.overload")
 
 MEASURED_EVERY: Final = 5
-"""Looks at the disk's queue for one look at memory and lag."""
+"""Memory and lag are read at every so many checks of the disk's queue."""
 CLOSED_EVERY: Final = 10
-"""Looks at the disk's queue for one round in which the slowest readers are closed: a second."""
+"""The slowest readers are closed at every so many checks of the disk's queue: once a second."""
 
 SETTLING: Final = frozenset(("POST", f"/v1/queues/{{queue}}/{verb}") for verb in ("ack", "nack", "extend"))
-"""What ends messages, or keeps them from being delivered again. It is never refused under load."""
+"""Calls that end messages or keep them from being delivered again. They are never refused under load."""
 BROWSING: Final = frozenset(
     ("GET", path)
     for path in (
@@ -43,12 +44,12 @@ BROWSING: Final = frozenset(
         "/v1/tenants",
     )
 )
-"""Calls that look at much and change nothing."""
+"""Calls that read much and change nothing."""
 EVENTS: Final = "/v1/queues/{queue}/events"
 
 
 def refusal_of_call(intake: Intake, method: str, path: str) -> Overloaded | None:
-    """Why a call cannot be taken at this level; None: it can."""
+    """Why a call is refused at the current load level; None if it is taken."""
     call = ("GET" if method == "HEAD" else method, path)
     if intake.level >= Level.NO_PUBLISHES and call not in SETTLING and method not in ("DELETE", "OPTIONS"):
         return intake.overloaded("call", "calls but acks, nacks, extends and deletions")
@@ -58,7 +59,8 @@ def refusal_of_call(intake: Intake, method: str, path: str) -> Overloaded | None
 
 
 class Overload:
-    """Looks ten times a second. `readings`, `waited_ms` and `disk_fraction` are the latest ones."""
+    """The overload control of one process; checks ten times a second. `readings`, `waited_ms` and `disk_fraction` are
+    the latest values."""
 
     def __init__(
         self,
@@ -87,13 +89,13 @@ class Overload:
         self._node.committer.on_waited = self.waited
 
     async def watch(self) -> None:
-        """Runs until it is cancelled."""
+        """Checks periodically. Runs until cancelled."""
         looks = 0
         while True:
             await asyncio.sleep(OVERLOAD_LOOK_SECONDS)
             looks += 1
             self._hub.intake.look()
-            # A disk that hangs starts no commit that could tell how long others wait.
+            # A disk that hangs starts no commit, and so never reports how long publishes wait.
             self.waited(self._node.committer.waited_ms)
             if looks % MEASURED_EVERY == 0:
                 self.measure()
@@ -127,7 +129,7 @@ class Overload:
         )
 
     def waited(self, waited_ms: float) -> None:
-        """A commit begins, or none is needed: so long its oldest publish has waited."""
+        """Takes how long the oldest publish has waited, in ms; called when a commit begins or none is needed."""
         self.waited_ms = waited_ms
         was_shedding = self._backlog.is_shedding
         commit_ms = self._node.writer.commit_seconds.last * 1000
@@ -139,7 +141,7 @@ class Overload:
             self._hub.intake.set_backlog(None)
 
     def _look_at_disk(self) -> None:
-        """Publishes stop at a mark of the store's own, with `storage-full`. Here an operator hears of it in time."""
+        """Warns the operator in time that the disk fills up. The store itself refuses publishes with `storage-full`."""
         space = self._node.space
         self.disk_fraction = space.space.used_fraction if space is not None else 0.0
         reached = max(

@@ -1,6 +1,7 @@
-"""Holds requests, publishes and connections to the limits: whose account, under which rules, at what cost.
+"""Applies rate limits and connection caps to requests, publishes and connections: to which account, by which rules, at
+what cost.
 
-The rules decide in `throttling`; here a request becomes charges, and a refusal the answer that its caller gets.
+The GCRA limiter in `throttling` decides; this module turns a request into charges, and a refusal into an error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Verdict = PushqError | None
 NO_QUOTAS: Final = Quotas()
 _PER_TENANT: Final = ("tenant",)
 CONNECTION_RETRY_MS: Final = 5000
-"""When to come back after a refusal for too many connections: one has to close first."""
+"""Retry advice for a refusal for too many connections: one has to close first."""
 
 
 class Throttle:
@@ -47,7 +48,7 @@ class Throttle:
         self.census = census
         self.rules = tuple(rules)
         self.refused: Counter[str] = Counter()
-        """By rule."""
+        """Rule name → refusals."""
         self._quotas_of = quotas_of
         self._has_queue = has_queue
         self._plans = _plans(self.rules)
@@ -56,10 +57,10 @@ class Throttle:
     # ---------------------------------------------------------------------------------------------------- requests
 
     def request(self, who: Who, operation: Operation, queue: str | None = None) -> list[Charge]:
-        """What a request costs before its body is known."""
+        """The charges of a request before its body is known."""
         plan = self._applying(who, operation)
         if len(plan) == 1 and plan[0].is_plain and who.principal:
-            return [Charge(plan[0], who.principal, 1)]  # under no other rule than the default
+            return [Charge(plan[0], who.principal, 1)]  # only the default rule applies
         return [
             Charge(rule, subject, 1)
             for rule in plan
@@ -67,12 +68,12 @@ class Throttle:
         ]
 
     def counts_messages(self, who: Who) -> bool:
-        """Whether anything is counted of a publish but that it was asked for."""
+        """Whether a publish is charged for more than its request: for messages or bytes."""
         plan = self._applying(who, "publish")
         return len(plan) != 1 or not plan[0].is_plain
 
     def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
-        """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
+        """The charges of messages that were parsed and not accepted yet. `is_request`: and of the request itself."""
         charges: list[Charge] = []
         for number, (queue, blocks) in enumerate(publishes):
             messages = sum([block.count for block in blocks])
@@ -89,11 +90,11 @@ class Throttle:
     def publish(
         self, who: Who, publishes: Sequence[Publishing], until: float = inf
     ) -> Verdict | Coroutine[Any, Any, Verdict]:
-        """Counts a publish over a socket, for which somebody waits `until` then: None lets it pass; a coroutine has to
-        be awaited to know."""
+        """Charges a publish over a socket. Returns None to let it pass, an error that refuses it, or a coroutine to
+        await for one of these. `until`: when its caller stops waiting, by the loop's clock."""
         plan = self._applying(who, "publish")
         if len(plan) == 1 and plan[0].is_plain and who.principal:
-            # The hot one: a frame, under no other rule than the default.
+            # The hot path: one frame, to which only the default rule applies.
             charges = [Charge(plan[0], who.principal, 1)]
         else:
             charges = self.publishing(who, publishes, is_request=True)
@@ -103,7 +104,8 @@ class Throttle:
         return self._later(charges, until) if outcome is None else self.verdict(outcome)
 
     def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
-        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+        """Charges several publishes to one queue at once, if all of them pass now; else charges nothing and returns
+        False."""
         costs = {"requests": requests, "messages": messages, "bytes": size}
         charges = [
             Charge(rule, subject, costs[rule.unit])
@@ -116,7 +118,7 @@ class Throttle:
         return outcome is not None and outcome.allowed
 
     def operation(self, who: Who, operation: Operation, queue: str | None) -> Verdict | Coroutine[Any, Any, Verdict]:
-        """The same for another frame, or for a connect."""
+        """Charges another frame, or a connect. Returns the same as `publish`."""
         charges = self.request(who, operation, queue)
         if not charges:
             return None
@@ -130,7 +132,7 @@ class Throttle:
             return error
 
     def verdict(self, outcome: Outcome) -> Verdict:
-        """A refusal as the caller sees it."""
+        """The error for a refusal, and counts it; None if the limiter allows it."""
         if outcome.allowed:
             return None
         rule = outcome.rule
@@ -147,7 +149,7 @@ class Throttle:
     # ------------------------------------------------------------------------------------------------- connections
 
     def enter(self, kind: Kind, who: Who) -> None:
-        """Counts a connection or a subscription. Raises `too-many-connections`."""
+        """Counts a connection or a subscription in. Raises the problem `too-many-connections`."""
         quotas = self._quotas_of(who.tenant) if who.tenant else NO_QUOTAS
         cap = quotas.connections if kind == "connections" else quotas.subscriptions
         full = self.census.enter(kind, who, tenant_cap=cap)
@@ -159,7 +161,7 @@ class Throttle:
 
     @contextmanager
     def holding(self, kind: Kind, who: Who) -> Iterator[None]:
-        """Counted for as long as the block takes. Raises `too-many-connections`."""
+        """Counts it for the duration of the block. Raises the problem `too-many-connections`."""
         self.enter(kind, who)
         try:
             yield
@@ -182,15 +184,15 @@ class Throttle:
         return known[1][operation]
 
     def _subject(self, rule: Rule, who: Who, queue: str | None) -> str | None:
-        """Whose account it is; None where the rule says nothing about such a request."""
+        """The account to charge; None if the rule does not apply to such a request."""
         if rule.per == PER_PRINCIPAL.per:
-            return who.principal or f"@{network_of(who.address)}"  # somebody unknown is known by the address
+            return who.principal or f"@{network_of(who.address)}"  # an unauthenticated caller counts by address
         if rule.per == _PER_TENANT:
             return who.tenant or None
         parts: list[str] = []
         for per in rule.per:
             if per == "queue":
-                # A name that a caller made up must not become a state to keep.
+                # A queue name that does not exist must not become limiter state.
                 known = queue is not None and bool(who.tenant) and self._has_queue(who.tenant, queue)
                 part = f"{who.tenant}/{queue}" if known else ""
             else:
@@ -202,7 +204,7 @@ class Throttle:
 
 
 class Account:
-    """What one HTTP request spends, and what its answer says about it."""
+    """The charges of one HTTP request, and the rate-limit headers of its answer. `dispatch` makes one per request."""
 
     __slots__ = ("_charges", "_outcome", "_throttle", "queue", "who")
 
@@ -217,7 +219,7 @@ class Account:
         return self._spend(self._throttle.request(self.who, operation, self.queue))
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
-        """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
+        """Charges messages that are about to be accepted. Raises what refuses them; then nothing is charged."""
         if not self._throttle.counts_messages(self.who):
             return
         charges = self._throttle.publishing(self.who, publishes, is_request=False)
@@ -241,8 +243,8 @@ class Account:
 
 
 async def within(asking: Coroutine[Any, Any, Outcome], until: float) -> Outcome:
-    """The limiter's word, while somebody waits for it: what has not gone to Redis by then does not go, and takes
-    nothing. Raises `Unavailable`."""
+    """Awaits the limiter's outcome. Raises `Unavailable` after `until`; a question not sent to Redis by then is dropped
+    and charges nothing."""
     try:
         async with asyncio.timeout_at(None if until == inf else until):
             return await asking
@@ -256,7 +258,7 @@ def _plans(rules: Sequence[Rule]) -> dict[Operation, tuple[Rule, ...]]:
 
 
 def _merged(charges: list[Charge]) -> list[Charge]:
-    """One charge a rule and subject: decisions are made on what both had before."""
+    """Merges charges of the same rule and subject, because the limiter decides each on the state before the call."""
     costs: dict[tuple[str, str], Charge] = {}
     for charge in charges:
         key = (charge.rule.name, charge.subject)
