@@ -1,7 +1,7 @@
-"""Work that goes on after its answer, and whose credential it was begun with: what is withdrawn ends it.
+"""Ends jobs that continue after their answer, such as redrives, when the credential that started them is withdrawn.
 
-A credential that merely runs out does not: a token lives for minutes, and a redrive at a rate may take hours. One that
-was revoked, rotated away, or signed by a key that its issuer has no more may have been somebody else's.
+A credential that merely expires does not end them: a token lives for minutes, and a redrive at a rate may take hours.
+One that was revoked, rotated away, or signed by a key that its issuer withdrew may have been stolen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = structlog.get_logger("pushq.auth")
 
 
 class Job(Protocol):
-    """What goes on. `client.Redrive` is one."""
+    """A background job, such as `client.Redrive`."""
 
     id: str
 
@@ -28,11 +28,11 @@ class Job(Protocol):
     def state(self) -> str: ...
 
     async def cancel(self, why: str | None = None) -> None:
-        """Returns when nothing more is done."""
+        """Returns when the job does nothing more."""
 
 
 class Begun:
-    """The jobs that were begun here and may still run: one a queue at most, which bounds them."""
+    """The jobs started at this gateway that may still run; at most one per queue, which bounds them."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -42,19 +42,20 @@ class Begun:
         self._jobs.append((principal, job))
 
     async def watch(self) -> None:
-        """For as long as the process serves."""
+        """Checks periodically. Runs until cancelled."""
         while True:
             await asyncio.sleep(BEGUN_LOOK_SECONDS)
             await self.look()
 
     async def end_withdrawn(self) -> None:
-        """A round that a caller waits for, though not for a backend that is away: the next round asks it again."""
+        """Checks now, for a caller that waits; gives up after `BEGUN_LOOK_SECONDS` if a backend does not answer, as the
+        next round tries again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(BEGUN_LOOK_SECONDS):
                 await self.look()
 
     async def look(self) -> None:
-        """One round. Returns when whatever must end has ended, or cannot be reached now."""
+        """One round. Returns when each job that must end has ended, or cannot be reached now."""
         self._jobs = [(principal, job) for principal, job in self._jobs if job.state == "running"]
         await asyncio.gather(*(self._judge(principal, job) for principal, job in self._jobs))
 

@@ -1,4 +1,4 @@
-"""What the handlers of one gateway process share."""
+"""The objects that all handlers of one gateway process share; `app` makes them."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class Gateway:
     begun: Begun
     numbers: QueueNumbers
     encryption: Encrypting | None = None
-    """None where nothing is encrypted: in tests of other things."""
+    """None if nothing is encrypted: only in tests of other things."""
     cluster: ClusterWatch | None = None
-    """None where the settings name no coordinator of a cluster."""
+    """None if the settings name no coordinator of a cluster."""
     live_usage: LiveUsage | None = None
-    """None where the settings name no folder of the job `live_usage`."""
+    """None if the settings name no folder of the job `live_usage`."""
     recovery: Recovery | None = None
-    """None where this gateway does not keep its messages with a cluster's backends."""
+    """None unless this gateway stores its messages with a cluster's backends."""
     siblings: Siblings | None = None
-    """The other gateway processes, at the one that speaks for all; None at those, and for a process that is alone."""
+    """The other gateway processes, in the process that answers for all; None in those, and in a single process."""
     number: int = 1
     """Which gateway process of its server this one is."""
     clusters: ClustersView | None = None
-    """None where this gateway does not keep its messages with clusters of backends."""
+    """None unless this gateway stores its messages with clusters of backends."""
     further: Mapping[str, ClusterWatch] = field(default_factory=dict)
-    """`cluster` is the home cluster's; these are of the others whose coordinator the settings name."""
+    """Watches of further clusters, by name, whose coordinator the settings name; `cluster` is the home cluster's."""
     refused_acts: RefusedActs = field(default_factory=RefusedActs)

@@ -1,4 +1,4 @@
-"""How a message is known again: 16 bytes made of its id, of its producer's number, or of its content."""
+"""Deduplication hashes of messages: 16 bytes made from the id, the producer's sequence number, or the content."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def hashes(
     names: Sequence[str] | None = None,
     content_key: Callable[[], bytes] = bytes,
 ) -> Sequence[bytes | None] | None:
-    """A hash a message, by what the queue deduplicates; None for a message that is like no other.
+    """One hash per message, by the queue's `dedupe` setting; None for a message that has no duplicates.
 
-    `names` are those by an idempotency key: where ids are looked at, what is known by nothing else is known by them.
+    `names`: message ids made from an idempotency key, used for messages without an id of their own.
     """
     if config.dedupe == "none":
         return None
     if config.dedupe == "content":
         return _of_contents(kind, bodies, table.get("content_type") or [None] * given.count, content_key())
-    # Of the ids there were; those made of the idempotency key come last.
+    # The messages' own ids first, then those made from the idempotency key.
     own = given.column("id")
     found: list[bytes | None] = [None] * given.count
     if own is not None:
-        # A call less for each: this is most of what an id costs here.
+        # Inlined to save a call per message: this is most of what an id costs here.
         found = [None if i is None else _new(b"id\0" + i.encode()).digest() for i in own]
         if (sources := given.column("source")) is not None:
             found = [_of_event(source, id) for source, id in zip(sources, own, strict=True)]
     if names is not None:
-        # Not by the producer's number: a repeat from another process has another one.
+        # Not the producer's number: a repeat from another process has another one.
         found = [_of_id(name) if known is None else known for known, name in zip(found, names, strict=True)]
     if config.delivery == "exactly_once" and None in found:
         _by_number(given, found, table)
@@ -51,10 +51,10 @@ def hashes(
 def _of_contents(
     kind: int | bytes, bodies: Sequence[bytes], types: Sequence[str | None], key: bytes
 ) -> list[bytes | None]:
-    """Of the body's bytes and the content type; headers say nothing about what a message is.
+    """Hashes of body and content type; headers are not part of a message's identity.
 
-    The hash lies in the clear beside the message: with a key it tells nobody that two queues have the same content, or
-    whether a guessed content is right.
+    The hash is stored in the clear beside the message. With a key it does not reveal that two queues have the same
+    content, or whether a guessed content is right.
     """
     kinds = [kind] * len(bodies) if isinstance(kind, int) else kind
     usual = [_CONTENT_TYPES[k == KIND_BYTES] for k in kinds]
@@ -65,7 +65,7 @@ def _of_contents(
 
 
 def _by_number(given: Given, found: list[bytes | None], table: Mapping[str, Sequence[Any]]) -> None:
-    """Exactly once needs a name for every message; the producer's own number is one too."""
+    """Fills the gaps with hashes of the producer's number: exactly-once delivery needs a hash for every message."""
     producers, numbers = table.get("pr"), table.get("ps")
     for place, known in enumerate(found):
         if known is not None:
@@ -86,7 +86,7 @@ _new: Final = partial(blake2b, digest_size=HASH_BYTES)
 
 
 def _of_event(source: str, id: str) -> bytes:
-    """Another source may use the same id for another event (CloudEvents 1.0, `id`)."""
+    """Hashes source and id: another source may use the same id for another event (CloudEvents 1.0, `id`)."""
     source_bytes = source.encode()
     return _hash(b"event\0%d\0%b%b" % (len(source_bytes), source_bytes, id.encode()))
 

@@ -1,8 +1,8 @@
-"""Where connections come in: at a pace, and no more than there is room for, nor than one address may have. And how they
-go that do not read.
+"""Admission control for connections: limits their rate, their total, and their number per address. Counts those that
+are cut.
 
-A connection that is one too many gets its answer before it has asked anything: to read and to check it is what a flood
-wants.
+A connection beyond a limit is refused before its request is read, because reading and checking requests is the work
+that a flood wants to cause.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Door:
         per_address_max: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`connections_max`: of all kinds, plain HTTP and WebSockets together. `per_address_max`: likewise; 0 is any
-        number that leaves room for others."""
+        """`connections_max`: plain HTTP and WebSockets together. `per_address_max`: likewise; 0 means any number that
+        leaves room for others."""
         self.connections_max = connections_max
         self._per_address_max = per_address_max
         self._room = Room(connections_max, times_free=ADDRESS_TIMES_FREE)
@@ -51,16 +51,16 @@ class Door:
         self._intake.readers_cut += 1
 
     def cut_body(self) -> None:
-        """Counts a connection that ends because its peer goes on sending a body that was answered."""
+        """Counts a connection that ends because its peer sends too much of a body that was answered already."""
         self._intake.bodies_cut += 1
 
     def refuse_head(self, reason: Reason) -> None:
-        """Counts a connection that ends by a request's head."""
+        """Counts a connection that ends because of a request's head."""
         self._intake.heads_refused[reason] += 1
 
     def enter(self, connections: int, address: str, *, was_greeted: bool = False) -> bytes | None:
-        """The answer to a connection that cannot come in now; None lets it in, until `leave`. `was_greeted`: it came
-        through `greet`, which has counted it."""
+        """Returns the refusal to write to a connection; None admits it, until `leave`. `was_greeted`: it came through
+        `greet`, which has charged it to the accept rate."""
         if connections > self.connections_max:
             error = self._intake.refusal(
                 "connection", "full", f"{counted(self.connections_max, 'connection is', 'connections are')} open"
@@ -75,16 +75,16 @@ class Door:
         return _answer(error)
 
     def wait(self, address: str) -> bool:
-        """Whether one more connection of an address has room; then it does, until `leave`."""
+        """Takes room for one more connection of an address, until `leave`. False if there is none."""
         network = network_of(address)
         if self._per_address_max and self._room.held(network) >= self._per_address_max:
             return False
         return self._room.take(network, 1)
 
     def greet(self, address: str) -> Callable[[], None] | None:
-        """How a connection whose handshake is not done leaves the room that it takes meanwhile; None where there is
-        none, or where too many came: the handshake would cost more than all that follows. For some there is room though
-        their address has none left: they are told so behind the handshake."""
+        """Takes room for a connection while its TLS handshake is under way. Returns the function that gives the room
+        back; None refuses it, without room or above the accept rate, because a handshake costs more than all that
+        follows. A few connections of an address without room are let through, to be told why after the handshake."""
         network = network_of(address)
         if not self._pace.admits(self._clock_ns(), network):
             self._too_fast()  # counts it
@@ -98,7 +98,7 @@ class Door:
 
     @property
     def open(self) -> int:
-        """Connections that have room."""
+        """Number of connections that have room."""
         return self._room.used
 
     def leave(self, address: str) -> None:

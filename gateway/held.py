@@ -1,4 +1,5 @@
-"""The bodies of requests, counted while they are read and answered: many that come at once must not fill the memory."""
+"""Counts the bytes of request bodies from their reading to their answer, so that concurrent requests cannot fill the
+memory."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from push.intake import Intake
 
 
 class Held:
-    """The bytes of one request's body, in the room that unconfirmed publishes of all callers share."""
+    """The bytes of one request's body, held in the room that all callers' unconfirmed publishes share."""
 
     __slots__ = ("_bytes", "_intake", "_sure_bytes", "_tenant")
 
@@ -18,7 +19,7 @@ class Held:
         self._sure_bytes = SETTLING_BODY_BYTES_SURE if is_settling else 0
 
     def add(self, size: int) -> None:
-        """Raises `Overloaded` where there is no room for so many bytes more; what settles messages has always some."""
+        """Takes room for `size` more bytes. Raises `Overloaded` without room; acks and the like always get some."""
         if self._bytes + size <= self._sure_bytes:
             self._intake.room.hold(self._tenant, size)
         else:

@@ -1,8 +1,8 @@
-"""What an idempotency key makes of a publish: a claim for the partition to decide, and a name for each message.
+"""Turns the idempotency key of a publish into a claim, which the partition decides, and an id for each message.
 
-The key is its principal's and its queue's: two principals that choose the same key do not meet. A claim has hashes, not
-the key. The tag of the payload and the names are keyed by it, so who reads the disk learns nothing about a payload
-that the names did not tell; and another payload gets other names.
+Keys are scoped by principal and queue: the same key of two principals does not collide. A claim contains hashes, not
+the key. The payload's tag and the ids are keyed with it, so that the disk reveals nothing about a payload but what the
+ids tell; and another payload gets other ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECRET_BYTES: Final = 32
 _NONCE: Final = bytes(12)
 _NAME_BYTES: Final = 12
 _BYTES_BESIDE_BODY_MAX: Final = 6
-"""A body's head in MessagePack, and its kind."""
+"""Bytes of a body's head in MessagePack, and of its kind."""
 _NO_FIELDS: Final = b"{}"
 _QUOTED: Final = re.compile(r'"(?:[ !#-\[\]-~]|\\["\\])*"')
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -39,15 +39,16 @@ _write_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class Named(NamedTuple):
-    """A call under a key."""
+    """The claim and message ids of a call under an idempotency key."""
 
     claim: Claim
     ids: NumberedNames
-    """A name for each message; one that has an id of its own keeps that."""
+    """An id for each message; a message with its own id keeps that."""
 
 
 def key_of_headers(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The key of a request that has the header: a structured-field string (RFC 9651), or the same without quotes."""
+    """The key of a request that has the header: a structured-field string (RFC 9651), or the same without quotes.
+    Raises `InvalidRequest`."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
         raise field(_POINTER, "Idempotency-Key is given more than once; send one key a request")
@@ -70,14 +71,15 @@ def named(
     lengths: Sequence[int],
     fields: dict[str, Sequence[Any]],
 ) -> Named:
-    """`lengths`: of the bodies. `fields`: the columns of what the messages have beside, as they were given."""
+    """Makes the claim and ids of a call. `lengths`: of the bodies. `fields`: the messages' other columns, as sent."""
     whose = _write((queue.uid, queue.name, key_of.principal, key_of.key))
     known = blake2b(whose, person=b"pushq-key").digest()
     key, secret = known[:_HASH_BYTES], known[_HASH_BYTES:]
     kinds = bytes([kind]) * len(bodies) if isinstance(kind, int) else kind
-    # GMAC, which processors do themselves: a sixth of what SHA-256 takes. The secret is this key's own, so a nonce says
-    # nothing. Who knows it could make a second payload of the same tag, and would be answered as for the first. And who
-    # guesses the key could compute a part of the payload from the tag: so what is kept is a hash of that.
+    # GMAC, for which processors have instructions: a sixth of the time of SHA-256. The secret is derived from this key,
+    # so a fixed nonce is safe. A caller that knows it could make a second payload with the same tag, and would be
+    # answered as for the first. A reader that guesses the key could compute a part of the payload from the tag, so only
+    # a hash of the tag is stored.
     said = bytearray(sum(lengths) + _BYTES_BESIDE_BODY_MAX * (len(bodies) + 1))  # room for all, in one piece
     _pack_into(bodies, said)
     said += kinds

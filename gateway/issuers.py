@@ -1,6 +1,6 @@
-"""Issuers of JWTs: whose tokens this server takes, for which tenants, and by which key they are verified.
+"""Issuers of JWTs: which issuers' tokens this server accepts, for which tenants, and by which key they are verified.
 
-The setting `auth.jwt.issuers` as types, and what is wrong with it. Keys themselves are read by `key_sets`.
+Types and checks of the setting `auth.jwt.issuers`. `key_sets` reads the keys themselves.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One entry. It has one of `SOURCES`, and either `tenant` or `tenants`."""
+    """One entry of the setting. It has one of `SOURCES`, and either `tenant` or `tenants`."""
 
     issuer: str
-    """What the claim `iss` says."""
+    """The value of the claim `iss`."""
     tenant: str | None = None
     """All its tokens belong to this tenant."""
     tenants: tuple[str, ...] = ()
-    """An issuer of the operator: the tenants that the claim `tenant` may name, or `*`."""
+    """For an issuer of the operator: the tenants that the claim `tenant` may name, or `*`."""
     algorithms: tuple[Algorithm, ...] = ()
-    """Fewer than `auth.jwt.algorithms` allows."""
+    """A subset of `auth.jwt.algorithms`; empty: all of them."""
     scopes_max: tuple[str, ...] | None = None
-    """What its tokens can open at most, whatever they say."""
+    """Upper bound of its tokens' scopes; None: no bound."""
     secret: str | None = None
     secret_file: str | None = None
     public_key_file: str | None = None
@@ -70,29 +70,28 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Jwt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens of others that this server takes."""
+    """The section `auth.jwt`: tokens of other issuers that this server accepts."""
 
     audience: str = "pushq"
     leeway_s: int = JWT_LEEWAY_SECONDS_DEFAULT
-    """How far the clocks of an issuer and of this server may lie apart."""
+    """How far the clocks of an issuer and of this server may differ."""
     key_days_max: int = JWT_KEY_DAYS_DEFAULT
-    """How long an API key may last that somebody with a token makes or rotates."""
+    """How long an API key may last that a caller with a JWT makes or rotates."""
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
-    """Those that may be used; `HS256` only by an issuer with a secret, the others only by one with a public key."""
+    """Allowed algorithms; `HS256` only for an issuer with a secret, the others only for one with a public key."""
     jwks_max_age_s: int = JWKS_MAX_AGE_SECONDS_DEFAULT
-    """How often key sets are read anew."""
+    """How often key sets are read again."""
     issuers: tuple[Issuer, ...] = ()
 
     def algorithms_of(self, issuer: Issuer) -> frozenset[str]:
-        """What an issuer's tokens may be signed with: a secret never verifies for a public key, nor the other way."""
+        """Algorithms of an issuer's tokens: symmetric ones only with a secret, asymmetric only with a public key."""
         possible = SYMMETRIC if issuer.is_symmetric else ASYMMETRIC
         return frozenset(possible) & frozenset(self.algorithms) & frozenset(issuer.algorithms or ALGORITHMS)
 
 
 def issuer_entries(value: Any) -> tuple[Issuer, ...]:
-    """The setting's value, from a file or a variable. Raises `ValueError` that names the entry and the field.
-
-    A text is read as JSON.
+    """Parses the setting's value, from a file or, as JSON, from a variable. Raises `ValueError`, which names the entry
+    and the field.
     """
     given = given_entries(value, _KEY, ISSUERS_MAX, "issuer, tenant and a key")
     entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))
@@ -146,7 +145,8 @@ def _wrong_source(entry: Issuer) -> str | None:
 
 
 def wrong_secret(secret: bytes) -> str | None:
-    """RFC 7518, 3.2: a key of HS256 is no shorter than its hash, or it can be guessed from one token."""
+    """What is wrong with an HS256 secret; None if it is long enough. A key shorter than its hash could be guessed from
+    one token (RFC 7518, 3.2)."""
     if len(secret) < JWT_SECRET_BYTES_MIN:
         return f"secret: it has {len(secret)} bytes; HS256 needs {JWT_SECRET_BYTES_MIN} or more, random ones"
     return None
@@ -176,7 +176,7 @@ def _wrong_scopes(entry: Issuer) -> str | None:
 
 
 def wrong_issuers(jwt: Jwt) -> tuple[str, str] | None:
-    """The key that is wrong beside another one, and why."""
+    """The setting that conflicts with another one, and why; None if there is none."""
     for number, issuer in enumerate(jwt.issuers):
         if not jwt.algorithms_of(issuer):
             named = issuer.algorithms or jwt.algorithms
@@ -192,6 +192,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def without_secrets(issuers: Sequence[Issuer]) -> list[dict[str, Any]]:
-    """The entries as people may see them."""
+    """The entries with their secrets masked."""
     shown = [msgspec.to_builtins(issuer) for issuer in issuers]
     return [entry | ({"secret": "***"} if "secret" in entry else {}) for entry in shown]

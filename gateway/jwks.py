@@ -1,6 +1,6 @@
-"""Public keys as issuers publish them: a JWK Set (RFC 7517) or a PEM file, read into keys that verify one algorithm.
+"""Parses public keys of issuers, a JWK Set (RFC 7517) or a PEM file, into keys that verify one algorithm each.
 
-A set comes from outside, so an entry that is no key for us is left out and said so, and never spoils the others.
+A set comes from outside, so an unusable entry is left out and reported, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class BadKeys(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """A key with the one algorithm it is for, so that nothing in a token can choose another."""
+    """A key with its one algorithm, so that a token cannot choose another."""
 
     algorithm: Algorithm
     material: PublicKey | bytes
     fingerprint: bytes
-    """Tells whether a key that left a set and one that came are the same."""
+    """Identifies the key material across reads of a set."""
     id: str | None = None
 
 
@@ -53,10 +53,10 @@ class VerifyingKey:
 class KeySet:
     keys: tuple[VerifyingKey, ...]
     left_out: tuple[str, ...] = ()
-    """What was not taken, and why; for the log."""
+    """Entries that were not taken, and why; for the log."""
 
     def find(self, key_id: str | None, algorithm: str) -> VerifyingKey | None:
-        """The key a token names. One that names none can only mean the only key there is for its algorithm."""
+        """The key that a token names. A token that names none can only mean the only key of its algorithm."""
         fitting = [key for key in self.keys if key.algorithm == algorithm]
         if key_id is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -72,13 +72,13 @@ def pem_key(pem: bytes) -> VerifyingKey:
     try:
         key = load_pem_public_key(pem)
     except Exception as error:
-        # What the library raises for hostile input is not a closed list.
+        # The library may raise any exception for hostile input.
         raise BadKeys(f"it is no public key in PEM: {str(error)[:200]}") from None
     return _verifying(key, None)
 
 
 def parse_set(document: bytes) -> KeySet:
-    """Raises `BadKeys` when there is no set of keys at all."""
+    """Parses a JWK Set. Raises `BadKeys` if it is not one, or none of its keys can be used."""
     if len(document) > JWKS_BYTES_MAX:
         raise BadKeys(f"it has more than {JWKS_BYTES_MAX} bytes")
     try:
@@ -135,7 +135,7 @@ def _algorithm(entry: Mapping[str, Any]) -> Algorithm:
 
 
 def _check_numbers(entry: Mapping[str, Any]) -> None:
-    """Before the library sees them: numbers of a size that makes one verification cost seconds."""
+    """Refuses numbers so large that one verification would take seconds, before the library sees them."""
     for name in ("n", "e", "x", "y"):
         text = entry.get(name, "")
         if not isinstance(text, str) or len(text) > RSA_BITS_MAX // 4:

@@ -1,6 +1,6 @@
-"""What is still to come of a request's body when its answer is written: it is read on and thrown away, up to a bound.
+"""Drains a request's body that is still arriving when its answer is written: reads and discards it, up to a bound.
 
-Most clients write their whole request before they read. A connection that is closed with bytes unread is reset, and
+Most clients write their whole request before they read. A connection that is closed with unread bytes is reset, and
 the client never sees why it was refused (RFC 9112, section 9.6).
 """
 
@@ -20,7 +20,7 @@ from gateway.upgrades import Declining
 
 
 class Bounds(NamedTuple):
-    """How much of an answered body is read, and for how long; what goes on beyond either is cut."""
+    """How many bytes of an answered body are read, and for how long; a body that exceeds either is cut off."""
 
     bytes_max: int = LEFTOVER_BYTES_DEFAULT
     seconds_max: float = LEFTOVER_SECONDS_DEFAULT
@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
 
 
 class Leftover:
-    """The rest of one body. Nothing of it is kept."""
+    """Byte budget and timer for the rest of one body, which is discarded."""
 
     __slots__ = ("_bytes_left", "_timer")
 
@@ -40,7 +40,7 @@ class Leftover:
         self._timer = loop.call_later(bounds.seconds_max, too_long)
 
     def takes(self, size: int) -> bool:
-        """Whether so many bytes more, as they were on the line, are within the bound."""
+        """Counts `size` more bytes, as they were on the wire; False if they exceed the bound."""
         self._bytes_left -= size
         return self._bytes_left >= 0
 
@@ -49,14 +49,14 @@ class Leftover:
 
 
 class Turnstile:
-    """Who sends a body that nobody wants is read on in turns: if they are many, each turn of the loop would be long for
-    all others, and for whoever connects, of whom the loop takes in one a turn."""
+    """A round-robin queue for connections whose leftover bodies are drained: a limited number per turn of the loop.
+    Many of them would otherwise make each turn long for all others, and delay accepts: there is one per turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def wait(self, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]) -> None:
-        """`go_on` is called in one of the next turns."""
+        """Calls `go_on` in one of the next turns."""
         self._waiting.append(go_on)
         if len(self._waiting) == 1:
             loop.call_soon(self._turn, loop)
@@ -70,16 +70,16 @@ class Turnstile:
 
 
 class Cycle(RequestResponseCycle):
-    """A request and its answer, as uvicorn has them; but a connection that ends behind the answer ends when the request
-    has come."""
+    """uvicorn's request-response cycle, except that a connection that ends after the answer ends only when the request
+    has arrived completely."""
 
     leftover_bytes_max: int
     is_last: bool
-    """Whether the connection ends behind this request: its body was not whole when the answer was."""
+    """Whether the connection ends after this request: its body was incomplete when the answer was written."""
 
     @classmethod
     def adopt(cls, cycle: RequestResponseCycle, bounds: Bounds) -> Cycle:
-        """Turns uvicorn's object into this. The server makes it by a name of its own, so there is no other way in."""
+        """Turns uvicorn's object into a `Cycle`: uvicorn names its class directly, so it cannot be replaced."""
         cycle.__class__ = cls
         assert isinstance(cycle, cls)
         cycle.leftover_bytes_max, cycle.is_last = bounds.bytes_max, False
@@ -92,34 +92,33 @@ class Cycle(RequestResponseCycle):
 
     def _answer_early(self, message: Mapping[str, Any]) -> None:
         if not self.response_started:
-            # Who waits for "100 Continue" may leave the body out: what comes next would be taken for it.
+            # A client that waits for "100 Continue" may omit the body: its next request would be taken for it.
             if self.waiting_for_100_continue or self._announced_bytes() > self.leftover_bytes_max:
                 self.keep_alive = False
         elif not self.keep_alive and not message.get("more_body"):
-            # The client was told that the connection ends; now it does not end with the answer.
+            # The client was told that the connection ends; it must stay open until the body has come.
             self.keep_alive, self.is_last = True, True
 
     def _announced_bytes(self) -> int:
-        """By the head; 0 for a body in chunks."""
+        """The body's size by the request's head; 0 for a chunked body."""
         return next((int(value) for name, value in self.scope["headers"] if name == b"content-length"), 0)
 
 
 class Lingering(Declining):
-    """A connection that reads on behind an answer, until the request has come or a bound is reached.
+    """A connection that continues to read after an answer, until the request is complete or a bound is reached.
 
-    It is one of the server's connections all the while.
+    It counts as one of the server's connections meanwhile.
     """
 
     bounds = Bounds()
     turnstile: Turnstile
-    """Of the listener."""
+    """Shared by all connections of a listener."""
     leftover: Leftover | None = None
-    """The rest of the request that is answered."""
+    """The rest of the answered request's body; None if there is none."""
     _is_ending = False
 
     def takes(self, size: int) -> bool:
-        """To be asked when so many bytes were parsed, and the rest is not over with them; where it says no, the
-        connection is cut."""
+        """Call after parsing `size` bytes that did not complete the leftover. False: the connection was cut."""
         if self.leftover is None or self.leftover.takes(size):
             return True
         self.cut_body()
@@ -139,11 +138,12 @@ class Lingering(Declining):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self.transport.is_closing():
-            return  # it came in one piece with the end of what was told to be the last request
+            return  # this request arrived in one piece with the end of the one announced as the last
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
     def _run(self, cycle: RequestResponseCycle, app: Any, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
-        """What nearly every request has is whole by now: nothing can be left over of it, and it goes uvicorn's way."""
+        """Runs the application. Nearly every request is complete by now, so nothing can be left over: uvicorn's own
+        cycle handles it."""
         if cycle.more_body:
             send = Cycle.adopt(cycle, self.bounds).send  # the one that was given is bound to what the object was
         running: Awaitable[None] = app(scope, receive, send)
@@ -152,18 +152,18 @@ class Lingering(Declining):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()  # the end of a leftover in the same piece has set it
+            self._unset_keepalive_if_required()  # set by the end of a leftover in the same piece
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         cycle = self.cycle
         if not isinstance(cycle, Cycle):
-            return  # its request was whole before the application began
+            return  # its request was complete before the application began
         if self.transport.is_closing() or not cycle.response_complete:
-            return  # the latter: it is the next request, sent ahead of this answer, so this one had come
+            return  # the latter: this is the pipelined next request, so the answered one was complete
         if cycle.more_body and not self._is_ending:
             self._linger(cycle)
-        elif cycle.more_body or cycle.is_last:  # the latter: its body became whole while the answer was written
+        elif cycle.more_body or cycle.is_last:  # the latter: its body became complete while the answer was written
             self.transport.close()
 
     def _linger(self, cycle: Cycle) -> None:
@@ -171,7 +171,7 @@ class Lingering(Declining):
         self._unset_keepalive_if_required()
         self.leftover = Leftover(self.bounds, self.loop, self.cut_body)
         if cycle.is_last and self.transport.can_write_eof():
-            self.transport.write_eof()  # who reads until the end has it, and who still writes is not disturbed
+            self.transport.write_eof()  # a client that reads until the end gets it; one that writes is not disturbed
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

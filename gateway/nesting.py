@@ -1,4 +1,4 @@
-"""How deep the values of bodies may be nested: a consumer in any language must be able to read what it is pushed."""
+"""Finds JSON bodies that are nested too deep: consumers in any language must be able to decode what they receive."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _AS_LISTS: Final = bytes.maketrans(b"{}", b"[]")
 _BEFORE_OR_OPENING: Final = frozenset(b"[{ \t\r\n")
 _TOO_MANY: Final = b"[" * (BODY_DEPTH_MAX + 1)
 _VALLEYS: Final = tuple(b"]" * levels + b"[" * levels for levels in (16, 8, 4, 2, 1))
-"""Ways down and up again by as many levels: without them the greatest depth is the same."""
+"""Closing and reopening of the same number of levels: removing these does not change the maximum depth."""
 _OTHERS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
 def too_deep(bodies: Sequence[bytes]) -> list[int]:
-    """The numbers of the bodies, each valid JSON or empty, that are nested too deep."""
-    # Scalars, short and flat values are told by a glance; who has few brackets is not deep either.
+    """Indexes of the bodies, each valid JSON or empty, that are nested too deep."""
+    # Scalars, short and flat values are excluded cheaply, and so are bodies with few brackets.
     return [
         number
         for number, body in enumerate(bodies)
@@ -37,19 +37,19 @@ def _is_deep(body: bytes) -> bool:
         before = len(brackets)
         for valley in _VALLEYS:
             brackets = brackets.replace(valley, b"")
-        if len(brackets) == before:  # one opening after the other, then the closing ones
+        if len(brackets) == before:  # only opening brackets are left, followed by closing ones
             return before > 2 * BODY_DEPTH_MAX
     return True
 
 
 def _outside_strings(body: bytes) -> bytes:
-    """The brackets that are no part of a text, all as those of lists.
+    """The brackets outside of strings, all written as those of lists.
 
-    Each step is one pass in C over what the step before left. A regular expression for strings keeps a hundred bytes
-    for each character of one, and a body may be one string.
+    Each step is one pass in C over the result of the step before. A regular expression for strings would keep a hundred
+    bytes for each character, and a body may be one string.
     """
-    if b"\\" in body:  # it occurs in strings only: what is left of them has quotes at its ends and nowhere else
+    if b"\\" in body:  # only in strings, which afterwards have quotes at their ends and nowhere else
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Texts without brackets go in pairs of quotes: as many stand before each bracket as before, odd or even.
+    # Removes strings without brackets, two quotes each: the parity of quotes before each bracket stays the same.
     marks = body.translate(_AS_LISTS, _OTHERS).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])

@@ -1,5 +1,5 @@
-"""Runs an operation of the API for a caller who may ask for it: counted when it has ended, and written down if it is an
-act of administration.
+"""Runs an API operation for an admitted caller: meters it when it has ended, and writes an audit row if it is an
+administrative act.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from push.spans import Begun
 
 GONE: Final = "client-gone"
-"""The outcome of a request whose client did not wait."""
+"""The outcome of a request whose client disconnected."""
 _ABSENT: Final = frozenset({"queue-not-found", "not-found"})
 
 
 async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
-    """The answer of the operation's handler. Raises what the handler raises. What is looked up is as it was when the
-    request came: whoever calls has said so, see `looking_up`.
+    """Returns the handler's answer. Raises what the handler raises. Look-ups are at least as fresh as the request: the
+    caller has set its context, see `push.looking_up`.
     """
     began, outcome, answer = time.perf_counter(), "internal", None
     span: Begun | None = None
@@ -56,10 +56,10 @@ async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: 
         outcome = GONE
         raise
     except asyncio.CancelledError:
-        outcome = Unavailable.code  # its time was over, or the server's
+        outcome = Unavailable.code  # its deadline passed, or the server shuts down
         raise
     finally:
-        # What is not there has any name: names of queues that nobody made must not become rows.
+        # Names of queues that do not exist are arbitrary and must not become usage rows.
         queue = call.params[0] if operation.has_queue and outcome not in _ABSENT else ""
         seconds = time.perf_counter() - began
         gateway.usage.meter.count(
@@ -91,6 +91,6 @@ async def _written_down(gateway: Gateway, operation: Operation, call: Call, trac
 
 
 async def _ended(act: Act, answer: Answer | None, error: BaseException | None) -> None:
-    """What came of it is written down, however short its caller's time: it would read as unknown, and the caller would
-    hear that nothing was done."""
+    """Writes the outcome down even if the caller's deadline has passed: else the row would say unknown, and the caller
+    would be told that nothing was done."""
     await asyncio.shield(unbounded_task(act.end(answer, error), name="outcome of an act"))

@@ -1,4 +1,4 @@
-"""The PROXY header that a balancer writes before a client's bytes: read, or refused. Versions 1 and 2, no I/O.
+"""Parses the PROXY header, versions 1 and 2, that a load balancer writes before a client's bytes. No I/O.
 
 Source: https://www.haproxy.org/download/2.6/doc/proxy-protocol.txt
 """
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from gateway.limits import PROXY_HEADER_BYTES_MAX
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
-"""How a header of version 2 begins. No request of HTTP does."""
+"""First bytes of a version 2 header. No HTTP request begins with them."""
 WORD: Final = b"PROXY "
-"""How a header of version 1 begins."""
+"""First bytes of a version 1 header."""
 LINE_BYTES_MAX: Final = 107
-"""Of a header of version 1, its end included."""
+"""Size of a version 1 header, line end included."""
 
 _FIXED: Final = struct.Struct(">12sBBH")
 _TCP4: Final = struct.Struct(">4s4sHH")
@@ -30,11 +30,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ProxyRefused(Exception):
-    """What came is no header that we take; the text says why."""
+    """The bytes are not a header that is accepted; the message says why."""
 
 
 class Client(NamedTuple):
-    """Whom the proxy speaks for, in the shape of an ASGI scope's `client`."""
+    """The client whose connection the proxy forwards, in the form of an ASGI scope's `client`."""
 
     host: str
     port: int
@@ -43,13 +43,13 @@ class Client(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Header:
     size: int
-    """Bytes of the header: what follows is the client's."""
+    """Bytes of the header; the client's own bytes follow."""
     client: Client | None
-    """None where the proxy speaks for itself, as its health checks do."""
+    """None if the proxy connects for itself, as for a health check."""
 
 
 def read_header(data: bytes) -> Header | None:
-    """The header at the beginning of `data`; None while it is not whole. Raises `ProxyRefused`."""
+    """The header at the beginning of `data`; None while it is incomplete. Raises `ProxyRefused`."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
         return _read_binary(data)
     if data[: len(WORD)] == WORD[: len(data)]:
@@ -76,7 +76,7 @@ def _read_binary(data: bytes) -> Header | None:
         raise ProxyRefused(f"a header of {size} bytes; it may have {PROXY_HEADER_BYTES_MAX}")
     if len(data) < size:
         return None
-    # What stands behind the addresses are extensions (TLV); none of them changes who the client is.
+    # Extensions (TLV) follow the addresses; none of them changes who the client is.
     return Header(size, _client(kind, data[_FIXED.size : size]) if command == _PROXY else None)
 
 
@@ -129,13 +129,13 @@ def _port(word: str) -> int:
 
 
 def _plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """One client has one name: an IPv4 address that came as IPv6 counts as what it is."""
+    """The address as text; an IPv4 address mapped to IPv6 is written as IPv4, so that a client has one name."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Addresses and CIDR blocks. Raises `ValueError` with a sentence."""
+    """Parses addresses and CIDR blocks. Raises `ValueError` with a message for people."""
     found = []
     for text in texts:
         try:

@@ -1,7 +1,7 @@
-"""A connection's next request, where its head is that of the one before: nothing of it is parsed again.
+"""Skips parsing of a request whose head equals that of the previous one on its connection.
 
-A client that keeps its connection sends the same head over and over; of a publish at most the length of the body is
-another. Equal bytes say the same, so what was made of the first one is used anew, whatever came between.
+A client that keeps its connection sends the same head again and again; for publishes only the length of the body
+differs. Equal bytes have an equal meaning, so the parsed form of the first head is reused.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(\d+)\r\n", re.IGNORECASE)
 _DIGITS_MAX: Final = 10
 _NAME: Final = b"content-length"
 _OTHERWISE: Final = frozenset({b"transfer-encoding", b"expect", b"connection", b"proxy-connection", b"upgrade"})
-"""With these there is more to a request than its head and so many bytes of body."""
+"""Headers of requests that are more than a head and a body of known length."""
 
 
 class Head(NamedTuple):
-    """A request's head up to the length of its body and from there on, and what was made of it."""
+    """A parsed head: its bytes before and after the value of `content-length`, and the scope made from it."""
 
     before: bytes
     behind: bytes
     scope: dict[str, Any]
     headers: list[tuple[bytes, bytes]]
     length_at: int
-    """Where among the headers the length is."""
+    """Index of `content-length` in `headers`."""
 
     @classmethod
     def of(cls, data: bytes, scope: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> Self | None:
-        """None for a large head, and for one of which another one like it may mean something else."""
+        """None for a head that is large, or that says more than its body's length about how the request continues."""
         names = [name for name, _ in headers]
         if len(data) > REMEMBERED_HEAD_BYTES_MAX:
             return None
@@ -47,7 +47,7 @@ class Head(NamedTuple):
         return cls(data[: found.start(1)], data[found.end(1) :], scope.copy(), headers.copy(), at)
 
     def length_in(self, data: bytes) -> bytes | None:
-        """What `data`, a whole head, says of the length of its body; None where it is another head."""
+        """The value of `content-length` in `data`, a complete head; None if it is a different head."""
         if not data.startswith(self.before) or not data.endswith(self.behind):
             return None
         length = data[len(self.before) : len(data) - len(self.behind)]
@@ -55,20 +55,20 @@ class Head(NamedTuple):
 
 
 class Remembering(Lingering):
-    """A connection that knows the last head it has parsed."""
+    """A connection that remembers the last head it parsed."""
 
     _head: Head | None = None
 
     def remember(self, data: bytes) -> None:
-        """To be called when these bytes, a head from its first to its last one, have been parsed."""
+        """Call when `data`, exactly one head, has been parsed."""
         cycle: Any = self.cycle  # None before the first request
         scope: Any = self.scope
         is_request = cycle is not None and cycle.scope is scope
         self._head = Head.of(data, scope, self.headers) if is_request else None
 
     def begin_again(self, data: bytes, at: int, end: int) -> int:
-        """Takes a request whose head lies between `at` and `end`, and its body behind that. To be called between two
-        requests. Returns where it ends; 0 where it has to be parsed.
+        """Takes a request whose head is `data[at:end]`, followed by its body. Call it between two requests. Returns the
+        offset where the request ends; 0 if it has to be parsed.
         """
         if self._head is None or (length := self._head.length_in(data[at:end])) is None:
             return 0
@@ -80,7 +80,7 @@ class Remembering(Lingering):
         return body_end
 
     def _begin(self, head: Head, length: bytes, body: bytes) -> None:
-        """What the parser's callbacks would do, one by one."""
+        """Begins the request, doing what the parser's callbacks would do."""
         self.headers = head.headers.copy()
         self.headers[head.length_at] = (_NAME, length)
         scope: Any = {**head.scope, "headers": self.headers, "state": self.app_state.copy()}

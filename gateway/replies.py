@@ -1,7 +1,7 @@
-"""Answers to publishes under an idempotency key, kept in this process to be given again without asking the partition.
+"""Caches replies to publishes under an idempotency key in this process, to answer repeats without the partition.
 
-They save a round trip and tell that a first request is still under way. Nothing rests on them: a reply that was
-forgotten sends the repeat to the partition, which has the last word.
+The cache saves a round trip and knows when a first request is still in progress. Correctness does not depend on it: if
+a reply was evicted, the repeat goes to the partition, which decides.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from push.published import Run
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """What a call was answered; without runs while it is under way."""
+    """The reply to a call; without runs while the call is in progress."""
 
     payload: bytes
     runs: tuple[Run, ...] | None = None
-    """Where the messages stand, in the order of the call."""
+    """The places of the messages, in the order of the call."""
     fsynced: bool = True
     replicas: int = 1
 
@@ -30,23 +30,23 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 class _Kept(NamedTuple):
     reply: Reply
     until: float
-    """By the monotonic clock, in seconds."""
+    """When it expires, in seconds of the monotonic clock."""
 
 
 class MemoryReplies:
-    """Replies of this process: the least recently used make room, each goes when its queue's window is over."""
+    """The replies of this process: an LRU cache bounded by runs. A reply expires after its queue's dedupe window."""
 
     def __init__(self, runs_max: int = REPLIES_RUNS_MAX) -> None:
         self._runs_max = runs_max
         self._runs = 0
-        """Of all that is kept."""
+        """Runs of all cached replies."""
         self._running: dict[bytes, bytes] = {}
-        """The payloads of calls under way, by key: as many as those are."""
+        """Key → payload of calls in progress; bounded by their number."""
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
-        """The least recently used first."""
+        """Cached replies by key, the least recently used first."""
 
     def begin(self, claim: Claim) -> Reply | None:
-        """The reply of an earlier call, or None: from now on this one is under way."""
+        """The reply of an earlier call; None marks this call as in progress."""
         payload = self._running.get(claim.key)
         if payload is not None:
             return Reply(payload)
@@ -76,7 +76,7 @@ class MemoryReplies:
             self._forget(key)
 
     def drop(self, claim: Claim) -> None:
-        """The call came to nothing that may be said again."""
+        """Ends a call whose result must not be cached."""
         self._running.pop(claim.key, None)
 
     def _forget(self, key: bytes) -> None:

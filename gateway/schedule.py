@@ -1,4 +1,4 @@
-"""When a message is due, until when it lives, and where its producer says that it belongs."""
+"""Computes a message's due time, expiry, priority, and the stamp that its order is sorted by."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gateway.given import Given
 from gateway.limits import HORIZON_MS_MAX, PRODUCER_SEQ_MAX
 
 SECONDS_KEPT_MAX: Final = 4_096
-"""Seconds whose number is remembered: the messages of a call were stamped within a few."""
+"""Parsed seconds that are cached: the messages of a call were stamped within a few."""
 
 Column = Sequence[Any] | None
 
 
 def priorities(given: Given, config: QueueConfig) -> Column:
-    """0 to `priorities` - 1; None where all have 0."""
+    """Priorities from 0 to `priorities` - 1; None if all are 0."""
     values = given.column("priority")
     if values is None or values.count(0) == given.count:
         return None
@@ -26,7 +26,8 @@ def priorities(given: Given, config: QueueConfig) -> Column:
 
 
 def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] | None:
-    """In milliseconds, 0 for at once. A message has `delay_ms` or `deliver_at`, or else the queue's delay."""
+    """Due times in ms, 0 for at once; None if all are. A message has `delay_ms` or `deliver_at`, else the queue's
+    delay."""
     if (why := _why_no_delay(config)) is not None:
         _refuse(given, "deliver_at", why)
         if any(given.column("delay_ms") or ()):
@@ -53,7 +54,7 @@ def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] |
 
 
 def expiries(given: Given, config: QueueConfig, now_ms: int, dues: Sequence[int] | None) -> Sequence[int] | None:
-    """In milliseconds, 0 for never. A delayed message's life begins when it is due."""
+    """Expiry times in ms, 0 for never; None if no message expires. A delayed message's TTL begins when it is due."""
     if config.kind == "stream":
         _refuse(given, "ttl_ms", "a stream keeps all its messages for its retention_ms")
         return None
@@ -73,7 +74,7 @@ def expiries(given: Given, config: QueueConfig, now_ms: int, dues: Sequence[int]
 
 
 def _why_no_delay(config: QueueConfig) -> str | None:
-    """Why nothing in a queue waits for a time; None where it may."""
+    """Why messages of the queue cannot be delayed; None if they can."""
     if config.kind == "stream":
         return "a stream is read in the order of its log: nothing in it waits"
     if config.sequencing != "arrival":
@@ -103,7 +104,7 @@ def _refuse(given: Given, name: str, why: str) -> None:
 
 
 def stamp_columns(given: Given, config: QueueConfig, now_ms: int, clock: HybridClock) -> dict[str, Sequence[Any]]:
-    """The columns `ts` (µs), `pr` and `ps` (who numbered the message, and how), where messages have them."""
+    """The columns `ts` (timestamp, µs), `pr` and `ps` (producer and its sequence number), if messages have them."""
     out: dict[str, Sequence[Any]] = {}
     times: Column = _times_us(given, "timestamp")
     if config.sequencing == "clock":
@@ -122,7 +123,7 @@ def stamp_columns(given: Given, config: QueueConfig, now_ms: int, clock: HybridC
 
 
 def stamps(given: Given, config: QueueConfig, columns: dict[str, Sequence[Any]]) -> Sequence[Stamp | None] | None:
-    """What the leader sorts by; it need not know where messages stay as they arrive."""
+    """What the leader sorts by; None if the queue keeps the order of arrival."""
     if config.sequencing == "arrival" or given.has_errors:
         return None
     none = [None] * given.count
@@ -134,7 +135,7 @@ def stamps(given: Given, config: QueueConfig, columns: dict[str, Sequence[Any]])
 
 
 def _stamped(count: int, times: Column, now_us: int, clock: HybridClock) -> Sequence[int]:
-    """A time for each message: its own, or the gateway's, which stays behind none that it has seen."""
+    """A time for each message: its own, or the gateway's hybrid clock, which never falls behind a time it has seen."""
     if times is None:
         return list(clock.span(count, now_us))
     own = [time for time in times if time is not None]
@@ -181,7 +182,7 @@ def _time_us(given: Given, number: int, name: str, text: str | None) -> int | No
 
 
 def time_us(text: str) -> int:
-    """An RFC 3339 time in microseconds. Raises `ValueError`."""
+    """An RFC 3339 time in µs since 1970. Raises `ValueError`."""
     if text[19:20] == "." and text[26:] == "Z" and (digits := text[20:26]).isdigit() and digits.isascii():
         return _second_us(text[:19]) + int(digits)  # as SDKs write it
     return parse_stamp(text)

@@ -1,7 +1,7 @@
-"""Replies that gateways share in Redis, written and asked for many at a time.
+"""Shares replies to idempotent publishes between gateways in Redis, with many reads and writes per round trip.
 
-What Redis does not answer in time is as good as not known. A reply waits a moment for others before it is written;
-while one round trip is under way, what comes meanwhile waits for the next.
+A question that Redis does not answer in time counts as a miss. A reply waits briefly for others before it is written;
+during a round trip, new questions and replies wait for the next.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ log = structlog.get_logger("pushq.replies")
 T = TypeVar("T")
 
 _FINISHED: Final = Struct(">IId")
-"""The sizes of a name and of the reply that follow, and for how many milliseconds it is kept."""
+"""The sizes of the name and of the reply that follow, and the TTL in milliseconds."""
 
 Told = Callable[[Reply | None], None]
 
 _SCRIPT: Final = files("gateway").joinpath("replies.lua").read_text()
 _BREAKER: Final = BreakerRule(calls_min=5)
-"""Round trips are few, and nothing rests on them."""
+"""Round trips are few, and correctness does not depend on them."""
 _PREFIX: Final = b"pushq:reply:"
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Reply).decode
 
 
 class _Asked(NamedTuple):
-    """A call that wants to know its reply."""
+    """A call that waits for its reply from Redis."""
 
     name: bytes
     told: Told
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
 
 
 class RedisReplies:
-    """Belongs to the event loop."""
+    """The reply cache in Redis. Used from one event loop; `Once` owns it."""
 
     def __init__(self, url: str, guards: Guards, *, identity: bytes) -> None:
         """`identity`: of the data that the replies are about; a restored copy must not be told of the original's.
@@ -72,7 +72,7 @@ class RedisReplies:
         except ImportError as error:
             raise NoRedisLibrary(f"redis.url is set, which needs {error.name}: pip install 'pushq[redis]'") from None
 
-        # One try: the guard says when another one makes sense.
+        # One attempt: the guard decides about retries.
         self._client: Any = Redis.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
@@ -89,7 +89,7 @@ class RedisReplies:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, claim: Claim, told: Told, is_wanted: Callable[[], bool]) -> None:
-        """Looks for the reply to a call, while that `is_wanted`; `told` gets None as well when Redis does not say."""
+        """Asks for the reply to a call, while that `is_wanted`. `told` gets None on a miss or without an answer."""
         if len(self._asked) >= REPLIES_WAITING_MAX:
             told(None)
             return
@@ -97,7 +97,7 @@ class RedisReplies:
         self._go()
 
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
-        """Keeps a reply. While more wait than Redis takes, the partition alone knows."""
+        """Stores a reply. If too many wait to be written, the reply is dropped: the partition still knows it."""
         if len(self._finished) < REPLIES_WAITING_MAX:
             name, encoded = self._prefix + claim.key, _encode(reply)
             self._finished.append(_FINISHED.pack(len(name), len(encoded), window_ms) + name + encoded)
@@ -115,7 +115,7 @@ class RedisReplies:
             self._timer = asyncio.get_running_loop().call_later(REPLIES_LINGER_SECONDS, self._go)
 
     async def _travel(self) -> None:
-        """Round trips, until nobody waits."""
+        """Makes round trips until no call waits."""
         try:
             while self._asked or self._finished:
                 asked, self._asked = _parted([one for one in self._asked if one.is_wanted()])
@@ -133,7 +133,7 @@ class RedisReplies:
             self._go_later()
 
     async def _trip(self, asked: list[_Asked], finished: list[bytes]) -> list[Any] | None:
-        """What Redis knows of each that is asked for; None where it does not answer."""
+        """The replies to what is asked, in order; None if Redis does not answer."""
         keys = [one.name for one in asked]
         args: list[Any] = [len(asked), b"".join(finished)]
         try:
@@ -143,13 +143,13 @@ class RedisReplies:
         except Unavailable:
             return None
         except Exception:
-            # A fault of ours: the partition knows as well, and is asked anyway.
+            # A bug must not matter: the partition is asked anyway.
             log.exception("shared replies could not be asked for")
             return None
         return found
 
     async def close(self) -> None:
-        """Waits a moment for what is on its way, and for one trip more; the partition knows the rest."""
+        """Waits up to `ANSWERS_SECONDS_MAX` for the trip under way and one more; the partition knows the rest."""
         del self._finished[REPLIES_PER_TRIP_MAX:]
         if self._finished:
             self._go()
@@ -159,7 +159,7 @@ class RedisReplies:
 
 
 def _parted(waiting: list[T]) -> tuple[list[T], list[T]]:
-    """What goes with one trip, and what waits for the next."""
+    """Splits into what goes with one trip, and what waits for the next."""
     return waiting[:REPLIES_PER_TRIP_MAX], waiting[REPLIES_PER_TRIP_MAX:]
 
 
@@ -167,7 +167,7 @@ def _tell(told: Told, reply: Reply | None) -> None:
     try:
         told(reply)
     except Exception:
-        # Its own fault: the others must still be told.
+        # A bug of one caller must not keep the others from their answers.
         log.exception("a caller failed on a shared reply")
 
 

@@ -1,4 +1,4 @@
-"""Tickets: a browser's way to open a stream without its token in the URL. Good once, for 30 seconds, on this server."""
+"""Tickets let a browser open a stream without its token in the URL. Each is valid once, for 30 s, on this server."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ class Ticket:
 
 
 class TicketOffice:
-    """Issued tickets, oldest first: they all live equally long, so the first to expire is always in front."""
+    """The issued tickets, oldest first: all live equally long, so the first one expires first."""
 
     def __init__(self, clock_ms: Clock, *, steady_ms: Clock | None = None, tickets_max: int = TICKETS_MAX) -> None:
-        """`steady_ms` says how long a ticket has lived, `clock_ms` what its holder is told. One may do for both."""
+        """`steady_ms` measures a ticket's age; the expiry that its holder is told is by `clock_ms`. By default one clock
+        serves for both."""
         self._clock_ms = clock_ms
         self._steady_ms = clock_ms if steady_ms is None else steady_ms
         self._room = Room(tickets_max)
         self._issued: dict[str, tuple[Principal, int]] = {}
 
     def issue(self, principal: Principal) -> Ticket:
-        """Raises `Overloaded` when too many tickets are waiting to be used, the tenant's or all."""
+        """Makes a ticket. Raises `Overloaded` if too many are waiting to be used, of the tenant or in all."""
         now_ms = self._steady_ms()
         self._drop_expired(now_ms)
         if not self._room.take(principal.tenant, 1):
@@ -38,11 +39,11 @@ class TicketOffice:
         return ticket
 
     async def hand_out(self, principal: Principal) -> Ticket:
-        """A ticket that is good as soon as its holder hears of it. Raises `Overloaded`."""
+        """Makes a ticket that is valid before it is returned. Raises `Overloaded`."""
         return self.issue(principal)
 
     def redeem(self, text: str) -> Principal:
-        """Spends a ticket. Raises `Unauthenticated`."""
+        """Spends a ticket and returns its principal. Raises `Unauthenticated`."""
         principal, until_ms = self._issued.pop(text, (None, 0))
         if principal is not None:
             self._room.give(principal.tenant, 1)

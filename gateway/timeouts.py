@@ -1,8 +1,8 @@
-"""How long the caller of a request waits for its answer, and an answer by then.
+"""Request deadlines: reads how long a caller waits for its answer, and answers by then.
 
-A caller says so in `Pushq-Timeout-Ms`; for a publish that says nothing, the settings do. Whatever the request asks
-elsewhere sees that deadline in its context. A publish and a receive end by themselves: the partition knows best what
-became of a message, and a receive has its `wait_ms`. Any other request is answered here when its time is over.
+A caller states it in `Pushq-Timeout-Ms`; the settings have a default for publishes. Calls to other nodes see the
+deadline in the request's context. Publish and receive apply it themselves, because the partition knows what became of a
+message, and a receive has its `wait_ms`. This module answers any other request when its time is over.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T")
 HEADER: Final = b"pushq-timeout-ms"
 READS: Final = frozenset({"GET", "HEAD"})
 _TOLD_SECONDS: Final = 0.02
-"""A change whose look-up was not answered in time says so itself, and that nothing was done."""
+"""Extra time for a change whose look-up timed out to report by itself that nothing was done."""
 
 
 def stated_ms(headers: dict[bytes, bytes]) -> int | None:
-    """How long the caller waits, where it says so. Raises `InvalidRequest`."""
+    """How long the caller waits, in ms; None if it did not say. Raises `InvalidRequest`."""
     stated = headers.get(HEADER)
     if stated is None:
         return None
@@ -45,8 +45,8 @@ def stated_ms(headers: dict[bytes, bytes]) -> int | None:
 
 
 def wait_s(headers: dict[bytes, bytes], *, publish_ms: int | None) -> float:
-    """The same in seconds, before it is known who asks: what is wrong in the header is told later. `publish_ms`: for a
-    publish that says nothing; None for other requests, each of whose questions has a bound of its own."""
+    """The same in seconds, before the caller is authenticated: a wrong header is reported later. `publish_ms`: the
+    default for a publish; None for other requests, whose calls to other nodes each have their own bound."""
     stated = headers.get(HEADER)
     if stated is not None and _is_whole(stated) and 1 <= int(stated) <= PUBLISH_MS_MAX:
         return int(stated) / 1000
@@ -54,8 +54,11 @@ def wait_s(headers: dict[bytes, bytes], *, publish_ms: int | None) -> float:
 
 
 async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
-    """What the task returns, by then. A read that is not over by then ends; a change goes on, since nobody can tell how
-    far it came, and whoever gave it is told so. Raises what the task raises."""
+    """The result of the task, at the latest at `until` by the loop's clock. Raises what the task raises.
+
+    Then a read is cancelled and `Unavailable` raised; a change continues, because how far it came is unknown, and
+    `OutcomeUnknown` is raised.
+    """
     left_s = max(0.0, until - asyncio.get_running_loop().time())
     left_s += 0.0 if method in READS else _TOLD_SECONDS
     try:
@@ -72,7 +75,8 @@ async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
 
 
 def _told(doing: asyncio.Task[T], until: float) -> T:
-    """A change may be made and what its answer says be looked up too late: then it was not for nothing."""
+    """The task's result. `Unavailable` after the deadline becomes `OutcomeUnknown` if a change was made: only the
+    look-up for its answer came too late."""
     try:
         return doing.result()
     except Unavailable as error:
@@ -83,20 +87,20 @@ def _told(doing: asyncio.Task[T], until: float) -> T:
 
 
 class Late:
-    """What goes on though its caller was answered: the next request may come on the same connection, so that neither
-    connections nor requests bound it."""
+    """Counts changes that continue though their callers were answered, by caller. Their next request may come on the
+    same connection, so neither connections nor requests bound them."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()
 
     def check(self, caller: str) -> None:
-        """Raises `Overloaded` where too much of one caller goes on."""
+        """Raises `Overloaded` if too many changes of one caller continue."""
         if self._of[caller] >= LATE_CHANGES_PER_CALLER_MAX:
             detail = f"{self._of[caller]} changes of this caller go on past their time; nothing was done"
             raise Overloaded(detail, retry_after_ms=1000)
 
     async def over(self, doing: asyncio.Task[Any], caller: str) -> None:
-        """Returns when the task has ended. Who waited was told already, so what it refuses is no news."""
+        """Waits until the task has ended. Its caller was answered already, so an error that refuses it is dropped."""
         self._of[caller] += 1
         try:
             await asyncio.wait({doing})

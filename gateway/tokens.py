@@ -1,7 +1,7 @@
-"""JWTs: from the text of a token to what it grants. Its issuer says which keys count, and the key which algorithm.
+"""Verifies JWTs: turns a token into its grant. The issuer determines the keys, and the key its algorithm.
 
-Nothing in the token chooses how it is verified beyond naming one of the issuer's keys: `alg` must be what that key is
-for, and addresses of keys (`jku`, `x5u`) are not looked at.
+A token only names one of its issuer's keys and chooses nothing else about its verification: `alg` must match that key,
+and addresses of keys (`jku`, `x5u`) are ignored.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A token's grant, and who vouches for it."""
+    """A verified token's grant, and the issuer that signed it."""
 
     grant: Grant
     issuer: Issuer
     fingerprint: bytes
-    """Of the key that signed it."""
+    """The fingerprint of the key that signed it."""
 
 
 class Tokens:
-    """Verifies tokens of the issuers that the settings name."""
+    """Verifies tokens of the configured issuers."""
 
     def __init__(self, jwt: Jwt, key_sets: KeySets) -> None:
         self.key_sets = key_sets
@@ -47,11 +47,12 @@ class Tokens:
 
     @staticmethod
     def looks_like(token: str) -> bool:
-        """Whether somebody meant it as a JWT; an API key has no dots."""
+        """Whether the text has the form of a JWT; an API key has no dots."""
         return token.count(".") == _SEGMENTS - 1
 
     def verify(self, token: str, now_ms: int) -> Verified:
-        """Raises `Unauthenticated` with what is wrong, `Unavailable` while keys are not there yet."""
+        """Verifies a token. Raises `Unauthenticated`, which says what is wrong, and `Unavailable` while the issuer's
+        keys are not known yet."""
         header, claims = _parts(token)
         if "crit" in header:
             raise Unauthenticated("the token's header has `crit`, and this server knows no extensions")
@@ -86,13 +87,13 @@ class Tokens:
         return of_tenant[0] if len(of_tenant) == 1 else None
 
     def trusts(self, issuer: str, fingerprint: bytes) -> bool:
-        """Whether what a key of an issuer signed is still good: keys that leave a set take their tokens along."""
+        """Whether tokens signed by this key of an issuer are still valid: they are until the key leaves the set."""
         keys: Keys | None = self.key_sets.of.get(issuer)
         return keys is not None and keys.has(fingerprint)
 
 
 def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims, before anything is verified: only to find the issuer and its key."""
+    """Header and claims, unverified: used only to find the issuer and its key."""
     segments = token.split(".")
     if len(segments) != _SEGMENTS or not token.isascii():
         raise Unauthenticated("the token is no JWT: it has three parts in base64url")

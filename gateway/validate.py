@@ -1,4 +1,4 @@
-"""Names and times as callers write them, checked before anything happens. Configs of queues: `queue_config`."""
+"""Validates names and times that callers send, before anything is done with them. `queue_config` validates configs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def check_name(name: str, *, what: str = "queue", pointer: str = "/name") -> Non
 
 
 def wrong_name(name: str, *, what: str = "queue") -> str | None:
-    """What is wrong with a name, as a sentence."""
+    """What is wrong with a name, as a message; None if it is valid."""
     return None if _NAME.fullmatch(name) else f"{name[:200]!r} is no name of a {what}: it has {NAME_RULE}"
 
 
 def check_new_queue_name(name: str) -> None:
-    """Raises `InvalidRequest`. Names of companions are taken for the queues they will belong to."""
+    """Raises `InvalidRequest` for an invalid name, and for that of a companion: those are reserved for their queues."""
     check_name(name)
     if owner_of(name) != name:
         detail = f"{name!r}: names that end in {' or '.join(COMPANIONS)} belong to the queue {owner_of(name)!r}"
@@ -34,15 +34,15 @@ def check_new_queue_name(name: str) -> None:
 
 
 def check_no_companion(name: str) -> None:
-    """Raises `InvalidRequest`: a companion has no config of its own and goes with its queue."""
+    """Raises `InvalidRequest` for a companion, which has no config of its own and is deleted with its queue."""
     if (owner := owner_of(name)) != name:
         detail = f"{name!r} belongs to the queue {owner!r} and lives and is set with it; change {owner!r}"
         raise invalid_field("/name", detail)
 
 
 def fields_with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEPTH_MAX) -> dict[str, Any]:
-    """Of decoded JSON whose types are checked later, every 30000.0 as 30000; `push.whole_numbers` is for text whose
-    type is known. Raises `InvalidRequest` for what is nested too deep."""
+    """Turns whole floats such as 30000.0 into integers in decoded JSON whose types are checked later;
+    `push.whole_numbers` does so for text of a known type. Raises `InvalidRequest` for values nested too deep."""
     if not levels:
         raise invalid_field("", f"fields are nested deeper than {FIELDS_DEPTH_MAX} levels")
     return {name: _value_with_whole_numbers(value, levels - 1) for name, value in given.items()}
@@ -55,12 +55,12 @@ def _value_with_whole_numbers(value: Any, levels: int) -> Any:
 
 
 def escape(step: str) -> str:
-    """One step of an RFC 6901 pointer."""
+    """Escapes one step of a JSON pointer (RFC 6901)."""
     return step.replace("~", "~0").replace("/", "~1")
 
 
 def time_ms(text: str, *, pointer: str) -> int:
-    """An RFC 3339 time with a zone, as milliseconds. Raises `InvalidRequest`."""
+    """An RFC 3339 time with a zone, in ms since 1970. Raises `InvalidRequest`."""
     try:
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:

@@ -1,8 +1,7 @@
-"""Requests that are here as a whole, and answers that are: both pass without the steps of ASGI in between.
+"""Fast path for requests and answers that are complete: reads and writes them without the messages of ASGI.
 
-Most requests come in one piece, and most answers are one. A timer for a body that has come, two messages for an answer
-and a look at each of its headers cost a small request as much as what it asks for. Whatever is otherwise goes ASGI's
-way.
+Most requests arrive in one piece, and most answers are one. For a small request, a timer for a body that has come, two
+messages for its answer and a check of each header cost as much as the request itself. All others go through ASGI.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from gateway.http import Answer, Header
 
 _CONTROLS: Final = bytes([*range(9), *range(10, 32), 127])
-"""What no header has: it would end it (RFC 9110, section 5.5)."""
+"""Bytes not allowed in a header: they could end it (RFC 9110, section 5.5)."""
 
 
 def body_at_hand(receive: Receive) -> bytes | None:
-    """A request's body if all of it has come; None where that, or that it will not come, has to be awaited."""
+    """A request's body if all of it has arrived; None if the body, or the disconnect, has to be awaited."""
     cycle = getattr(receive, "__self__", None)
     if not isinstance(cycle, RequestResponseCycle) or cycle.more_body or cycle.waiting_for_100_continue:
         return None
@@ -35,16 +34,16 @@ def body_at_hand(receive: Receive) -> bytes | None:
 
 
 def write_at_once(send: Send, method: str, answer: Answer, extra: tuple[Header, ...]) -> bool:
-    """Writes an answer that says that all is well. False where it has to be sent: nothing was done."""
+    """Writes a successful answer (below 300). False if it must be sent by ASGI: then nothing was written."""
     cycle: Any = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or answer.content_type is None or answer.status >= 300:
-        return False  # of those which are no errors none ends its connection
+        return False  # an error may close its connection; a success never does
     if cycle.more_body or cycle.disconnected or cycle.response_started or cycle.flow.write_paused or method == "HEAD":
         return False
     lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *answer.headers, *extra)]
     head = b"".join(lines)
     if len(head.translate(None, _CONTROLS)) != len(head) - 2 * len(lines):
-        return False  # whoever sends it says what is wrong
+        return False  # sending it by ASGI raises what is wrong
     end = b"content-length: %d\r\ncontent-type: %b\r\n%b\r\n" % (
         len(answer.body),
         answer.content_type,
