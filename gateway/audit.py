@@ -1,7 +1,8 @@
-"""Writes down what administrators do: before it is done, and again, with its outcome, before it is answered.
+"""Writes the audit log of administrative acts: one row before an act begins, rewritten with its outcome before it is
+answered.
 
-So no act is done without a row, whenever the process ends. An act that somebody had no right to, or that met another
-state than it was meant for, has a row that says so. Other mistakes are no acts; they stand among the minutes.
+So no act is done without a row, whenever the process ends. An act refused for lack of rights, or because it met an
+unexpected state, has a row that says so. Other refused requests are not acts; they are counted in the usage minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from push.problems import KINDS
 
 _encode: Final = msgspec.json.Encoder().encode
 _ACTS: Final = ("manage", "admin", "operator")
-"""The scopes that an operation asks for, if it is an act."""
+"""Prefixes of the scopes of operations that are acts."""
 _SERVER_ERRORS: Final = 500
 _CLUSTER_CHARS_MAX: Final = 100
 _REFUSED: Final = (403, 409, 412)
@@ -32,7 +33,7 @@ _PASSING: Final = frozenset({"state", "since", "left", "share", "cluster", "move
 
 
 class Performed(Protocol):
-    """An operation of the API, as far as the audit is concerned."""
+    """What the audit needs to know of an API operation."""
 
     @property
     def method(self) -> str: ...
@@ -45,7 +46,7 @@ class Performed(Protocol):
 
 
 def _target(call: Call) -> str:
-    """Its path; with the cluster that it names, since backends of two clusters may have one name."""
+    """The request's path, with the cluster that it names: backends of two clusters may have the same name."""
     path: str = call.scope["path"]
     if not path.startswith("/v1/cluster/"):
         return path
@@ -86,11 +87,11 @@ class Act:
         )
 
     async def begin(self) -> None:
-        """Returns when it is written down that the act may be done now."""
+        """Returns when the row is stored; only then may the act begin."""
         await self._audit.put(self._row.seq, _encode(self._row), has_ended=False)
 
     async def end(self, answer: Answer | None, error: BaseException | None) -> None:
-        """Returns when the outcome is written down."""
+        """Returns when the outcome is stored."""
         outcome, status = "ok", answer.status if answer is not None else None
         if isinstance(error, PushqError):
             outcome, status = error.code, KINDS[error.code].status
@@ -98,7 +99,7 @@ class Act:
                 await self._refused(outcome, status)
                 return
         elif error is not None:
-            outcome = "unknown"  # it was cut off, or failed by our mistake: some of it may be done
+            outcome = "unknown"  # it was cancelled, or failed because of a bug: some of it may be done
         done = await found(self._changes) or _made(self._operation, answer)
         row = msgspec.structs.replace(self._row, outcome=outcome, status=status, changes=done)
         await self._audit.put(row.seq, _encode(row), has_ended=True)
@@ -119,8 +120,8 @@ class Act:
 
 
 def _made(operation: Performed, answer: Answer | None) -> list[Change]:
-    """What the act made, where only its answer has the name: a key, or the move of a queue. A key's secret is in that
-    answer as well, and so is how far a move is."""
+    """The fields of what an act created, if only its answer has the name: a key, or the move of a queue. Leaves out a
+    key's secret, and the progress of a move."""
     if answer is None or operation.method != "POST" or operation.path not in _MAKING:
         return []
     made: dict[str, Any] = msgspec.json.decode(answer.body)
@@ -128,7 +129,7 @@ def _made(operation: Performed, answer: Answer | None) -> list[Change]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
-    """The fields that differ. None stands for a field that is not there."""
+    """The fields that differ. None stands for a missing field."""
     return [
         Change(name, _json(before, name), _json(after, name))
         for name in sorted(before.keys() | after.keys())
@@ -141,7 +142,8 @@ def _json(values: dict[str, Any], name: str) -> str | None:
 
 
 def state_of(store: Store, path: str, tenant: str, params: list[str]) -> dict[str, Any]:
-    """What an act may change and everybody may know: a queue's config, a tenant's quotas, a key without its secret."""
+    """The state that an act may change and the audit may show: a queue's config, a tenant's quotas, a key without its
+    secret."""
     found: Any = None
     if path.startswith("/v1/queues/{queue}") and params:
         try:

@@ -1,7 +1,7 @@
-"""What this process knows of a metadata service elsewhere: found at once where it is held, asked for where it is not.
+"""Caches items of a remote metadata service: returns a cached item at once, and asks the service for others.
 
-A look-up that must ask raises `LookingUp`; whoever handles requests waits for its flight and begins anew. All who miss
-one thing share one flight. The rules of what may be served, and for how long, stand in `core.cached`.
+A look-up that must ask raises `LookingUp`; the request handler waits for its flight and runs again. All who miss the
+same item share one flight. `core.cached` decides what may be served, and for how long.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ V = TypeVar("V")
 
 
 class Flight:
-    """One thing that is being asked for, and all who wait for it."""
+    """One question to the service in progress, and all who wait for its answer."""
 
     __slots__ = ("_error", "_is_over", "_until", "_waiting")
 
     def __init__(self) -> None:
         self._until: float | None = None
-        """Until when somebody waits for it; None while nobody said so, as with what is asked for ahead."""
+        """Until when a caller waits, by the loop's clock; None while no caller said so, as for prefetched items."""
         self._waiting: list[Callable[[PushqError | None], None]] = []
         self._is_over = False
         self._error: PushqError | None = None
@@ -56,7 +56,7 @@ class Flight:
         return self._until is None or asyncio.get_running_loop().time() < self._until
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
-        """`call` runs when the answer is there, in the order of those who asked; with the error when there is none."""
+        """Runs `call` when the answer is there, with the error if there is none; in the order of the `then` calls."""
         if self._is_over:
             call(self._error)
         else:
@@ -69,11 +69,11 @@ class Flight:
             try:
                 call(error)
             except Exception:
-                # One who waits fails by its own fault; the others wait as well.
+                # A bug of one waiting caller must not affect the others.
                 log.exception("a request failed after a look-up")
 
     async def landed(self) -> None:
-        """Returns when the answer is there. Raises why there is none."""
+        """Returns when the answer is there. Raises the error if there is none."""
         done: asyncio.Future[PushqError | None] = asyncio.get_running_loop().create_future()
         self.then(lambda error: None if done.done() else done.set_result(error))
         error = await done
@@ -82,7 +82,7 @@ class Flight:
 
 
 class Catalogue(Generic[K, V]):
-    """One kind of thing: queues, keys or tenants."""
+    """The cache of one kind of item: queues, keys or tenants."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Catalogue(Generic[K, V]):
         stale_ms_max: int,
         clock_ms: Callable[[], int],
     ) -> None:
-        """`fetch` must have done whatever makes its answer useful here before it returns."""
+        """`fetch` must make its answer usable in this process before it returns."""
         self.what = what
         self._fetch = fetch
         self._guard = guard
@@ -102,7 +102,7 @@ class Catalogue(Generic[K, V]):
         self._flights: dict[K, Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.joined = 0
-        """Look-ups that found their flight under way."""
+        """Look-ups that joined a flight in progress."""
         self.failures = 0
         self.cache: Cache[K, V] = Cache(
             Bounds(
@@ -114,7 +114,7 @@ class Catalogue(Generic[K, V]):
         )
 
     def find(self, key: K) -> V | None:
-        """What is known of it; None for what is known to be absent. Raises `LookingUp`."""
+        """The cached item; None if it is known to be absent. Raises `LookingUp`."""
         found = self.cache.peek(key, self._clock_ms())
         if isinstance(found, Must):
             may_go_on = self.cache.may_go_on(key, self._clock_ms())
@@ -122,13 +122,13 @@ class Catalogue(Generic[K, V]):
         return found
 
     def ask(self, key: K) -> Flight:
-        """The flight that asks for it, whether somebody waits or not."""
+        """The flight that asks for an item, started without a time limit even if no caller waits."""
         flight = self._flight(key)
         flight.wanted(inf)
         return flight
 
     def _flight(self, key: K) -> Flight:
-        """There is one at a time."""
+        """Joins or starts the one flight of a key."""
         flight = self._flights.get(key)
         if flight is not None:
             self.joined += 1
@@ -151,13 +151,13 @@ class Catalogue(Generic[K, V]):
             log.exception("a look-up failed", what=self.what)
             error = PushqError(f"looking up {self.what} failed; this is our mistake, the log has more")
         finally:
-            # Before anybody else can look: who waited goes first, in the order in which they came.
+            # Before any other look-up: those who waited are served first, in the order in which they came.
             del self._flights[key]
             flight.land(error)
 
     async def _ask(self, key: K, flight: Flight) -> PushqError | None:
         for number in range(CATALOGUE_ASKS_MAX):
-            if number:  # whoever answers may not have heard of it yet
+            if number:  # the host that answers may not have heard of the newest change yet
                 await asyncio.sleep(CATALOGUE_PAUSE_SECONDS * 2 ** (number - 1))
             self.cache.begin(key)
             try:
@@ -184,7 +184,7 @@ class Catalogue(Generic[K, V]):
 
 
 class Follower:
-    """Watches a metadata service, and tells catalogues what it hears."""
+    """Watches a metadata service for changes, and passes them to the caches."""
 
     def __init__(
         self,
@@ -195,8 +195,8 @@ class Follower:
         clock_ms: Callable[[], int],
         lost_sight: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is told each change, before anything is looked up again; `lost_sight` runs where it is not known
-        what has changed, as when it is heard for the first time."""
+        """`changed` gets each change, before anything is looked up again. `lost_sight` is called if it is unknown what
+        has changed, as at the first connection."""
         self._service = service
         self._caches = caches
         self._changed = changed
@@ -206,7 +206,7 @@ class Follower:
         self.resets = 0
 
     async def run(self) -> None:
-        """Until it is cancelled. What was missed meanwhile is caught up with when the service is back."""
+        """Runs until cancelled. After a lost connection it catches up with what it missed."""
         while True:
             try:
                 await self._follow()
@@ -214,7 +214,7 @@ class Follower:
                 log.debug("the watch ended", error=error.detail)
             except Exception:
                 log.exception("news of the metadata service were not taken in")
-                self._after = None  # so what was missed of them is looked up
+                self._after = None  # so that what was missed is looked up again
             await asyncio.sleep(CATALOGUE_REWATCH_SECONDS)
 
     async def _follow(self) -> None:

@@ -1,7 +1,7 @@
-"""The certificates that a process shows: read from files, watched, and replaced without closing a connection.
+"""Loads the certificates that a process presents, watches their files, and replaces them without closing connections.
 
-A handshake asks for the context of this moment, so connections that are open keep theirs. A pair that does not load is
-refused whole, and the one before it stays.
+A handshake uses the current TLS context, and open connections keep theirs. A pair that does not load is refused as a
+whole, and the one before it stays.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from gateway.settings import Http
 log = structlog.get_logger("pushq.tls")
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has no others."""
+"""For TLS 1.2: forward secrecy and authenticated encryption only, as TLS 1.3 has by itself."""
 WARN_AGAIN_SECONDS: Final = 24 * 3600.0
 
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateError(Exception):
-    """Files that make no TLS: which, and what is wrong with them."""
+    """The files cannot be used for TLS: which, and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     certificate: Path
-    """The certificate and those between it and the authority, PEM."""
+    """The certificate and its intermediates, PEM."""
     key: Path
     client_ca: Path | None
-    """Whose certificates the other side must show; None asks clients for none."""
+    """The authority that must have signed the peer's certificate; None asks clients for none."""
     has_pages: bool = False
-    """Who shows none is let in, to what the listener shows to everybody."""
+    """Whether clients without a certificate may connect, for the pages that the listener shows to everybody."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -56,18 +56,18 @@ class Files:
 class Loaded:
     context: ssl.SSLContext
     expires_s: float
-    """When the certificate ends, Unix time."""
+    """When the certificate expires, Unix time in seconds."""
 
 
 Load = Callable[[Files], Loaded]
-"""How a context is made from files; it raises `CertificateError`."""
+"""Makes a context from files; raises `CertificateError`."""
 
 
 class Certificates:
-    """Owns the TLS context of new handshakes."""
+    """Owns the TLS context for new handshakes, made from one set of files."""
 
     def __init__(self, files: Files, load: Load | None = None) -> None:
-        """`load`: None for the listener's. Raises `CertificateError`."""
+        """`load`: None means `load_listener`. Raises `CertificateError`."""
         self._files = files
         self._load = load or load_listener
         self._stamp = _stamp(files)
@@ -76,9 +76,9 @@ class Certificates:
         self._warned_s: float | None = None
         self.reloads = 0
         self.refusals = 0
-        """Changed files that made no pair."""
+        """Changed files that could not be loaded."""
         self._why_refused = ""
-        """As it was told; "" where what the files have now was taken."""
+        """The last error that was logged; "" if the current files were loaded."""
         self.context = RenewedTls(self._loaded.context)
 
     @property
@@ -86,11 +86,11 @@ class Certificates:
         return self._loaded.expires_s
 
     def reload_soon(self) -> None:
-        """Reads the files again, changed or not: somebody asked."""
+        """Makes `watch` read the files again, changed or not, as for SIGHUP."""
         self._wake.set()
 
     async def watch(self) -> None:
-        """Looks at the files every few seconds, for as long as somebody is shown them."""
+        """Checks the files every few seconds, and warns before the certificate expires. Runs until cancelled."""
         self._warn_of_expiry()
         while True:
             try:
@@ -105,7 +105,7 @@ class Certificates:
                 self._stamp, self._why_refused = stamp, ""
                 self._reload()
             elif self._why_refused:
-                self._reload()  # what was in its way may not have been in the files; it is told once all the same
+                self._reload()  # the cause may lie outside the files; the same error is logged once only
             self._warn_of_expiry()
 
     def _reload(self) -> None:
@@ -140,7 +140,8 @@ class Certificates:
 
 
 class OwnCertificates:
-    """All that one process shows, to whom it serves and to whom it asks. Who speaks by the same files shares them."""
+    """All certificates that one process presents, as a server and as a client. Users of the same files share one
+    context."""
 
     def __init__(self) -> None:
         self._each: dict[tuple[Files, Load], Certificates] = {}
@@ -154,22 +155,22 @@ class OwnCertificates:
         return [*self._each.values(), *self._more]
 
     def take(self, certificates: Certificates) -> None:
-        """Has these watched, too."""
+        """Adds certificates to be watched."""
         self._more.append(certificates)
 
     def context(self, files: Files, load: Load) -> ssl.SSLContext:
-        """Raises `CertificateError`."""
+        """The context for these files, loaded on first use. Raises `CertificateError`."""
         known = self._each.get((files, load))
         if known is None:
             known = self._each[files, load] = Certificates(files, load)
         return known.context
 
     def both_sides(self, files: Files) -> BothSides:
-        """Raises `CertificateError`."""
+        """The contexts for serving and for dialling. Raises `CertificateError`."""
         return BothSides(self.context(files, load_server), self.context(files, load_client))
 
     def reload_soon(self) -> None:
-        """Reads all files again, changed or not: somebody asked."""
+        """Makes all be read again, changed or not, as for SIGHUP."""
         for each in self._all:
             each.reload_soon()
 
@@ -182,7 +183,7 @@ class OwnCertificates:
 
 @asynccontextmanager
 async def watched(own: OwnCertificates) -> AsyncIterator[None]:
-    """While it is entered, changed files are taken, at once after SIGHUP. Without any the signal means what it did."""
+    """While entered, reloads changed files, and all at once on SIGHUP. Without certificates SIGHUP keeps its effect."""
     if not own:
         yield
         return
@@ -198,19 +199,19 @@ async def watched(own: OwnCertificates) -> AsyncIterator[None]:
 
 
 def files_of(http: Http) -> Files | None:
-    """The files that the settings name; None where the listener speaks plain HTTP."""
+    """The files that the settings name; None if the listener speaks plain HTTP."""
     if not http.tls_cert:
         return None
     return Files(Path(http.tls_cert), Path(http.tls_key), Path(http.tls_client_ca) if http.tls_client_ca else None)
 
 
 def load_client(files: Files) -> Loaded:
-    """For who dials a process of Pushq. Raises `CertificateError`."""
+    """The context for dialling another Pushq process, by mutual TLS. Raises `CertificateError`."""
     return _mutual(files, is_server=False)
 
 
 def load_server(files: Files) -> Loaded:
-    """For who is dialled by processes of Pushq. Raises `CertificateError`."""
+    """The context for serving other Pushq processes, by mutual TLS. Raises `CertificateError`."""
     return _mutual(files, is_server=True)
 
 
@@ -225,7 +226,7 @@ def _mutual(files: Files, *, is_server: bool) -> Loaded:
 
 
 def load_listener(files: Files) -> Loaded:
-    """For who is dialled by clients. Raises `CertificateError`."""
+    """The context for serving clients. Raises `CertificateError`."""
     check_readable(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -257,7 +258,7 @@ def check_readable(files: Files) -> None:
 
 
 def expires_s(file: Path) -> float:
-    """When the certificate in it ends, Unix time. Raises `CertificateError`."""
+    """When the certificate in a file expires, Unix time in seconds. Raises `CertificateError`."""
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError, x509.InvalidVersion) as error:
@@ -269,7 +270,7 @@ def _said(error: Exception) -> str:
 
 
 def _stamp(files: Files) -> Stamp:
-    """What changes when a file does; a file that is gone has zeros."""
+    """A value that changes when a file does; zeros for a missing file."""
     found = []
     for file in files.all:
         try:

@@ -1,6 +1,6 @@
-"""What the claims of a verified JWT grant. Rules only: claims, issuer and time come in, a grant or a refusal comes out.
+"""Turns the claims of a verified JWT into a grant. Pure rules: claims, issuer and time in, a grant or a refusal out.
 
-The signature was verified before anybody comes here (RFC 7519, RFC 8725).
+The signature was verified before (RFC 7519, RFC 8725).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gateway.policy import check_scopes
 from gateway.validate import wrong_name
 
 TIME_S_MAX = 1 << 40
-"""What is later is no time: thirty thousand years."""
+"""Upper bound of a claim that is a time, in seconds since 1970: about 35,000 years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token lets its bearer do, and until when."""
+    """What a token lets its bearer do, and until when in ms since 1970."""
 
     subject: str
     tenant: str
@@ -31,7 +31,7 @@ class Grant:
 
 
 def granted(claims: Mapping[str, Any], issuer: Issuer, *, audience: str, leeway_s: int, now_ms: int) -> Grant:
-    """Raises `Unauthenticated` that names the claim, `TokenExpired` among them."""
+    """Checks the claims. Raises `Unauthenticated`, which names the claim, and `TokenExpired`."""
     now_s = now_ms / 1000
     if "iss" in claims:
         is_of_issuer = claims["iss"] == issuer.issuer

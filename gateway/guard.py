@@ -1,8 +1,8 @@
-"""Calls to what Pushq does not run itself (Redis, a key server, a command): each dependency behind a guard of its own.
+"""Guards calls to external dependencies (Redis, a key server, a command) by a bulkhead, a circuit breaker, a deadline.
 
 A call goes place → leave → attempt → outcome: it takes one of the dependency's places, asks its circuit breaker, and
-has until its deadline. What fails may be tried again where that is harmless and the retry budget allows it. Guards
-share nothing, so a dependency that stalls holds up only those who asked for it.
+has until its deadline. A failed call is retried if it is idempotent and the retry budget allows it. Guards share
+nothing, so a dependency that stalls delays only its own callers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ log = structlog.get_logger("pushq.guard")
 T = TypeVar("T")
 
 Outcome = Literal["ok", "failed", "timed_out", "open", "full", "abandoned"]
-"""How a call ended: answered; failed for good; still unanswered at its deadline; refused by the open circuit; refused
-for want of a place; its caller left."""
+"""How a call ended: answered; failed for good; unanswered at its deadline; refused by the open circuit; refused because
+no place was free; its caller left."""
 
 OUTCOMES: Final[tuple[Outcome, ...]] = ("ok", "failed", "timed_out", "open", "full", "abandoned")
 SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 FULL_RETRY_MS: Final = 100
-"""When to come back after a refusal for want of a place: places become free all the time."""
+"""Retry advice after a refusal because no place was free: places become free all the time."""
 
 
 class GuardSettings(NamedTuple):
-    """What one dependency is allowed. `failures` are the errors by which it shows that it is unwell; a `TimeoutError`
-    and a broken connection are `OSError`s. Any other error is an answer, and passes untouched.
+    """Limits of one dependency. `failures`: errors that count as failures of the dependency; a `TimeoutError` and a
+    broken connection are `OSError`s. Any other error is an answer, and passes unchanged.
     """
 
     at_once_max: int = CALLS_AT_ONCE_MAX
@@ -49,7 +49,7 @@ class GuardSettings(NamedTuple):
 
 
 class Latency:
-    """How long calls took, from their place to their end."""
+    """Histogram of call durations in seconds, from getting a place to the end."""
 
     __slots__ = ("buckets", "sum")
 
@@ -62,13 +62,13 @@ class Latency:
         self.sum += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, calls that took no longer), as Prometheus has it."""
+        """(upper bound, calls that took no longer), in Prometheus' form."""
         bounds = [str(bound) for bound in SECONDS_BUCKETS] + ["+Inf"]
         return list(zip(bounds, accumulate(self.buckets), strict=True))
 
 
 class Guard:
-    """One dependency. Belongs to the event loop."""
+    """The guard of one dependency. Used from one event loop."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Guard:
         idempotent: bool = False,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> T:
-        """What `do` answers. It is called again after a failure only where it is `idempotent`, and called at all only
-        while it `is_wanted`.
+        """Returns the result of `do`. Calls it again after a failure only if it is `idempotent`, and only while it
+        `is_wanted`.
 
-        Raises `Unavailable` when there is no answer within `deadline_s`, waiting included, and what `do` raises as an
-        answer.
+        Raises `Unavailable` on failure, or without an answer within `deadline_s`, waiting included; and what `do`
+        raises as an answer.
         """
         self._budget.earn()
         until = asyncio.get_running_loop().time() + deadline_s
@@ -181,7 +181,7 @@ class Guard:
                 return result
 
     async def _may_retry(self, until: float) -> bool:
-        """Waits for its moment: all who failed together must not come again together."""
+        """Waits a random pause, so that calls that failed together do not retry together. False: no retry."""
         pause_s = self._draw() * RETRY_PAUSE_MS_MAX / 1000
         if asyncio.get_running_loop().time() + pause_s >= until or not self._budget.take():
             return False
@@ -209,13 +209,13 @@ class Guard:
 
 
 class Guards:
-    """The guards of a process, one a dependency, for those who call and for the metrics."""
+    """The guards of a process by dependency; callers and metrics share them."""
 
     def __init__(self) -> None:
         self._guards: dict[str, Guard] = {}
 
     def guard(self, name: str, settings: GuardSettings = GuardSettings()) -> Guard:  # noqa: B008 - immutable
-        """The dependency's guard, made on first use; the settings of the first use hold."""
+        """The dependency's guard, made on first use; the settings of the first use apply."""
         if name not in self._guards:
             self._guards[name] = Guard(name, settings)
         return self._guards[name]

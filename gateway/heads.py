@@ -1,4 +1,4 @@
-"""What a request's head must keep to before anybody is asked who sent it. No I/O."""
+"""Checks a request's head before its caller is authenticated. No I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.limits import HEADERS_BYTES_MAX, HEADERS_MAX
 Reason = Literal["malformed", "size", "host", "upgrade", "late"]
 
 REASONS: Final[tuple[Reason, ...]] = ("malformed", "size", "host", "upgrade", "late")
-"""What is wrong with a head; `late` are those that did not come."""
+"""What is wrong with a head; `late`: it did not arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     reason: Reason
     detail: str
-    """A sentence for the client."""
+    """The message for the client."""
 
 
 MALFORMED: Final = Fault("malformed", "this is not HTTP/1.1")
@@ -29,7 +29,7 @@ BODY_BEHIND_UPGRADE: Final = Fault("upgrade", "an upgrade to WebSocket has no bo
 
 
 def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str, *, is_upgrade: bool) -> Fault | None:
-    """Why a head is refused; None lets it in. Names are in lower case, `version` as in `1.1`.
+    """Why a head is refused; None accepts it. Names are in lower case, `version` as in `1.1`.
 
     Source: RFC 9112, section 3.2 (Host), and RFC 6455, section 4.1 (the handshake).
     """
@@ -46,10 +46,10 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str, *, is_upgrade
 
 
 def announces_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether something comes behind the head that is still the request's."""
+    """Whether a body follows the head."""
     return any(frames_body(name, value) for name, value in headers)
 
 
 def frames_body(name: bytes, value: bytes) -> bool:
-    """Whether this header says how a body ends."""
+    """Whether this header determines where a body ends."""
     return name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")

@@ -1,7 +1,8 @@
-"""The keys of issuers, kept fresh: read before they are needed, so that nobody's request waits for another server.
+"""Keeps the keys of JWT issuers fresh: reads them before they are needed, so that no request waits for another server.
 
-Each issuer with a key set has one task. It reads the set when it has grown old and, at most every few seconds, when a
-token names a key that the set lacks. When the issuer's server is away, what was read last stays good for a day.
+Each issuer with a key set has one task. It reads the set when it has reached its maximum age and, at most every few
+seconds, when a token names a key that the set lacks. While the issuer's server does not answer, the last set stays
+valid for a day.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ Steady = Callable[[], float]
 
 
 class Keys(Protocol):
-    """Where one issuer's keys are found."""
+    """The keys of one issuer."""
 
     def find(self, key_id: str | None, algorithm: str) -> VerifyingKey:
-        """Raises `Unauthenticated`, or `Unavailable` while it is not known yet."""
+        """The key that verifies a token. Raises `Unauthenticated`, or `Unavailable` while it is not known yet."""
 
     def has(self, fingerprint: bytes) -> bool:
-        """Whether tokens signed with that key are still good."""
+        """Whether tokens signed with that key are still valid."""
 
 
 class OneKey:
-    """A secret or a public key from the settings; what a token calls it does not matter."""
+    """A secret or a public key from the settings; the key id in a token does not matter."""
 
     def __init__(self, key: VerifyingKey) -> None:
         self._key = key
@@ -63,13 +64,13 @@ class OneKey:
 
 
 class FreshKeys:
-    """An issuer's key set and when it was read. Its task alone changes it."""
+    """An issuer's key set and when it was read. Only its task changes it."""
 
     def __init__(self, issuer: str, read: Read, *, max_age_s: float, steady_s: Steady = time.monotonic) -> None:
         self.issuer = issuer
         self.is_first_read_over = asyncio.Event()
         self.reads: Counter[str] = Counter()
-        """How many readings were `ok` and how many `failed`."""
+        """Reads of the set, by `ok` and `failed`."""
         self._read = read
         self._max_age_s = max_age_s
         self._steady_s = steady_s
@@ -77,7 +78,7 @@ class FreshKeys:
         self._read_at_s = 0.0
         self._wanted = asyncio.Event()
         self._missed: dict[str, float] = {}
-        """Names of keys that were not in the set → when somebody first asked."""
+        """Ids of keys that were not in the set → when a token first named it."""
 
     def find(self, key_id: str | None, algorithm: str) -> VerifyingKey:
         if self._keys is None:
@@ -91,7 +92,8 @@ class FreshKeys:
         raise self._missing(key_id)
 
     def _missing(self, key_id: str) -> Unauthenticated | Unavailable:
-        """A key that was published a moment ago looks like one that never was, until the set is read again."""
+        """The error for a key that the set lacks. `Unavailable` until the set was read again, because the key may have
+        been published just now; then `Unauthenticated`."""
         now_s = self._steady_s()
         asked_s = self._missed.get(key_id)
         next_look_s = self._read_at_s + JWKS_REFRESH_SECONDS_MIN
@@ -110,11 +112,11 @@ class FreshKeys:
 
     @property
     def age_s(self) -> float | None:
-        """Since when the set is what it is; None without one."""
+        """Seconds since the set was read; None without one."""
         return None if self._keys is None else self._steady_s() - self._read_at_s
 
     async def keep(self) -> None:
-        """Reads the set for as long as the process runs."""
+        """Reads the set when it is old or a key is missing. Runs until cancelled."""
         while True:
             is_read = await self.look()
             self.is_first_read_over.set()
@@ -124,7 +126,7 @@ class FreshKeys:
                     await asyncio.wait_for(self._wanted.wait(), max(0, self._max_age_s - JWKS_REFRESH_SECONDS_MIN))
 
     async def look(self) -> bool:
-        """Reads the set once. False when that failed; what was known stays, for a time."""
+        """Reads the set once. False if that failed; the set read before stays until it is too old."""
         self._wanted.clear()
         began_s = self._steady_s()
         try:
@@ -151,10 +153,10 @@ class FreshKeys:
 
 
 class KeySets:
-    """The keys of all issuers, and the tasks that keep them fresh."""
+    """The keys of all issuers, and the tasks that keep them fresh. `serve` starts and closes it."""
 
     def __init__(self, jwt: Jwt) -> None:
-        """Reads what is in files. Raises `BadKeys` that names the issuer and the file."""
+        """Reads the keys in files. Raises `BadKeys`, which names the issuer and its source."""
         self._client: httpx2.AsyncClient | None = None
         self._turns = asyncio.Semaphore(JWKS_FETCHES_AT_ONCE_MAX)
         self._tasks: list[asyncio.Task[None]] = []
@@ -190,7 +192,7 @@ class KeySets:
         return [keys for keys in self.of.values() if isinstance(keys, FreshKeys)]
 
     async def start(self) -> None:
-        """Begins to read the key sets, and waits a moment for the first ones."""
+        """Starts the tasks, and waits up to `JWKS_START_SECONDS_MAX` for the first reads."""
         self._tasks = [asyncio.create_task(keys.keep(), name="key set") for keys in self.fresh]
         if self._tasks:
             first = [asyncio.create_task(keys.is_first_read_over.wait(), name="first keys") for keys in self.fresh]
@@ -206,9 +208,9 @@ class KeySets:
             await self._client.aclose()
 
     async def _fetch(self, url: str) -> bytes:
-        """The document behind a URL. No redirects: where the keys are says the operator alone."""
+        """The document at a URL. Redirects are not followed: the operator alone decides where keys are."""
         if self._client is None:
-            # One for all: to make one reads the certificates of all authorities. The environment has no say in it.
+            # One client for all: making one reads the certificates of all authorities. Proxy variables are ignored.
             self._client = httpx2.AsyncClient(verify=ssl.create_default_context(), trust_env=False)
         headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
         async with (

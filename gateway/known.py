@@ -1,4 +1,4 @@
-"""A remote service's keys and tenants as dictionaries, for the rest of the gateway to look them up in."""
+"""Presents a remote metadata service's keys and tenants to the gateway as mappings, backed by catalogues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class Known(Mapping[str, V], Generic[V]):
-    """One kind of thing by name. Looking up raises `LookingUp` where it must ask; so does going through all of them."""
+    """All items of one kind by name. A look-up or an iteration raises `LookingUp` if the service must be asked."""
 
     def __init__(self, catalogue: Catalogue[str, V], listed: Callable[[], Mapping[str, V]]) -> None:
         self._catalogue = catalogue
@@ -39,12 +39,12 @@ class Known(Mapping[str, V], Generic[V]):
         return len(self._listed())
 
     def values(self) -> Any:
-        """Not one look-up each: all at once."""
+        """All values from one list instead of a look-up each."""
         return self._listed().values()
 
 
 class Host(Protocol):
-    """What definitions need of the store they belong to."""
+    """What `RemoteDefinitions` needs from its store."""
 
     keys_known: Catalogue[str, ApiKey]
     tenants_known: Catalogue[str, Tenant]
@@ -54,7 +54,7 @@ class Host(Protocol):
 
 
 class RemoteDefinitions:
-    """Implements `Definitions`. Queues are those that this process has taken over; nothing of them is asked here."""
+    """Implements `Definitions`. `queues` are those adopted by this process, which are never asked for here."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class RemoteDefinitions:
         service: MetadataService,
         here: Definitions,
     ) -> None:
-        """`here`: of this process' own store."""
+        """`here`: the definitions of this process' own store."""
         self._store = store
         self._service = service
         self.queues = here.queues
@@ -89,21 +89,22 @@ class RemoteDefinitions:
         await self._changing(self._store.keys_known, key_id, lambda: self._service.delete_key(key_id))
 
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
-        """Known at the gateway where they were used, and for as long as it runs: this version tells nobody."""
+        """Does nothing: with a metadata service, the last use of a key is known only to its gateway while that runs."""
 
     async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """The service says when it was made, by its own clock."""
+        """The service sets the creation time by its own clock; `now_ms` is not used."""
         return await self._changing(self._store.tenants_known, name, lambda: self._service.put_tenant(name, quotas))
 
     async def delete_tenant(self, name: str) -> None:
         await self._changing(self._store.tenants_known, name, lambda: self._service.delete_tenant(name))
 
     async def _changing(self, known: Catalogue[str, Any], name: str, do: Callable[[], Awaitable[T]]) -> T:
-        """Whatever became of the change: who looks next sees what is true then."""
+        """Makes a change, and drops the cached item whatever the outcome, so that the next look-up sees the current
+        one."""
         try:
             return await self._store.write(do)
         finally:
             known.cache.drop(name)
-            # Handlers show what they changed: they must find it, and not begin anew with the change.
+            # Handlers return what they changed: they must find it at once, or they would run again with the change.
             with suppress(PushqError):
                 await known.ask(name).landed()

@@ -1,7 +1,7 @@
-"""Configs of queues as callers write them: checked field by field, completed, and held against the rules.
+"""Validates queue configs from callers: checks each field, fills in defaults, and applies the rules for combinations.
 
-A setting that exists in the protocol and not in this version is refused by its name: to take it and do nothing would be
-a lie that shows only when messages are lost.
+A setting that the protocol has and this version does not is refused by name: ignoring it would show only when messages
+are lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.validate import escape, fields_with_whole_numbers, wrong_name
 from push.problems import nearest
 
 RETENTION_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
-"""Of streams."""
+"""Default retention of streams: 7 days."""
 
 _RANGES_OF: Final[dict[type[msgspec.Struct], dict[str, tuple[int, int]]]] = {
     QueueConfig: RANGES,
@@ -50,7 +50,7 @@ DEFAULTS: Final[dict[str, _Default]] = {
     "fair_by": _fair_by,
     "retention_ms": lambda config: RETENTION_MS_DEFAULT if config.kind == "stream" else None,
 }
-"""Defaults that hang on other settings. They are stored, so that a config says what holds."""
+"""Defaults that depend on other settings. They are stored, so that a config shows the values in effect."""
 
 
 def queue_config(
@@ -60,10 +60,10 @@ def queue_config(
     named: Collection[str] | None = None,
     known: QueueConfig | None = None,
 ) -> QueueConfig:
-    """The config of the queue `name` from a request. Raises `InvalidRequest` that names every field that is wrong.
+    """The config of the queue `name` from a request. Raises `InvalidRequest`, which names every field that is wrong.
 
-    Without a name it is a template: there is no own companion to write. `named` has the fields that the caller wrote,
-    where that is not all of `given`, and `known` is what the queue has so far.
+    Without a name it is a template, which has no companion of its own. `named`: the fields that the caller sent, if
+    those are not all of `given`. `known`: the config that the queue has so far.
     """
     given = fields_with_whole_numbers(given)
     _refuse([*_wrong_fields(given, QueueConfig, ""), *_wrong_names(given, name), *_wrong_tags(given)])
@@ -77,7 +77,7 @@ def queue_config(
 
 
 def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> QueueConfig:
-    """`known` with the fields that a request names. Raises `InvalidRequest`."""
+    """`known` with the changes of a request. Raises `InvalidRequest`."""
     changes = fields_with_whole_numbers(changes)
     _refuse([*_wrong_changes(known, changes)])
     before = msgspec.to_builtins(shown_config(known, name))
@@ -85,8 +85,7 @@ def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> Qu
 
 
 def shown_config(config: QueueConfig, name: str, place: Replication = _UNSAID) -> QueueConfig:
-    """The config as callers see it: with the copies that the queue's place has, and the queue's name before its
-    companion's."""
+    """The config as callers see it: with the replication of the queue's place, and the full name of its companion."""
     letters = config.dead_letter_queue
     letters = owner_of(name) + COMPANION if letters == COMPANION else letters
     return msgspec.structs.replace(config, dead_letter_queue=letters, replication=place)
@@ -124,7 +123,7 @@ def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) 
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
-    """The type of a setting with parts, also where it may be null."""
+    """The struct type of a setting with parts, nullable or not; None for other settings."""
     kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
 
@@ -149,7 +148,7 @@ def _expected(kind: Any) -> str:
 
 
 def _wrong_names(given: dict[str, Any], name: str) -> Iterator[FieldError]:
-    """Names that could never be another queue's. Whether there is such a queue, `queue_links` asks."""
+    """Names of other queues that are impossible. `queue_links` checks that the queues exist."""
     for setting in ("dead_letter_queue", "colocate_with"):
         other = given.get(setting)
         if isinstance(other, str) and (wrong := _wrong_other(setting, other, name)) is not None:
@@ -182,7 +181,7 @@ def _wrong_tags(given: dict[str, Any]) -> Iterator[FieldError]:
 def _wrong_changes(known: QueueConfig, changes: dict[str, Any]) -> Iterator[FieldError]:
     for setting, why in FIXED.items():
         if setting == "replication":
-            continue  # it is held against what the queue's place has
+            continue  # it is checked against what the queue's place has
         kept = getattr(known, setting)
         if setting in changes and changes[setting] != kept:
             detail = f"{setting} cannot change, it is {kept!r}: {why}; make a new queue for {changes[setting]!r}"

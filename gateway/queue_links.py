@@ -1,4 +1,4 @@
-"""What a queue's config says of other queues: they must be there, and dead letters must come to an end somewhere."""
+"""Checks the other queues that a queue's config names: they must exist, and dead letters must not go in a circle."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from backend_store.model import COMPANION, QueueConfig
 from push.checks import field as invalid_field
 
 Find = Callable[[str], QueueConfig | None]
-"""The config of a queue of the same tenant."""
+"""Returns the config of a queue of the same tenant; None if there is none."""
 
 
 def check_links(name: str, config: QueueConfig, find: Find, *, known: QueueConfig | None = None) -> None:
-    """Raises `InvalidRequest`. Links that the queue has already, as `known` has them, are not asked for again: what
-    they lead to may be gone meanwhile, and other settings change all the same.
+    """Raises `InvalidRequest` for a link to a queue that does not exist or does not fit. Links unchanged from `known`
+    are not checked: their targets may be gone meanwhile, which must not prevent changes to other settings.
     """
     target, beside = config.dead_letter_queue, config.colocate_with
     if target not in (None, COMPANION) and (known is None or target != known.dead_letter_queue):
@@ -37,7 +37,7 @@ def _check_dead_letter_queue(name: str, target: str, find: Find) -> None:
 
 
 def _path(name: str, target: str, find: Find) -> list[str]:
-    """Where dead letters go from queue to queue, to the end or to the first queue that comes again."""
+    """The queues that dead letters pass, up to the last one or to the first that repeats."""
     path = [name, target]
     while path[-1] not in path[:-1]:
         found = find(path[-1])

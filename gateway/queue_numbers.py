@@ -1,6 +1,6 @@
-"""Numbers of all queues for `/metrics`: of some by name, and of the others added up, tenant by tenant.
+"""Collects the statistics of all queues for `/metrics`: some queues by name, the others summed up per tenant.
 
-A queue that nothing happened to since the last scrape is not looked at, but for those with series of their own.
+A queue unchanged since the last scrape is not read again, unless it has series of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADDED: Final = ("ready", "in_flight", "delayed", "dead", "consumers", "bytes", "
 _SPARE: Final = 64
 
 What = tuple[str, str]
-"""What is added up: a field of the stats, messages that ended by reason, partitions by state, and the like."""
+"""What is summed up: (kind, name), such as a field of the stats, messages that ended by reason, partitions by state."""
 LAYOUTS: Final = "layouts", ""
 MOVING: Final = "moving", ""
 GROUPS: Final = "groups", ""
@@ -35,18 +35,18 @@ LAG: Final = "lag", ""
 
 
 class Numbers(NamedTuple):
-    """Of one queue."""
+    """The statistics of one queue."""
 
     stats: dict[str, QueueStats]
-    """By name, its own and those of its companions that hold something."""
+    """Stats by name: its own and those of its companions that hold something."""
     ended: dict[str, int]
     """Messages that ended without an ack, by reason."""
     states: Counter[str]
-    """Its partitions by their state; of a queue with one partition for good there is nothing to tell."""
+    """Its partitions by state; empty for a queue that always has one partition."""
     moving: int | None
-    """Slots on their way between them."""
+    """Slots that are moving between its partitions; None for a queue that always has one."""
     lags: dict[str, int]
-    """By group."""
+    """Lag in messages by consumer group."""
 
     def added_up(self) -> Counter[What]:
         found: Counter[What] = Counter()
@@ -67,16 +67,16 @@ class Numbers(NamedTuple):
 
 @dataclass(slots=True)
 class Collected:
-    """What one scrape tells. The name of a queue is `OTHER` for the others of its tenant."""
+    """The result of one scrape. The queue name `OTHER` stands for all further queues of a tenant."""
 
     shown: set[Name] = field(default_factory=set)
     stats: dict[Name, QueueStats] = field(default_factory=dict)
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """By tenant, queue and reason."""
+    """(tenant, queue, reason) → messages."""
     lags: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """By tenant, queue and group."""
+    """(tenant, queue, group) → lag."""
     partitions: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """By tenant, queue and state."""
+    """(tenant, queue, state) → partitions."""
     moving: Counter[Name] = field(default_factory=Counter)
 
     def add(self, tenant: str, shown: str, numbers: Numbers) -> None:
@@ -89,14 +89,15 @@ class Collected:
 
 
 class _Tenant:
-    """All its queues added up, and when the oldest message of each came."""
+    """The sums over a tenant's queues, and since when the oldest message of each waits."""
 
     def __init__(self) -> None:
         self.sums: Counter[What] = Counter()
         self.since: dict[int, int] = {}
-        """By uid, by the store's steady clock, of those that have one."""
+        """Uid → since when its oldest message waits, by the store's steady clock; queues without messages are left
+        out."""
         self._oldest: list[tuple[int, int]] = []
-        """Heap of the same. What is not so any more is passed by."""
+        """Heap of (since, uid). Outdated entries are skipped."""
 
     def put(self, uid: int, since_ms: int) -> None:
         if not since_ms:
@@ -109,7 +110,7 @@ class _Tenant:
                 heapq.heapify(self._oldest)
 
     def oldest(self, without: Iterable[int]) -> int:
-        """Since when the oldest message waits in any but these queues; 0 where none does."""
+        """Since when the oldest message waits in all queues but these; 0 if none waits."""
         passed = {uid: since for uid in without if (since := self.since.pop(uid, 0))}
         while self._oldest and self.since.get(self._oldest[0][1]) != self._oldest[0][0]:
             heapq.heappop(self._oldest)
@@ -120,11 +121,11 @@ class _Tenant:
 
 
 class QueueNumbers:
-    """See the file's first sentence."""
+    """Collects the statistics of all queues of a gateway; one scrape at a time."""
 
     def __init__(self, store: Store) -> None:
         self.looked_at = 0
-        """Queues that were looked at, all in all."""
+        """Total number of reads of queues."""
         self._store = store
         self._toucher = Toucher(store)
         self._turn = asyncio.Lock()
@@ -134,20 +135,20 @@ class QueueNumbers:
         self._uids: dict[Name, int] = {}
         self._name_of: dict[int, Name] = {}
         self._rows: dict[int, Counter[What]] = {}
-        """By uid, of those with any number that is not 0."""
+        """Uid → its share of its tenant's sums; queues with all zeros are left out."""
         self._tenants: dict[str, _Tenant] = {}
         self._due: set[int] = set()
-        """Those that something happened to since they were looked at."""
+        """Uids of queues that changed since they were read."""
 
     async def hear(self, _now_ms: int) -> None:
-        """Takes what happened since the last scrape, for there may be no other one."""
+        """Takes the changes since the last scrape, so that they do not pile up if there is no further scrape."""
         if self._toucher.is_listening and not self._turn.locked():
             self._take(self._toucher.take())
 
     async def collect(self) -> Collected:
-        """Raises `PushqError` where a backend is away; what was found until then stays known."""
+        """The statistics now. Raises `PushqError` if a backend is away; what was read until then is kept."""
         async with self._turn:
-            token = asks()  # all of it as it is from here on
+            token = asks()  # all reads are as of now or later
             try:
                 return await self._collect()
             finally:
@@ -217,7 +218,7 @@ class QueueNumbers:
     # ------------------------------------------------------------------------------------------------ their numbers
 
     async def _look(self, own: set[int]) -> dict[int, Numbers]:
-        """At these queues and at what is due. Returns the numbers of these, without those of which nobody can say."""
+        """Reads the queues `own` and those that are due. Returns the statistics of `own`, without unavailable ones."""
         fresh: dict[int, Numbers] = {}
         due = iter(own | self._due)
         while some := [(uid, self._name_of[uid]) for uid in islice(due, QUEUES_PER_TURN)]:
@@ -229,7 +230,7 @@ class QueueNumbers:
                 except QueueNotFound:
                     self._put(uid, Counter(), 0)  # it was deleted while others were read
                 except ClusterAway:
-                    self._due.add(uid)  # nobody can say: the others have it as it was
+                    self._due.add(uid)  # unavailable: the tenant's sums keep the values read before
                     continue
                 else:
                     age_ms = max((stats.oldest_age_ms for stats in numbers.stats.values()), default=0)
@@ -237,7 +238,7 @@ class QueueNumbers:
                     if uid in own:
                         fresh[uid] = numbers
                 self._due.discard(uid)
-            await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
+            await asyncio.sleep(0)  # thousands of queues must not delay messages
         return fresh
 
     def _put(self, uid: int, row: Counter[What], since_ms: int) -> None:
@@ -253,7 +254,7 @@ class QueueNumbers:
         known.put(uid, since_ms)
 
     def _add_others(self, collected: Collected, tenant: str, shown: list[int]) -> None:
-        """All of a tenant's queues but those that are shown."""
+        """Adds the sums over a tenant's queues without those that are shown."""
         known = self._tenants.get(tenant, _NOTHING)
         sums = Counter(known.sums)
         for uid in shown:
@@ -270,7 +271,7 @@ class QueueNumbers:
             collected.moving[tenant, OTHER] = sums[MOVING]
 
     def _add_other_groups(self, collected: Collected) -> None:
-        """All of a tenant's groups but those that are shown."""
+        """Adds the sums over the consumer groups of each tenant without those that are shown."""
         groups: Counter[str] = Counter()
         lags: Counter[str] = Counter()
         for (tenant, _, _), lag in collected.lags.items():
@@ -286,10 +287,11 @@ _NOTHING: Final = _Tenant()
 
 
 async def of_queues(store: Store, tenant: str) -> Collected:
-    """The same of one tenant's queues: the first ones by name are shown. Each is looked at. Raises `PushqError`."""
+    """The statistics of one tenant's queues; reads each of them. The first ones by name are shown. Raises
+    `PushqError`."""
     collected = Collected()
     async for shown, name in _turn_by_turn(name for _, name in sorted(store.names(tenant))):
-        with suppress(QueueNotFound, ClusterAway):  # it was deleted while others were read, or nobody can say
+        with suppress(QueueNotFound, ClusterAway):  # it was deleted while others were read, or is unavailable
             stats = await found(store.here(tenant, name).stats)
             known = collected.stats.get((tenant, shown))
             collected.stats[tenant, shown] = stats if known is None else _sum(known, stats)
@@ -304,7 +306,7 @@ async def of_queues(store: Store, tenant: str) -> Collected:
 
 
 async def _turn_by_turn(names: Iterable[str]) -> AsyncIterator[tuple[str, str]]:
-    """Each with what it is shown as. Thousands of queues must not hold everybody's messages up."""
+    """Yields (shown name, name), and gives other tasks a turn: thousands of queues must not delay messages."""
     for number, name in enumerate(names):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)
@@ -317,7 +319,7 @@ def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
 
 
 def _read(store: Store, tenant: str, name: str, *, with_stats: bool = True) -> Numbers:
-    """Raises `LookingUp`, `QueueNotFound` and `ClusterAway`."""
+    """Reads one queue's statistics. Raises `LookingUp`, `QueueNotFound` and `ClusterAway`."""
     names = store.names_of(tenant, name) if with_stats else ()
     stats = {one: store.here(tenant, one).stats() for one in names}
     queue = store.here(tenant, name)

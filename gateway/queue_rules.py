@@ -1,7 +1,7 @@
-"""Combinations of settings that make no sense, each with its reason and its remedy: what one setting promises, the
-other would break, or one of them would do nothing.
+"""Invalid combinations of queue settings, each with its reason and its remedy: one setting would break what the other
+promises, or one of them would have no effect.
 
-Rules look at whole configs, with all defaults in place: a default that is spelled out is never an error.
+Rules apply to whole configs with all defaults filled in, so a default that is spelled out is never an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEAD_LETTER: Final = ("dead_letter_oldest", "dead_letter_newest")
 
 
 class Rule(NamedTuple):
-    """`settings` begins with the one that the others do not go with."""
+    """One invalid combination. `settings` begins with the one that the others conflict with."""
 
     title: str
     settings: tuple[str, ...]
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     instead: str
 
     def concerned(self, config: QueueConfig) -> list[str]:
-        """The settings at odds in a config that breaks the rule: the first, and the others that were moved."""
+        """The conflicting settings of a config that breaks the rule: the first, and the others not at default."""
         return [name for n, name in enumerate(self.settings) if n == 0 or not _is_plain(config, name)]
 
     def sentence(self, config: QueueConfig) -> str:
@@ -36,10 +36,10 @@ class Rule(NamedTuple):
 
 
 def broken_rules(config: QueueConfig, named: Collection[str], known: QueueConfig | None = None) -> Iterator[FieldError]:
-    """What is wrong with a config, told at those settings that the caller `named`, or at all if it named none.
+    """The errors of a config, reported at the settings that the caller `named`, or at all if it named none of them.
 
-    `known`: what it was before. A mix that was there already, as from before its rule, stands in the way of no change
-    to other settings.
+    `known`: the config before. A combination that existed before, as from a version without its rule, does not prevent
+    changes to other settings.
     """
     for rule in RULES:
         if known is not None and rule.breaks(known) and not any(name in named for name in rule.settings):
@@ -55,7 +55,7 @@ def _is_plain(config: QueueConfig, name: str) -> bool:
 
 
 def _moved(config: QueueConfig, *names: str) -> bool:
-    """Whether one of these settings has another value than its default."""
+    """Whether one of these settings is not at its default."""
     return not all(_is_plain(config, name) for name in names)
 
 

@@ -1,7 +1,7 @@
-"""What there is to set of a queue: each setting's meaning, range and cost, and whether a living queue takes a change.
+"""The settings of a queue: each one's meaning, range and cost, and whether it can be changed on an existing queue.
 
-One table for all who tell of settings: the checks of `queue_config`, the API's document, the help of `pushq queue
-create` and the reference page.
+One table for all users: the checks of `queue_config`, the API's document, the help of `pushq queue create` and the
+reference page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.limits import (
 
 
 class Setting(NamedTuple):
-    """One setting. `default` is a default in words; `fixed` says why it cannot change, `change` from when it does."""
+    """One setting. `default`: the default in words; `fixed`: why it cannot change; `change`: when a change applies."""
 
     means: str
     cost: str = ""

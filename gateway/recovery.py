@@ -1,9 +1,9 @@
-"""`/v1/cluster/recovery`: what backends keep in quarantine is shown, published again, or dropped.
+"""`/v1/cluster/recovery`: shows, republishes or drops the messages that backends keep in quarantine.
 
-A chunk of messages is published under a claim made of its place, which is the same on every backend and in every run:
-the partition knows a repeat for the queue's `dedupe_window_ms`. So the backend writes down when a chunk was begun; one
-that was begun longer ago and not let go of is in doubt, and is published again only where that is asked for. A chunk is
-let go of when the queue has confirmed it.
+A chunk of messages is published under a claim made from its place, which is the same on every backend and in every run,
+so the partition recognizes a repeat within the queue's `dedupe_window_ms`. The backend stores when the publishing of a
+chunk began; a chunk begun longer ago and not released is in doubt, and is published again only on request. A chunk is
+released when the queue has confirmed it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ log = structlog.get_logger("pushq.cluster")
 _pieces = msgspec.msgpack.Decoder(list[Piece]).decode
 _some = msgspec.msgpack.Decoder(list[tuple[Place, Kept]]).decode
 _WINDOW_PART: Final = 0.5
-"""Of the queue's `dedupe_window_ms`: for so long after it was begun a chunk is surely known again."""
+"""Part of the queue's `dedupe_window_ms` for which a repeat of a chunk is surely recognized."""
 
 PieceKey = tuple[int, int, int]
 """(shard, epoch, uid)."""
@@ -78,23 +78,23 @@ class Outcome:
     in_doubt: int = 0
     problems: list[str] = field(default_factory=list)
     left: dict[Place, int] = field(default_factory=dict)
-    """Messages that stay, by their chunk: several backends may keep the same."""
+    """Chunk → messages that stay in quarantine; several backends may keep the same chunk."""
 
 
 def is_in_doubt(kept: Kept, *, window_ms: int, wall_ms: int) -> bool:
-    """Whether the queue may have these, and not know them again."""
-    # Where it was begun in a time to come a clock was set since, and nobody knows how long ago that is.
+    """Whether the queue may have stored these messages and not recognize a repeat any more."""
+    # A begin in the future means that a clock was set since, so its true age is unknown.
     is_old = kept.begun_ms > 0 and abs(wall_ms - kept.begun_ms) > window_ms * _WINDOW_PART
     return kept.is_in_doubt or is_old
 
 
 def _cluster_of(node: str) -> str:
-    """ "" for a backend of the home cluster."""
+    """The cluster in a backend's name; "" for the home cluster."""
     return node.rpartition("/")[0]
 
 
 class Recovery:
-    """Of one gateway."""
+    """The recovery operations of one gateway."""
 
     def __init__(self, watch: ClusterWatch, store: RemoteBackends, tls: ssl.SSLContext | None) -> None:
         self._watch = watch
@@ -105,12 +105,13 @@ class Recovery:
     # ------------------------------------------------------------------------------------------------------ asking
 
     async def survey(self) -> RecoveryPieces:
-        """Raises `Unavailable`."""
+        """All pieces in quarantine, and the backends that did not answer. Raises `Unavailable`."""
         found, unreachable = await self._survey()
         return RecoveryPieces([self._view(key, found[key]) for key in sorted(found)], unreachable)
 
     async def show(self, name: str) -> RecoveryShown:
-        """Raises `NotFound`, `Unavailable`."""
+        """The first messages of a piece, and the number of others. Raises `InvalidRequest`, `NotFound`,
+        `Unavailable`."""
         key, kept_by, _ = await self._piece(name)
         shown: dict[tuple[Place, int], RecoveryMessage] = {}
         for node in kept_by:
@@ -124,9 +125,9 @@ class Recovery:
         return RecoveryShown(view, first, max(0, max(view.messages, len(shown)) - len(first)))
 
     def _addresses(self) -> dict[str, str | None]:
-        """All backends, those of further clusters as `CLUSTER/HOST:PORT`, and where they serve. None: it is away.
-        Raises `Unavailable`."""
-        # Another home cluster's queues have numbers that ours have, too: nobody is asked who has not said he is ours.
+        """Backend → its address, or None if it is away; those of further clusters as `CLUSTER/HOST:PORT`. Raises
+        `Unavailable`."""
+        # Queues of another home cluster may have the same uids as ours: only backends known to be ours are asked.
         named = {
             f"{cluster.name}/{address}": address if cluster.first.is_ours else None
             for cluster in self._store.clusters.values()
@@ -136,7 +137,7 @@ class Recovery:
         return {**self._watch.backends(), **named}
 
     async def _survey(self) -> tuple[dict[PieceKey, dict[str, Piece]], list[str]]:
-        """Pieces with what each backend keeps of them; who could not be asked."""
+        """(piece → backend → what it keeps of the piece, backends that could not be asked)."""
         addresses = self._addresses()
         here = [name for name, address in addresses.items() if address is not None]
         answers = await asyncio.gather(*(self._ask(name, Survey()) for name in here), return_exceptions=True)
@@ -193,7 +194,7 @@ class Recovery:
     def _exists(self, tenant: str, name: str, uid: int) -> bool:
         try:
             return self._queue(tenant, name, uid) is not None
-        except ClusterAway:  # it is not known here and now more than by its definition
+        except ClusterAway:  # only its definition is known now
             return True
 
     def _queue(self, tenant: str, name: str, uid: int) -> RemoteQueue | None:
@@ -207,7 +208,8 @@ class Recovery:
     # ---------------------------------------------------------------------------------------------------- publishing
 
     async def publish(self, name: str, wanted: RecoveryPublish) -> RecoveryPublished:
-        """As much as can be done in `RECOVERY_SECONDS_MAX`. Raises `NotFound`, `Conflict`, `Unavailable`."""
+        """Publishes a piece again, as much as can be done in `RECOVERY_SECONDS_MAX`. Raises `InvalidRequest`,
+        `NotFound`, `Conflict`, `Unavailable`."""
         key, kept_by, unreachable = await self._piece(name)
         view = self._view(key, kept_by)
         queue = self._queue(view.tenant, view.queue, key[2])
@@ -277,7 +279,7 @@ class Recovery:
         nodes: Sequence[str],
         outcome: Outcome,
     ) -> bool:
-        """Whether it makes sense to go on with others."""
+        """Publishes some chunks and releases those that were confirmed. False: the queue is away, stop."""
         await self._everywhere(nodes, Begin(key[0], [place for place, _ in due]))
         done: list[Place] = []
         refused: list[Place] = []
@@ -288,14 +290,14 @@ class Recovery:
                 done.append(place)
                 del outcome.left[place]
             except (OutcomeUnknown, Unavailable) as error:
-                # It may be stored, also where the queue is said to be away: a leader may have died over it.
+                # It may be stored even if the queue is reported as away: a leader may have died meanwhile.
                 outcome.problems.append(error.detail)
                 is_there = False
                 break
             except (PushqError, CorruptEntry) as error:
                 outcome.problems.append(error.detail if isinstance(error, PushqError) else f"damaged: {error}")
                 if not kept.begun_ms:
-                    refused.append(place)  # nothing of it was stored, and nothing of an earlier run
+                    refused.append(place)  # nothing was stored by this run or an earlier one
         if refused:
             await self._everywhere(nodes, Begin(key[0], refused, is_begun=False))
         await self._everywhere(nodes, Forget(key[0], done))
@@ -317,7 +319,7 @@ class Recovery:
     async def _publish_chunk(
         self, key: PieceKey, place: Place, kept: Kept, queue: RemoteQueue, outcome: Outcome
     ) -> None:
-        """Raises `PushqError`, `CorruptEntry`: then all of it stays."""
+        """Publishes what has not expired of a chunk. Raises `PushqError`, `CorruptEntry`: then all of it stays."""
         chunk, bits, now_ms = _chunk_of(kept), _bits(kept), queue.steady_ms()
         await queue.learnt([kept.data])
         chunk.seal = self._store.seal_of(queue)
@@ -359,7 +361,8 @@ class Recovery:
     # ------------------------------------------------------------------------------------------------------ dropping
 
     async def drop(self, name: str, messages: int) -> RecoveryDropped:
-        """Raises `NotFound`, `Conflict` where it has another number of messages, `Unavailable`."""
+        """Drops a piece. Raises `InvalidRequest`, `NotFound`, `Unavailable`, and `Conflict` if it does not have
+        `messages` messages."""
         key, kept_by, unreachable = await self._piece(name)
         view = self._view(key, kept_by)
         if messages != view.messages:
@@ -428,7 +431,7 @@ def _shown(place: Place, kept: Kept) -> dict[tuple[Place, int], RecoveryMessage]
 
 
 def as_given(chunk: Chunk, kept: Kept, number: int, now_ms: int) -> PublishMessage:
-    """The message as its producer gave it. One that was named by its place gets a new name: the place is taken."""
+    """The message as its producer sent it. One identified by its place gets a new id, because the place is taken."""
     kind, bodies, columns = chunk.messages
     table = columns or {}
 

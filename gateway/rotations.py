@@ -1,7 +1,7 @@
-"""Rotations: new data keys, or all data keys under another master key, while everything goes on.
+"""Rotates encryption keys online: makes new data keys, or rewraps all data keys with another master key.
 
-One runs at a time. What it is about is on the disk before it begins, so one that a crash cut off goes on with the next
-start under the same id. No message is written anew: older keys stay for what they sealed.
+One rotation runs at a time. It is stored before it begins, so that after a crash it continues with the next start under
+the same id. Messages are not rewritten: older keys stay for what they sealed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ State = Literal["running", "done", "cancelled", "failed"]
 
 @dataclass(slots=True)
 class Rotation:
-    """A rotation under way, or how it ended."""
+    """A rotation in progress, or how it ended."""
 
     id: str
     total: int
@@ -48,30 +48,30 @@ class Rotation:
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def cancel(self) -> None:
-        """Returns when nothing more is done; what was done stays."""
+        """Returns when the rotation has stopped; what it did stays."""
         self.stopping.set()
         await self.ended.wait()
 
 
 class Rotations:
-    """The rotation that runs, and the last ones, which can still be asked about."""
+    """The running rotation, and the last ones for status requests."""
 
     def __init__(self, vault: Vault, clock_ms: Callable[[], int], *, is_alone: bool = True):
-        """`is_alone`: no other process wraps with the keys of this one's file."""
+        """`is_alone`: no other process wraps with the keys of this process' file."""
         self._is_alone = is_alone
         self._vault = vault
         self._clock_ms = clock_ms
         self._jobs: dict[str, Rotation] = {}
         self._owes_rewrap = False
-        """Other master keys were taken up, and nothing was begun for them yet."""
+        """New master keys are in use, and the rewrap for them has not begun yet."""
 
     def get(self, rotation_id: str) -> Rotation | None:
         return self._jobs.get(rotation_id)
 
     async def resume(self) -> None:
-        """At start: goes on with what was cut off, or takes up a master key that came first in the settings since.
+        """At start: continues an interrupted rotation, or begins a rewrap if the active master key is a new one.
 
-        Returns when that has begun: until then it tries again, whatever is in the way.
+        Returns when it has begun or there is nothing to do; retries on any error of the store until then.
         """
         while self._running() is None:
             stored = self._vault.rows.data_keys.rotation
@@ -89,7 +89,8 @@ class Rotations:
         return StoredRotation(secrets.token_hex(8), self._clock_ms(), rewraps=True)
 
     async def follow(self) -> None:
-        """For as long as the process serves: takes up what somebody writes into the file of the master keys."""
+        """Watches the file of the master keys for changes, and rewraps when needed. Runs until cancelled; returns at
+        once if master keys are not in a file."""
         told = ""
         while isinstance(self._vault.masters, FileMasters):
             await asyncio.sleep(MASTER_FILE_SECONDS)
@@ -104,7 +105,8 @@ class Rotations:
                 log.exception("the file of the master keys could not be looked at")
 
     async def _look(self, masters: FileMasters) -> None:
-        """A file that drops a key which is still needed is not taken up: after a restart nothing would open with it."""
+        """Takes a changed file. Raises `MasterError` if it drops a key that is still needed: after a restart nothing
+        sealed with that would open."""
         if self._running() is not None:
             return
         if (keys := masters.changed()) is not None:
@@ -126,7 +128,8 @@ class Rotations:
         return next((one for one in self._jobs.values() if one.state == "running"), None)
 
     async def start(self, *, master_file: Path | None, queues: list[int] | None, all_queues: bool) -> Rotation:
-        """Raises `Conflict` while another one runs, `InvalidRequest` for a master key that cannot be taken."""
+        """Begins a rotation. Raises `Conflict` while another one runs, `InvalidRequest` for a master key that cannot be
+        used."""
         running = self._running()
         if running is not None:
             raise Conflict(f"rotation {running.id} runs already: wait for it, or cancel it")
@@ -154,7 +157,7 @@ class Rotations:
         try:
             await self._vault.rows.put_rotation(stored)
         except BaseException as error:
-            # Entered before, so that only one begins; where nothing runs, nothing may look as if it did.
+            # The job is entered before the await, so that only one begins; if it did not, it must not look running.
             job.state, job.error = "failed", str(error)
             job.ended.set()
             raise
@@ -180,7 +183,7 @@ class Rotations:
                 await self._vault.rows.put_rotation(None)
             job.state = "cancelled" if job.stopping.is_set() else "done"
         except asyncio.CancelledError:
-            job.state = "cancelled"  # the process ends; the next one goes on
+            job.state = "cancelled"  # the process ends; the next one continues the rotation
             raise
         except (PushqError, MasterError, OSError) as error:
             job.state, job.error = "failed", str(error)
@@ -193,20 +196,20 @@ class Rotations:
 
     async def _rewrap(self, job: Rotation) -> None:
         vault = self._vault
-        await vault.masters_needed()  # what the old one wrapped until now is stored
+        await vault.masters_needed()  # waits until all that the old master key wrapped is stored
         while (keys := vault.unwrapped_by_others()) and not job.stopping.is_set():
             job.done += await self._insist(job, partial(vault.rewrap, keys[:DATA_KEYS_PER_REQUEST_MAX])) or 0
             await asyncio.sleep(0)
         for other in vault.others:
             await self._insist(job, other.renew)
         masters = vault.masters
-        # Another process may wrap a key with the old one until it looks at the file again.
+        # Another process may wrap a key with the old master key until it checks the file again.
         may_drop = self._is_alone and not vault.rests_on_others and not job.stopping.is_set()
         if may_drop and isinstance(masters, FileMasters):
             masters.keep_active()
 
     async def _renew(self, job: Rotation, stored: StoredRotation) -> None:
-        """New keys where the newest is older than the rotation: those that it made before a crash are not."""
+        """Makes new keys for queues whose newest key is older than the rotation: not those it made before a crash."""
         seals = self._queues(stored)
         for start in range(0, len(seals), DATA_KEYS_PER_REQUEST_MAX):
             some = seals[start : start + DATA_KEYS_PER_REQUEST_MAX]
@@ -216,7 +219,7 @@ class Rotations:
             await asyncio.sleep(0)
 
     async def _insist(self, job: Rotation, do: Callable[[], Awaitable[T]]) -> T | None:
-        """Does a step again for as long as a key server or the store is away. None: the rotation was cancelled."""
+        """Repeats a step while a key server or the store does not answer. None: the rotation was cancelled."""
         while not job.stopping.is_set():
             try:
                 return await do()
@@ -225,7 +228,7 @@ class Rotations:
         return None
 
     async def _rest(self, job: Rotation) -> None:
-        """Something is away. Ends early when the rotation is cancelled."""
+        """Pauses before a retry. Returns early if the rotation is cancelled."""
         try:
             async with asyncio.timeout(DATA_KEY_RETRY_SECONDS):
                 await job.stopping.wait()
@@ -233,7 +236,7 @@ class Rotations:
             return
 
     async def end(self) -> None:
-        """The process ends."""
+        """Stops the running rotation because the process ends; the next start continues it."""
         for job in list(self._jobs.values()):
             if job.task is not None and job.state == "running":
                 job.task.cancel()

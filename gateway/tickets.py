@@ -21,8 +21,8 @@ class TicketOffice:
     """The issued tickets, oldest first: all live equally long, so the first one expires first."""
 
     def __init__(self, clock_ms: Clock, *, steady_ms: Clock | None = None, tickets_max: int = TICKETS_MAX) -> None:
-        """`steady_ms` measures a ticket's age; the expiry that its holder is told is by `clock_ms`. By default one clock
-        serves for both."""
+        """`steady_ms` measures a ticket's age; `clock_ms` gives the expiry that its holder is told. By default one
+        clock serves for both."""
         self._clock_ms = clock_ms
         self._steady_ms = clock_ms if steady_ms is None else steady_ms
         self._room = Room(tickets_max)

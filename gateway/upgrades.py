@@ -1,8 +1,8 @@
-"""A request that offers another protocol than WebSocket, and has a body: the offer is ignored, and the body is read.
+"""Ignores a request's offer to upgrade to a protocol other than WebSocket, and reads its body.
 
-Java's HttpClient and `curl --http2` offer HTTP/2 with whatever they ask (RFC 9110, section 7.8). The parser takes all
-behind such a head for the other protocol: the request would be carried out without its body, and the body be taken for
-the next request, which whoever wrote the body could make up.
+Java's HttpClient and `curl --http2` offer HTTP/2 with every request (RFC 9110, section 7.8). The parser would take all
+bytes after such a head for the other protocol: the request would be executed without its body, and the body parsed as
+the next request, so that the author of a body could forge requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from gateway.heads import announces_body, frames_body
 
 
 class Declining(HttpToolsProtocol):
-    """A connection that goes on with HTTP/1.1 whatever else is offered. Who looks at each head tells it of an offer."""
+    """A connection that continues with HTTP/1.1 whatever else is offered. The subclass that checks each head calls
+    `decline`."""
 
     _parser_of_body: Any = None
-    """For the request whose head is parsed, where its own parser leaves the body out."""
+    """The parser for the body of the request whose head was just parsed; None if its own parser reads the body."""
 
     def decline(self) -> None:
-        """To be called before the request of a head that offers what is not taken begins: where nobody knows how its
-        body ends, the error is this head's."""
+        """Call for a head with an offer that is not taken, before its request begins: a body without a known end is
+        then an error of this head."""
         if announces_body(self.headers):
             self._parser_of_body = parser_of_body(self, self.headers)
 
@@ -34,14 +35,14 @@ class Declining(HttpToolsProtocol):
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The parser is through with the head, and was given nothing of what follows it."""
+        """Called when the parser has finished the head and got no byte after it: switches to the body's parser."""
         if self._parser_of_body is not None:
             self.parser, self._parser_of_body = self._parser_of_body, None
 
 
 def parser_of_body(protocol: Any, headers: list[tuple[bytes, bytes]]) -> Any:
-    """One that begins with the body that this head announces, and goes on with the next request. Raises
-    `HttpParserError` for a body whose end nobody knows."""
+    """A parser that begins with the body announced by this head, and continues with the next request. Raises
+    `HttpParserError` for a body without a known end."""
     told = _FromBody(protocol)
     parser = httptools.HttpRequestParser(told)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
@@ -52,7 +53,7 @@ def parser_of_body(protocol: Any, headers: list[tuple[bytes, bytes]]) -> Any:
 
 
 class _FromBody:
-    """Passes on what a parser says, but for its first head."""
+    """Forwards a parser's callbacks, except those of its first head."""
 
     is_in_body = False
 
