@@ -1,8 +1,9 @@
-"""A store whose queue definitions, API keys and tenants are another process' business; its messages lie here.
+"""A store whose messages are in this process and whose queue definitions, API keys and tenants are in a metadata
+service.
 
-A queue is taken over the first time it is looked up: its definition is written down beside its partitions, with the
-number that the service gave it. From then on it is served from here, and the catalogue says for how long without a
-word from the service. A queue that the service no longer has goes, with its messages.
+A queue is adopted the first time it is looked up: its definition is stored beside its partitions, with the uid that the
+service gave it. From then on it is served locally; the catalogue limits for how long without news from the service. A
+queue that the service no longer has is deleted with its messages.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ IN_DOUBT_AT_ONCE_MAX: Final = CATALOGUE_FLIGHTS_MAX // 10
 
 
 class RemoteStore(Store):
-    """See the file's first sentence. `start` follows the service, `close` ends that too."""
+    """The store of a folder with the definitions of a metadata service. `start` begins to follow the service, `close`
+    ends that, too."""
 
     def __init__(
         self,
@@ -112,8 +114,8 @@ class RemoteStore(Store):
         self._definitions = RemoteDefinitions(self, service, self.node.metadata)
         self._tasks: list[asyncio.Task[None]] = []
         self._in_doubt: dict[Name, int] = {}
-        """Queues that lie here and may not be what they were, until the service has answered; by the number of the
-        doubt, as a newer one may come while that is awaited."""
+        """Local queues that may have changed and must be confirmed by the service → number of the doubt, as a newer one
+        may arise while an answer is awaited."""
         self._doubts = 0
         self._doubted = asyncio.Event()
 
@@ -126,10 +128,11 @@ class RemoteStore(Store):
         return self._definitions
 
     async def start(self, on_deleted: Callable[[Queue], None]) -> None:
-        """Begins to watch; what lies here is asked for once the service is heard, so that what changed while we were
-        away is known.
+        """Starts to watch the service. Once it is heard, all local queues are looked up, to learn of changes made while
+        this process was down.
 
-        `on_deleted` is told of queues that the service has no more. Without the service it goes on after a moment.
+        `on_deleted` is called for queues that the service no longer has. Continues after `CATALOGUE_WAIT_SECONDS`
+        without the service.
         """
         if not await self._service.connected(CATALOGUE_WAIT_SECONDS):
             log.warning("the metadata service is not there yet; what needs it is refused")
@@ -151,7 +154,7 @@ class RemoteStore(Store):
     # ------------------------------------------------------------------------------------------------- looking up
 
     def queue(self, tenant: str, name: str) -> Queue:
-        """Raises `QueueNotFound`, and `LookingUp`."""
+        """The queue, if the service has it. Raises `QueueNotFound`, and `LookingUp`."""
         if self.queues_known.find((tenant, owner_of(name))) is None:
             raise QueueNotFound(f"there is no queue {name!r}")
         return self.here(tenant, name)
@@ -166,7 +169,7 @@ class RemoteStore(Store):
         return self.tenants_known.cache.values()
 
     def names(self, tenant: str | None = None) -> Iterator[Name]:
-        """Of one tenant all that the service has; of all tenants those that are here."""
+        """Names of one tenant's queues in the service; without a tenant, of all local queues."""
         here = set(super().names(tenant))
         if tenant is not None:
             page = partial(self._service.list_queues, tenant)
@@ -180,7 +183,7 @@ class RemoteStore(Store):
         read = await self._service.get_queue(*name)
         known = self.node.metadata.queues.get(name)
         if known is not None and (read.value is None or read.value.uid != known.uid):
-            # Its messages are to go: not on the word of a host that may have heard less than whoever told us of it.
+            # The local messages would be deleted: ask for a confirmed answer, as this host may lag behind others.
             read = await self._service.get_queue(*name, is_sure=True)
         if not self.queues_known.cache.is_overtaken(name, read.at):
             await self._adopt(name, read.value, read.at)
@@ -196,7 +199,7 @@ class RemoteStore(Store):
                 name = change.tenant, change.name
                 self.queues_known.cache.changed(name, at, now_ms)
                 if name in self.node.metadata.queues:
-                    # It has consumers, perhaps: they must not wait for somebody to look.
+                    # It may have consumers, which must not wait until a caller looks it up.
                     self._doubt(name)
                     self.queues_known.ask(name)
             case "key":
@@ -204,7 +207,7 @@ class RemoteStore(Store):
             case "tenant":
                 self.tenants_known.cache.changed(change.name, at, now_ms)
             case "placement":
-                pass  # a server with its own messages asks nobody where they are
+                pass  # a server with its own messages needs no placements
 
     def _doubt(self, *names: Name) -> None:
         self._doubts += 1
@@ -212,7 +215,7 @@ class RemoteStore(Store):
         self._doubted.set()
 
     async def _make_sure(self) -> None:
-        """Asks for what is in doubt until the service has answered: one after the other, while it does not."""
+        """Looks up queues in doubt until the service has answered for each; one at a time while it does not answer."""
         at_once = IN_DOUBT_AT_ONCE_MAX
         while True:
             await self._doubted.wait()
@@ -232,7 +235,7 @@ class RemoteStore(Store):
     # ------------------------------------------------------------------------------------------------- taking over
 
     async def _adopt(self, name: Name, definition: QueueDefinition | None, at: Moment) -> None:
-        """What the service said becomes what lies here."""
+        """Applies the service's definition to the local store: adopts, reconfigures or deletes the queue."""
         metadata = self.node.metadata
         async with self._adopting:
             await self._check_identity(at)
@@ -246,7 +249,8 @@ class RemoteStore(Store):
                     self.configured(definition)
 
     async def _check_identity(self, at: Moment) -> None:
-        """Queues that another service does not know must not be taken for deleted ones."""
+        """Raises `PushqError` if the answer is from another metadata service than the folder's: queues that it does not
+        know must not be taken for deleted ones."""
         identity = at.era.partition("/")[0]
         try:
             await self.node.metadata.adopt_from(identity)
@@ -264,7 +268,7 @@ class RemoteStore(Store):
     # ---------------------------------------------------------------------------------------------------- changing
 
     async def write(self, do: Callable[[], Awaitable[T]]) -> T:
-        """A change at the service. Raises what it refuses, `Unavailable`, and `OutcomeUnknown`."""
+        """Makes a change at the service. Raises the service's refusal, `Unavailable`, and `OutcomeUnknown`."""
         try:
             result = await self._writes.call(do, deadline_s=CATALOGUE_WRITE_SECONDS)
             changed()
@@ -301,7 +305,7 @@ class RemoteStore(Store):
         )
 
     async def _change_queue(self, tenant: str, name: str, do: Callable[[], Awaitable[T]]) -> T:
-        """The change, taken in: whoever asks after it is answered sees it."""
+        """Makes a change to a queue and looks the queue up again, so that later look-ups see the change."""
         key, done = (tenant, name), False
         try:
             result = await self.write(do)
@@ -309,7 +313,7 @@ class RemoteStore(Store):
         finally:
             self.queues_known.cache.drop(key)
             flight = self.queues_known.ask(key)
-            if not done:  # whether it was changed or not: what it is now is known when the refusal is told
+            if not done:  # changed or not, the queue's current state is known here before the error is raised
                 with suppress(PushqError):
                     await flight.landed()
         try:
@@ -320,8 +324,8 @@ class RemoteStore(Store):
 
 
 def remote_store(store: Store, settings: Settings, guards: Guards, own: OwnCertificates) -> RemoteStore:
-    """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret,
-    and `CannotStart` where the files of TLS do not load.
+    """The store of a folder with the definitions of the configured metadata service. Raises `OSError` if the secret
+    cannot be read, and `CannotStart` if the TLS files do not load.
     """
     at = settings.metadata
     secret = Path(at.secret_file).read_text().strip()
@@ -335,7 +339,7 @@ def remote_store(store: Store, settings: Settings, guards: Guards, own: OwnCerti
         if is_one
         else DirectoryClient(urls, secret, at.form, zone=settings.node.zone, tls=tls),
         guards.guard("metadata", unwell),
-        # Changes wait longer than look-ups: they must not take their places.
+        # A guard of their own: changes wait longer than look-ups and must not take the places of those.
         guards.guard("metadata_writes", unwell),
         settings.catalogue,
     )

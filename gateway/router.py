@@ -1,4 +1,4 @@
-"""Finds the operation behind a path, one dictionary look-up a step: `/v1/queues/{queue}/messages`."""
+"""Routes a path such as `/v1/queues/{queue}/messages` to its operations, with one dictionary look-up per segment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Handler = TypeVar("Handler")
 
 class Match(NamedTuple, Generic[Handler]):
     path: str
-    """As it was registered, with its variables unfilled."""
+    """The registered path with its variables unfilled."""
     methods: Mapping[str, Handler]
     params: list[str]
 
@@ -26,7 +26,7 @@ class _Node(Generic[Handler]):
 
 
 class Router(Generic[Handler]):
-    """Paths of literal and `{variable}` steps. A literal step wins over a variable one in its place."""
+    """A trie of paths with literal and `{variable}` segments. A literal segment takes precedence over a variable."""
 
     def __init__(self, routes: Iterable[tuple[str, str, Handler]]) -> None:
         """`routes` has (method, path, handler)."""
@@ -47,9 +47,9 @@ class Router(Generic[Handler]):
         return node
 
     def find(self, path: str, *, quoted: str | None = None) -> Match[Handler] | None:
-        """The methods of a path and its variable steps, or None. A variable step is never empty.
+        """The methods of a path and the values of its variables, or None. A variable segment is never empty.
 
-        `quoted`: the path as it was sent, which tells a `/` inside a step, `%2F`, from one between two.
+        `quoted`: the path as it was sent, which distinguishes a `/` inside a segment, `%2F`, from a separator.
         """
         steps = path.split("/") if quoted is None else [unquote(step) for step in quoted.split("/")]
         node, params = self._root, []

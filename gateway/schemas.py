@@ -1,4 +1,4 @@
-"""JSON schemas of our types, as both API documents show them: the types, with the bounds that checks add to them."""
+"""JSON schemas of our types for the OpenAPI and AsyncAPI documents, with the bounds that the checks enforce."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REF = "#/components/schemas/{name}"
 
 
 def components(kinds: Sequence[type[Any]]) -> tuple[dict[str, Schema], dict[type, Schema]]:
-    """The schemas by name, and for each type the reference to its own."""
+    """The schemas by name, and for each type the reference to its schema."""
     found, schemas = msgspec.json.schema_components(kinds, ref_template=REF)
     bounded(schemas)
     return schemas, dict(zip(kinds, found, strict=True))
@@ -41,7 +41,7 @@ def reference(name: str) -> Schema:
 
 
 def bounded(schemas: dict[str, Schema]) -> None:
-    """Adds to the settings of a queue what is allowed of their types, and what they mean."""
+    """Adds ranges and descriptions to the schemas of queue settings, and bounds to those of other types."""
     for struct, settings, ranges in (
         (QueueConfig, SETTINGS, RANGES),
         (Replication, REPLICATION, REPLICATION_RANGES),
@@ -68,12 +68,12 @@ def bounded(schemas: dict[str, Schema]) -> None:
 
 
 def _only(given: str, other: str, kind: str) -> Schema:
-    """One of two fields, which may be null where it is not given."""
+    """Requires the field `given` and allows `other` as null only."""
     return {"required": [given], "properties": {given: {"type": kind}, other: {"type": "null"}}}
 
 
 def _bound(schema: Schema, low: int, high: int) -> None:
-    """A number's bounds; where null is allowed too, they stand beside the number's type."""
+    """Adds a number's bounds; for a nullable number they stand beside its joined types."""
     _join_types(schema)
     schema["minimum"], schema["maximum"] = low, high
 
@@ -99,7 +99,7 @@ def queue_changes(config: Schema) -> Schema:
 
 
 def publish_message() -> Schema:
-    """A message as a producer gives it. Its type holds the body raw, so this one is written by hand."""
+    """A message as a producer sends it. Written by hand, because its type holds the body raw."""
     name = {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_BYTES_MAX}
     time = {"type": ["string", "null"], "format": "date-time"}
     given: dict[str, Schema] = {
@@ -137,7 +137,7 @@ def publish_message() -> Schema:
 
 
 def cloud_event() -> Schema:
-    """A CloudEvent in structured mode: what this server needs to know of it."""
+    """A CloudEvent in structured mode: the attributes that this server reads."""
     text = {"type": "string", "minLength": 1}
     named = {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX}
     return {
@@ -177,7 +177,7 @@ def publish_body() -> Schema:
 
 
 def ack_publishes() -> Schema:
-    """What an ack may publish in its step."""
+    """What an ack may publish in the same commit."""
     return {
         "type": ["array", "null"],
         "maxItems": PUBLISHES_PER_ACK_MAX,

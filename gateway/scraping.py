@@ -1,9 +1,8 @@
-"""Who may read `/metrics`, which names the queues of every tenant: an operator, or whoever the settings let in.
+"""Decides whether a request for `/metrics`, which names the queues of all tenants, needs an operator's key.
 
-Rules only, for one request: its settings, address and headers come in. A process on the same machine may come without a
-key as long as nothing says that it speaks for somebody else: the server listens to this machine alone, the address and
-the `Host` are of this machine, and no proxy
-has left a header.
+Pure rules on the settings and one request's address and headers. By default a process on the same machine needs no key,
+unless it may act for another client: the server must listen on loopback only, the address and the `Host` must be of
+this machine, and no proxy may have added a header.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from gateway.addresses import is_loopback_host
 from gateway.settings import Settings
 
 OPEN: Final = "pushq.open"
-"""Set in the scope of requests that came in where `/metrics` needs no key: at `metrics.listen`."""
+"""Key in the ASGI scope of requests that came over `metrics.listen`, where `/metrics` needs no key."""
 _OF_PROXIES: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 
 
 def needs_key(settings: Settings, scope: Scope) -> bool:
-    """Whether whoever asks must show an operator's credential."""
+    """Whether the caller must present an operator's credential."""
     if OPEN in scope or settings.metrics.open_to == "everybody":
         return False
     client = scope.get("client")
@@ -38,5 +37,5 @@ def _is_of_this_machine(settings: Settings, address: str, scope: Scope) -> bool:
 
 
 def _host(text: str) -> str:
-    """Without its port, and without the brackets of an IPv6 address."""
+    """The host of a `Host` header, without port and without the brackets of an IPv6 address."""
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].lower()

@@ -1,5 +1,5 @@
-"""Tells systemd how a role is: ready, alive, about to end. Each word is one datagram to the socket of NOTIFY_SOCKET
-(sd_notify(3)); where nothing names one, nobody listens and nothing is said.
+"""Notifies systemd that a role is ready, alive, or stopping. Each notification is one datagram to the socket of
+NOTIFY_SOCKET (sd_notify(3)); without that variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import structlog
 log = structlog.get_logger("pushq.service")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-"""What ends a role in order."""
+"""Signals that end a role gracefully."""
 
 _SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
 _BEATS_A_WATCH: Final = 3
-"""So many signs of life in the time after which systemd would end the process."""
+"""Watchdog notifications per interval after which systemd would kill the process."""
 
 
 def tell_ready() -> None:
-    """READY=1, and from now on WATCHDOG=1 where the unit wants it, for as long as the running loop gets on."""
+    """Sends READY=1 and, if the unit has a watchdog, WATCHDOG=1 periodically, for as long as the event loop runs."""
     if _say(b"READY=1") and (seconds := _watchdog_seconds()):
         _beat(asyncio.get_running_loop(), seconds / _BEATS_A_WATCH)
 
@@ -40,7 +40,8 @@ def _beat(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
 
 
 def _say(word: bytes) -> bool:
-    """Whether somebody listens. It never waits: a service manager that does not read must not hold a server up."""
+    """Sends a notification. False without a NOTIFY_SOCKET. Never blocks: a service manager that does not read must not
+    stall a server."""
     address = os.environ.get(_SOCKET, "")
     if not address.startswith(("/", "@")):
         return False
@@ -56,7 +57,7 @@ def _say(word: bytes) -> bool:
 
 
 def _watchdog_seconds() -> float:
-    """0 where nobody watches this process."""
+    """The watchdog interval in seconds; 0 if this process is not watched."""
     text, watched = os.environ.get(_WATCHDOG, ""), os.environ.get(_WATCHED, "")
     if not text.isdigit() or watched not in ("", str(os.getpid())):
         return 0.0

@@ -1,4 +1,4 @@
-"""Everything `pushq serve` can be told, as types with their defaults. How they are read stands in `config`."""
+"""All settings of `pushq serve` and the other roles as types with defaults. `config` loads and checks them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from push.limits import (
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the API listens, and which pages may use it."""
+    """Where the API listens, and which web pages may use it."""
 
     listen: str = "127.0.0.1:8080"
     allowed_origins: tuple[str, ...] = ()
@@ -36,22 +36,22 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: bool = False
     """Whether connections of `trusted_proxies` begin with a PROXY header."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of the balancers in front."""
+    """Addresses and networks of the load balancers in front."""
 
 
 class Queues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be done to queues from afar."""
+    """What remote callers may do to queues."""
 
     allow_delete_over_http: bool = False
     auto_create: tuple[AutoCreate, ...] = ()
-    """Queues that a publish makes, by patterns of their names; the first that fits counts."""
+    """Queues that a publish creates, by patterns of their names; the first match applies."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long requests wait."""
 
     timeout_ms: int = PUBLISH_MS_DEFAULT
-    """A publish that names no time of its own."""
+    """For a publish that states no timeout of its own."""
 
 
 class MetadataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,12 +63,12 @@ class MetadataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret_file: str = ""
     """The file with the service's secret, `metadata.secret` of its data folder."""
     form: Literal["replicated", "sharded", "ring"] = "replicated"
-    """How its hosts share the records; with one host it does not matter."""
+    """How its hosts share the records; irrelevant with one host."""
     tls_cert: str = ""
-    """The certificate that this process shows to the service, or to those who ask it."""
+    """The certificate that this process presents to the service, or as the service to its clients."""
     tls_key: str = ""
     tls_ca: str = ""
-    """The authority that signs the certificates of the service and of all who ask it."""
+    """The authority that signs the certificates of the service and of its clients."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,36 +77,36 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backends: tuple[str, ...] = ()
     """Backends of the home cluster, `HOST:PORT` each; empty for the data folder of this process."""
     cluster: str = "main"
-    """What the home cluster is called, which has the definitions of all queues."""
+    """Name of the home cluster, which has the definitions of all queues."""
     clusters: tuple[BackendsOf, ...] = ()
-    """Further clusters, which keep messages alone."""
+    """Further clusters, which keep only messages."""
     tls_cert: str = ""
-    """The certificate that this gateway shows to backends."""
+    """The certificate that this gateway presents to backends."""
     tls_key: str = ""
     tls_ca: str = ""
     """The authority that signed the backends' certificates."""
 
 
 class CatalogueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long metadata of another process are served that nobody confirmed."""
+    """How long cached metadata of another process are served without confirmation."""
 
     stale_max_s: int = 3600
-    """Queues, while the metadata service is silent."""
+    """For queues, while the metadata service does not answer."""
     identity_stale_max_s: int = 300
-    """API keys and tenants, while the metadata service is silent: a revoked key may work for so long."""
+    """For API keys and tenants, while the metadata service does not answer: a revoked key may work this long."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds an operator may move."""
+    """Bounds that an operator may change."""
 
     connections_max: int = 20_000
     """WebSockets and SSE streams of this process."""
     connections_per_tenant_max: int = 10_000
-    """WebSockets, event streams and waiting receives of a tenant in this process; 0 is any number. So are the next."""
+    """WebSockets, event streams and waiting receives of a tenant in this process; 0: no limit, as below."""
     connections_per_principal_max: int = 0
     connections_per_address_max: int = 0
     open_per_address_max: int = 0
-    """Connections of any kind of an address; 0 is nine tenths of all."""
+    """Connections of any kind per address; 0: any number that leaves room for others, at most nine tenths of all."""
     subscriptions_per_tenant_max: int = 0
     """Subscriptions of a tenant in this process, over all its sockets and streams."""
     subscriptions_per_principal_max: int = 0
@@ -114,24 +114,24 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_bytes_max: int = 16 * 1024 * 1024
     """The body of one HTTP request."""
     leftover_bytes_max: int = LEFTOVER_BYTES_DEFAULT
-    """What is read of a body that was answered before it had come."""
+    """Bytes read of a body that was answered before it had arrived."""
     leftover_seconds_max: int = LEFTOVER_SECONDS_DEFAULT
-    """And for how long."""
+    """How long such a body is read."""
     accepts_per_s: int = ACCEPTS_PER_SECOND_DEFAULT
-    """New WebSockets and SSE streams a second; above it they are asked to come back later."""
+    """New WebSockets and SSE streams per second; more are refused with advice to come back later."""
     accepts_burst: int = ACCEPTS_BURST_DEFAULT
-    """How many of them may come at once."""
+    """Burst size of that rate."""
     drain_window_s: int = DRAIN_SECONDS_DEFAULT
-    """Over how long a drain closes sockets, at most; the process ends up to 6 s later."""
+    """Time over which a drain spreads the closing of sockets, at most; the process ends up to 6 s later."""
     unread_s: int = UNREAD_SECONDS_DEFAULT
-    """How long a WebSocket that was sent messages may be silent until others get them; 0: as long as it likes."""
+    """How long a WebSocket with delivered messages may be silent before others get them; 0: no limit."""
 
 
 class OverloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From which readings the process takes on less."""
+    """Readings from which the process sheds load."""
 
     memory_max_bytes: int = 0
-    """What the process may use; 0 is the limit of its control group, or the machine's memory."""
+    """Memory that the process may use; 0: the limit of its control group, or the machine's memory."""
     lag_ms_max: int = 100
     """How late the event loop may be before new sockets are refused."""
     sojourn_ms_max: int = 50
@@ -139,46 +139,46 @@ class OverloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Throttling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much callers may ask, and where that is counted."""
+    """Rate limits of callers, and where they are counted."""
 
     store: Literal["memory", "redis"] = "memory"
     """`redis`: gateways share their counts, in the Redis of `redis.url`."""
     rules: tuple[RateRule, ...] = ()
-    """Rules beside the one for principals; one that is called `principal` takes its place."""
+    """Rules beside the one for principals; one named `principal` replaces that."""
 
 
 class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may call, beside the API keys that this server made."""
+    """Which callers may authenticate, beside holders of API keys that this server made."""
 
     jwt: Jwt = Jwt()
 
 
 class Redis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where state lies that several gateways share and that may be lost: counts of rates, replies by key."""
+    """Where gateways share state that may be lost: rate-limit counters, replies to idempotency keys."""
 
     url: str = ""
     """`redis://[:PASSWORD@]HOST:PORT/DB`, or `rediss://` for TLS. A secret: see `address`."""
     url_file: str = ""
-    """A file that holds the URL in its first line, so that the password stands in no settings."""
+    """A file that contains the URL, so that the password is in no settings."""
 
     def address(self) -> str:
-        """The URL from wherever it was given; empty without one. Raises `OSError`."""
+        """The URL, from the setting or the file; empty without one. Raises `OSError`."""
         return Path(self.url_file).read_text().strip() if self.url_file else self.url
 
 
 class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files of what was counted: the ledger, the minutes and the audit."""
+    """Exported usage files: the ledger, the minutes and the audit."""
 
     dir: str = ""
-    """Where they are written; empty: `usage` in the data folder. Several processes may share one."""
+    """Folder of the files; empty: `usage` in the data folder. Several processes may share one."""
     period_seconds: int = 60
-    """How often there are new ones."""
+    """Interval between new files."""
     bytes_max: int = 1024 * 1024 * 1024
-    """What the folder may hold. The oldest minutes go first; the ledger and the audit never do: they wait."""
+    """Size limit of the folder. The oldest minutes are deleted; the ledger and the audit never are: they wait."""
     kept_days: int = 400
-    """For how many days `/v1/usage` knows each day's totals."""
+    """For how many days `/v1/usage` keeps each day's totals."""
     live_dir: str = ""
-    """Where the job `live_usage` writes, its `--to`; empty: there is none, and nothing live is shown."""
+    """The output folder of the job `live_usage`, its `--to`; empty: no job, and no live usage is shown."""
 
 
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,40 +188,40 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...] = ()
     """The program that wraps and unwraps, and its arguments."""
     command_key: str = ""
-    """Which of its keys the program is to wrap with."""
+    """The key with which the program wraps."""
     command_timeout_ms: int = 5_000
     data_key_days: int = 30
-    """How long one data key seals what comes."""
+    """How long one data key is used to seal."""
 
 
 class StorageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of the data folder's disk is left alone."""
+    """How much of the data folder's disk stays free."""
 
     publish_stop_percent: int = 90
-    """How full the disk may be, whoever filled it, while publishes go on."""
+    """How full the disk may be, by whatever cause, before publishes are refused."""
     ballast_bytes: int = 0
-    """The file that is given up when the disk is full; 0 is 2 % of the disk, at most 256 MiB."""
+    """Size of the file that is deleted when the disk is full; 0: 2 % of the disk, at most 256 MiB."""
 
 
 class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said on stderr, and how."""
+    """What is logged to stderr, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
-    """`auto`: text where a person watches, JSON elsewhere."""
+    """`auto`: text on a terminal, JSON elsewhere."""
     access: bool = False
     """One line for each request to the API."""
 
 
 class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is told to OpenTelemetry."""
+    """What is exported to OpenTelemetry."""
 
     spans: bool = False
     """Spans of publishes, deliveries, receives and settlements; needs the extra `otel`."""
 
 
 class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where alerts may be told."""
+    """Where alerts may be sent."""
 
     webhook_networks: tuple[str, ...] = ()
     """Networks that webhooks may go to beside the public Internet."""
@@ -231,18 +231,18 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who may read `/metrics` without an operator's key."""
 
     open_to: Literal["local", "nobody", "everybody"] = "local"
-    """`local`: processes of this machine, while the server listens to no other."""
+    """`local`: processes of this machine, if the server listens on loopback only."""
     listen: str = ""
-    """An address of its own, `HOST:PORT`, where it needs no key; there is nothing else. Empty: none."""
+    """A further address, `HOST:PORT`, that serves only metrics, without a key. Empty: none."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one backend of a cluster is, for `pushq backend`; a gateway has its zone alone."""
+    """One backend of a cluster, for `pushq backend`; a gateway uses only `zone`."""
 
     name: str = ""
     zone: str = ""
-    """Where it stands; replicas are spread over zones, and a gateway brings what has no key to independent hosts in its
-    own zone while one is there, and asks hosts of the metadata service in it first."""
+    """Its availability zone. Replicas are spread over zones. A gateway publishes messages without a key to independent
+    hosts in its own zone while there is one, and asks hosts of the metadata service in its zone first."""
     listen: str = "127.0.0.1:8090"
     """For other backends, by mutual TLS."""
     http: str = "127.0.0.1:8091"
@@ -250,7 +250,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service: str = "127.0.0.1:8092"
     """For gateways, by mutual TLS with the same certificate."""
     tls_cert: str = ""
-    """The file of its certificate, which must be for its name and for the address that it listens on."""
+    """The file of its certificate, which must be valid for its name and for its listen address."""
     tls_key: str = ""
     tls_ca: str = ""
     """The authority that signs the certificates of all backends."""
@@ -261,76 +261,76 @@ Model = Literal["leader_follower", "independent_hosts"]
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all backends of a cluster are told alike."""
+    """Settings that must be equal on all backends of a cluster."""
 
     coordinator: str = "embedded"
     """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`."""
     etcd_tls_ca: str = ""
-    """The authority of etcd's certificate; empty speaks to it in clear, which is for one machine."""
+    """The authority of etcd's certificate; empty: no TLS, which is for one machine."""
     etcd_tls_cert: str = ""
-    """The certificate that is shown to etcd, where it asks for one."""
+    """The certificate that is presented to etcd, if it asks for one."""
     etcd_tls_key: str = ""
     etcd_user: str = ""
     etcd_password_file: str = ""
-    """A file that holds the user's password, so that it stands in no settings."""
+    """A file that contains the user's password, so that it is in no settings."""
     model: Model = "leader_follower"
-    """`independent_hosts`: every queue has a lane at each of `lanes` hosts, and nobody is elected for it."""
+    """`independent_hosts`: every queue has a lane on each of `lanes` hosts, without leader election."""
     lanes: int = 3
-    """How many hosts have a lane, where `model` is `independent_hosts`; it cannot change later."""
+    """How many hosts have a lane, if `model` is `independent_hosts`; it cannot change later."""
     shards: int = 4
     replicas: int = 3
     min_in_sync: int = 2
     replication: Literal["sync", "async"] = "sync"
     async_shards: int = 1
-    """So many more shards, for queues that ask for mode async; where `replication` is async they need none."""
+    """Further shards for queues that ask for mode async; not needed if `replication` is async."""
     replace_after_s: int = 300
-    """A backend that is away for so long loses its copies to others; 0: never."""
+    """A backend that is away this long has its copies replaced on others; 0: never."""
     rebalance_after_s: int = 60
-    """Copies are evened out so long after a backend came; 0: only when asked."""
+    """Copies are rebalanced this long after a backend joined; 0: only on request."""
     move_bytes_per_s: int = 32 * 1024 * 1024
-    """What one backend reads for copies that are made elsewhere; 0: as fast as it goes."""
+    """Rate at which one backend reads for copies made elsewhere; 0: no limit."""
     scrub_bytes_per_s: int = 4 * 1024 * 1024
-    """What one backend reads of its disk to find rows that are not what was written; 0: none of it."""
+    """Rate at which one backend scrubs its disk for corrupt rows; 0: no scrubbing."""
     scrub_every_s: int = 86_400
-    """So long after it has read all of it it begins anew."""
+    """Pause between a complete scrub and the next."""
 
 
 class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `pushq manager` is told beside `store.*`."""
+    """Settings of `pushq manager` beside `store.*`."""
 
     name: str = ""
-    """What events call it; empty: the host's name and the process's number."""
+    """Its name in events; empty: the host's name and the process id."""
     listen: str = "127.0.0.1:8089"
     """For health and metrics, without TLS."""
     look_s: int = 5
-    """How often it looks at all clusters."""
+    """How often it checks all clusters."""
     provisioner: str = ""
-    """Who provides servers: a command, without a shell, or the https URL of a web service. Empty: nobody does."""
+    """What provides servers: a command, without a shell, or the https URL of a web service. Empty: nothing does."""
     provisioner_token_file: str = ""
-    """A file with the token that the web service is shown."""
+    """A file with the token for the web service."""
     provisioner_timeout_s: int = 600
     """How long one call may take."""
     nodes_min: int = 3
-    """Backends below which no cluster shrinks."""
+    """No cluster shrinks below this number of backends."""
     nodes_max: int = 1_000
     grow_after_s: int = 60
-    """For so long a cluster is hot before it grows."""
+    """How long a cluster is hot before it grows."""
     shrink_after_s: int = 900
-    """For so long a cluster is nearly idle before it shrinks."""
+    """How long a cluster is nearly idle before it shrinks."""
     pause_s: int = 300
-    """Between two changes of a cluster's size."""
+    """Minimum time between two changes of a cluster's size."""
     relief: Literal["plan", "move"] = "plan"
-    """What becomes of its plan: shown, or its queues are moved, split and merged."""
+    """`plan`: its plan is only shown; `move`: queues are moved, split and merged by it."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything `pushq serve` can be told."""
+    """All settings, by section."""
 
     data: str = "./pushq-data"
     dev: bool = False
     gateways: int = 1
     resume_ms: int = 5000
-    """How long a cut session's messages wait for it to come back."""
+    """How long the leases of a disconnected session are kept for it to resume."""
     http: Http = Http()
     queues: Queues = Queues()
     limits: Limits = Limits()
@@ -366,6 +366,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_address(self.http.listen)
 
     def url(self, port: int) -> str:
-        """Where the API is for somebody on this machine."""
+        """The API's URL for clients on this machine."""
         plain = self.address._replace(port=port).url
         return plain.replace("http", "https", 1) if self.http.tls_cert else plain

@@ -1,7 +1,7 @@
-"""The other gateway processes of this server, asked by the first one, which speaks for all of them.
+"""Queries the other gateway processes of this server from the first one, which answers for all of them.
 
-Each has a socket in the data folder that only the folder's owner reaches. One that is not there, because it is being
-started again, has no connections either: it is left out.
+Each has a socket in the data folder that only the folder's owner can open. A process that does not answer, because it
+is being restarted, has no connections either, and is left out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _AUTHORIZATION = b"authorization"
 
 class Siblings:
     def __init__(self, clients: Mapping[int, httpx2.AsyncClient]) -> None:
-        """`clients`: each with the socket of one process."""
+        """`clients`: process number → client of that process' socket."""
         self._clients = clients
 
     async def metrics(self, accept: str) -> dict[int, str]:
-        """The page of each process, by its number."""
+        """The metrics page of each process, by its number."""
 
         async def page(client: httpx2.AsyncClient) -> str:
             return (await client.get("/metrics", headers={"accept": accept})).raise_for_status().text
@@ -38,7 +38,8 @@ class Siblings:
     async def connections(
         self, headers: Mapping[bytes, bytes], limit: int, cursor: str | None
     ) -> tuple[Sequence[ConnectionView], bool]:
-        """Those that the caller may see, the first of each process behind the cursor; and whether one has more."""
+        """Connections that the caller may see, up to `limit` of each process after the cursor; and whether a process
+        has more."""
         query = {"limit": str(limit), **({"cursor": cursor} if cursor else {})}
 
         async def page(client: httpx2.AsyncClient) -> ConnectionPage:
@@ -49,7 +50,7 @@ class Siblings:
         return [view for found in pages for view in found.items], any(found.next is not None for found in pages)
 
     async def kick(self, headers: Mapping[bytes, bytes], connection: str) -> bool:
-        """Whether one of them had it."""
+        """Closes a connection. False if none of the processes had it."""
 
         async def ended(client: httpx2.AsyncClient) -> bool:
             path = f"/v1/connections/{quote(connection, safe='')}"
@@ -73,5 +74,5 @@ class Siblings:
 
 
 def _of_caller(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Who asks is asked of each process anew: none shows what its caller may not see."""
+    """Passes the caller's credential on: each process authenticates it again, and shows only what it may see."""
     return {"authorization": headers[_AUTHORIZATION].decode("latin-1")} if _AUTHORIZATION in headers else {}

@@ -1,4 +1,4 @@
-"""Everything beside `/v1`: health, metrics, documents, docs, pages for people. Only metrics may need a key."""
+"""Serves all paths outside `/v1`: health, metrics, API documents, docs and console. Only metrics may need a key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = structlog.get_logger("pushq.gateway")
 
 Page = Callable[[Gateway, dict[str, str]], Awaitable[Answer]]
 Metrics = Callable[[Gateway, str], Awaitable[Answer]]
-"""For a gateway and the request's `Accept`."""
+"""Renders the metrics of a gateway for the request's `Accept`."""
 Check = Callable[[Scope], Awaitable[None]]
 METRICS: Final = "/metrics"
 
@@ -60,7 +60,7 @@ class Site:
             elif (short := self._without_slash(scope)) is not None:
                 await write(send, Answer(308, headers=((b"location", short),), content_type=None))
             else:
-                scope["app"] = self  # with it the router raises what it refuses, instead of answering in plain text
+                scope["app"] = self  # makes the router raise its errors instead of answering in plain text
                 await self._console(scope, receive, send)
         except HTTPException as error:
             await write(send, problem_answer(_translated(error)))
@@ -71,12 +71,12 @@ class Site:
             await write(send, problem_answer(PushqError("this is our mistake; the log has more")))
 
     def _without_slash(self, scope: Scope) -> bytes | None:
-        """The address that a page has, for one asked for with a slash at its end; None where there is no such page."""
+        """The location of a page requested with a trailing slash; None if there is no such page."""
         path: str = scope["path"].rstrip("/")
         short: bytes = scope["raw_path"].rstrip(b"/")
         if path in ("", scope["path"]) or scope["method"] not in ("GET", "HEAD"):
             return None
-        if unquote(short.decode("latin-1")) != path:  # a slash is written `%2F`: it would lead to itself for ever
+        if unquote(short.decode("latin-1")) != path:  # a slash is written `%2F`: it would redirect to itself for ever
             return None
         if path not in self._pages and path != METRICS:
             asked = {**scope, "path": path}
@@ -102,7 +102,7 @@ class Site:
             return await self._metrics(self._gateway, dict(scope["headers"]).get(b"accept", b"").decode("latin-1"))
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answer = await self._pages[scope["path"]](self._gateway, query)
-        # Documents and health say nothing secret: a page of any origin may read them.
+        # Documents and health contain nothing secret: a page of any origin may read them.
         return answer._replace(headers=(*answer.headers, *cors.granted(b"*")))
 
 
@@ -121,7 +121,8 @@ _CODES: Final = {404: "not-found", 405: "method-not-allowed", 401: "unauthentica
 
 
 def _translated(error: HTTPException) -> PushqError:
-    """A page's refusal as a problem. A status without a code of its own is the caller's mistake."""
+    """An HTTP error of a page as a problem. A status without a code of its own becomes `invalid-request` or
+    `internal`."""
     code = _CODES.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
     headers = tuple((error.headers or {}).items())
     return PushqError(error.detail or KINDS[code].title, code=code, headers=headers)

@@ -1,8 +1,8 @@
-"""Quotas of `stored_bytes`: which tenants hold as much as they may, so the desk takes no more publishes of theirs.
+"""Enforces the quota `stored_bytes`: determines which tenants have reached it; the desk refuses their publishes.
 
-What is held is looked at once a second, and only for tenants with such a quota: of all their queues at first, and then
-of those that something happened to. So a tenant may pass its quota by what it publishes in about a second; what it
-consumes makes room as soon.
+Stored bytes are read once a second, only for tenants with such a quota: at first of all their queues, then of those
+that changed. So a tenant may exceed its quota by what it publishes in about a second; what it consumes makes room as
+soon.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ log = structlog.get_logger("pushq.tenants")
 class StoredQuotas:
     def __init__(self, store: Store) -> None:
         self.full: dict[str, str] = {}
-        """Tenant → why it may publish no more. One object for the life of the process."""
+        """Tenant → why it may publish no more. The same object for the life of the process; the desk reads it."""
         self.looked_at = 0
-        """Queues that were looked at, all in all."""
+        """Total number of reads of queues."""
         self._store = store
         self._toucher = Toucher(store)
         self._queues: dict[int, tuple[str, str, int]] = {}
-        """By uid, of tenants with a quota: tenant, name, and what it held when it was looked at."""
+        """Uid → (tenant, name, bytes at the last read), for queues of tenants with a quota."""
         self._uids: dict[tuple[str, str], int] = {}
         self._due: dict[int, None] = {}
-        """Those that something happened to since they were looked at, in the order in which they are."""
+        """Uids of queues that changed since they were read, in the order in which they are read next."""
         self._held: dict[str, int] = {}
-        """By tenant: what its queues held together."""
+        """Tenant → bytes of its queues together."""
 
     async def watch(self) -> None:
-        """For as long as the process serves."""
+        """Checks once a second. Runs until cancelled."""
         while True:
             await asyncio.sleep(STORED_LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """One round."""
+        """One round: updates `full`."""
         tenants = self._store.tenants()
         quotas = {one.name: quota for one in tenants if (quota := one.quotas.stored_bytes) is not None}
         held = await self._look_at(quotas.keys()) if quotas else self._rest()
@@ -59,14 +59,14 @@ class StoredQuotas:
         self.full.update(over)
 
     def _rest(self) -> dict[str, int]:
-        """Nobody has a quota."""
+        """No tenant has a quota: drops what was known and pending."""
         if self._toucher.is_listening:
             self._toucher.take()
             self._meet_all(set())
         return self._held
 
     async def _look_at(self, tenants: Set[str]) -> dict[str, int]:
-        """Bytes of each tenant's queues. Of a million queues a few are looked at in a turn of the loop."""
+        """Bytes of each tenant's queues. Reads a few queues per turn of the loop, as there may be a million."""
         await self._toucher.refresh()
         touches = self._toucher.take()
         if touches is None or tenants != self._held.keys():
@@ -78,11 +78,11 @@ class StoredQuotas:
             await self._add_up(due[start : start + STORED_QUEUES_PER_TURN])
             await asyncio.sleep(0)
             if time.monotonic() > until:
-                break  # some backends answer slowly: what is known by now counts
+                break  # some backends answer slowly: use what is known by now
         return self._held
 
     async def _add_up(self, uids: Sequence[int]) -> None:
-        """What is not heard of some stays as it was, and they are looked at again behind all others."""
+        """Reads some queues. One without an answer keeps its value, and is read again after all others."""
         held = await self._store.held_of([self._queues[uid][:2] for uid in uids])
         self.looked_at += len(uids)
         for uid in uids:
@@ -95,7 +95,7 @@ class StoredQuotas:
                 self._held[tenant] += now - before
 
     def _meet_all(self, tenants: Set[str]) -> None:
-        """Until they are looked at, queues hold what they held before."""
+        """Starts over with all queues of these tenants. Until read again, queues keep the bytes of their last read."""
         before = self._queues
         self._held, self._queues, self._uids, self._due = dict.fromkeys(tenants, 0), {}, {}, {}
         for tenant in tenants:
@@ -106,7 +106,7 @@ class StoredQuotas:
                 self._due[one.uid] = None
 
     def _redefined(self, touches: Touches) -> set[int]:
-        """Forgets queues that were deleted. Returns what is to be looked at."""
+        """Forgets queues that were deleted. Returns the uids to read."""
         uids = set(touches.uids)
         for (tenant, name), definition in touches.defined.items():
             if tenant not in self._held:
