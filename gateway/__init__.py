@@ -1,1 +1,1 @@
-"""HTTP and the command line: checks a caller's request, hands it to the store and answers with what became of it."""
+"""The gateway and the command line: checks requests over HTTP, passes them to the store, answers with the result."""

@@ -1,4 +1,4 @@
-"""Addresses in settings: of servers, of backends, and of etcd with the part of it that one cluster uses."""
+"""Parses addresses in settings: of servers, of backends, and of etcd with the namespace that one cluster uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 ETCD: Final = "etcd://"
 NAMESPACE: Final = "pushq"
-"""What a cluster's records lie under in etcd where its address names nothing."""
+"""Default namespace of a cluster's records in etcd."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 
 
@@ -27,10 +27,10 @@ class Address(NamedTuple):
 
 
 class EtcdAt(NamedTuple):
-    """Where a cluster's records lie."""
+    """Where a cluster's records are stored."""
 
     members: list[str]
-    """URLs."""
+    """URLs of the etcd members."""
     namespace: str = NAMESPACE
     """Clusters with different ones may share an etcd."""
 
@@ -40,7 +40,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
+    """Parses `HOST:PORT` or `[IPV6]:PORT`. Raises `ValueError` with a message for people."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
@@ -52,7 +52,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_etcd(text: str, *, tls: bool = False) -> EtcdAt:
-    """`etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`. Raises `ValueError` with a sentence."""
+    """Parses `etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`. Raises `ValueError` with a message for people."""
     if not text.startswith(ETCD):
         raise ValueError("it is etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]")
     hosts, _, namespace = text.removeprefix(ETCD).rstrip("/").partition("/")
@@ -66,7 +66,7 @@ def parse_etcd(text: str, *, tls: bool = False) -> EtcdAt:
 
 
 def wrong_address(text: str) -> str:
-    """A sentence; "" for an address."""
+    """What is wrong with an address; "" if it is valid."""
     try:
         parse_address(text)
     except ValueError as error:
@@ -75,13 +75,13 @@ def wrong_address(text: str) -> str:
 
 
 def wrong_service(text: str) -> str:
-    """Of an address that others are told."""
+    """What is wrong with an address that is announced to others; "" if it is valid."""
     wrong = wrong_address(text)
     return wrong or ("" if parse_address(text).port else "gateways must know its port: it is above 0")
 
 
 def named_twice(texts: Sequence[str]) -> str:
-    """A sentence where one of these addresses is there again, however its host is written; "" where none is."""
+    """A message if one of these addresses occurs twice, however its host is written; "" if none does."""
     first: dict[Address, str] = {}
     for text in texts:
         backend = one_backend(text)
@@ -93,7 +93,7 @@ def named_twice(texts: Sequence[str]) -> str:
 
 
 def one_backend(text: str) -> Address:
-    """The same for each way to write a host. Raises `ValueError` for what is no address."""
+    """The address in a normal form, equal for each spelling of a host. Raises `ValueError` for an invalid one."""
     host, port = parse_address(text)
     return Address(host.lower(), port)
 

@@ -1,4 +1,5 @@
-"""Queues that make themselves: a publish to a name that fits a pattern of `queues.auto_create` makes the queue."""
+"""Creates queues on demand: a publish to an unknown name that matches a pattern of `queues.auto_create` makes the
+queue."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ _PATTERN: Final = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
 
 
 class AutoCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry: names that fit `pattern`, where `*` is any run, get `config`, as a caller would write it."""
+    """One entry: queues whose name matches `pattern`, where `*` is any run of characters, get `config`, in the form
+    that a caller would send."""
 
     pattern: str
     config: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def auto_config(settings: Settings, name: str) -> QueueConfig | None:
-    """The config of a queue that a publish to `name` makes, by the first entry that fits. None: there is none.
+    """The config of the queue that a publish to `name` creates, by the first entry that matches; None without one.
 
-    Queues that the config names are not asked for; `queue_links.check_links` does.
+    Does not check that queues named by the config exist; `queue_links.check_links` does.
     """
     if wrong_name(name) is not None or owner_of(name) != name:
         return None
@@ -43,9 +45,9 @@ def auto_config(settings: Settings, name: str) -> QueueConfig | None:
 
 
 def auto_create_entries(value: Any) -> tuple[AutoCreate, ...]:
-    """The setting's value, from a file or a variable. Raises `ValueError` that names the entry and the field.
+    """Parses the setting's value, from a file or a variable. Raises `ValueError`, which names the entry and the field.
 
-    A text is read as JSON; so is the text of a `config`, for TOML has no null.
+    A text is read as JSON, and so is a `config` given as text, because TOML has no null.
     """
     given = given_entries(value, _KEY, AUTO_CREATE_ENTRIES_MAX, "pattern and config")
     entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))

@@ -1,4 +1,4 @@
-"""The metrics of `pushq backend`: of its shards, of what it does as manager of its cluster, of the process."""
+"""The metrics of `pushq backend`: of its shards, of its work as manager of its cluster, and of the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.loop_lag import LoopLag
 
 
 def page(host: BackendHost, lag: LoopLag) -> Callable[[str], Answer]:
-    """For an `Accept`."""
+    """The metrics page, as a function of the request's `Accept`."""
 
     def metrics(accept: str) -> Answer:
         form = Format(accept)
@@ -60,7 +60,7 @@ _SHARDS: tuple[tuple[str, str, Callable[[ShardHealth], float | None]], ...] = (
         lambda shard: shard.is_ahead,
     ),
 )
-"""Name behind `pushq_shard_`, text, value; None where nobody knows it."""
+"""(name after `pushq_shard_`, help, value of a shard); a value of None is left out."""
 
 
 def _of_shards(shards: tuple[ShardHealth, ...]) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""`pushq backend`: the role that keeps shards of queues together with the other backends of a cluster."""
+"""`pushq backend`: the role that stores replicated shards of queues together with the other backends of a cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ log = structlog.get_logger("pushq.backend")
 
 
 Attach = Callable[[BackendHost], AbstractAsyncContextManager[None]]
-"""What serves the shards of a host to others, entered once it runs and left before it ends."""
+"""Makes the context manager that serves a host's shards to others, entered once it runs and left before it ends."""
 
 
 def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None:
@@ -76,7 +76,7 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
 
 @contextlib.asynccontextmanager
 async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHost) -> AsyncIterator[None]:
-    """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
+    """Serves to gateways the shards that this host leads, while it leads them. Raises `CannotStart`."""
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
     lanes, spans, rules = _lanes(settings), spans_of(settings), host.config.rules
@@ -89,7 +89,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
     )
 
     sent_on: dict[int, tuple[Epoch, str]] = {}
-    """By shard, at which epoch it was handed over by this process, and to whom."""
+    """Shard → (epoch at which this process handed its leadership over, address of the new leader)."""
 
     copied = partial(copies, host.view, rules.shards_all)
 
@@ -105,7 +105,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
 
     def led(shard: Shard, store: Node) -> None:
         sent_on.pop(shard.number, None)
-        is_first = shard.number == 0  # it has the definitions of all
+        is_first = shard.number == 0  # shard 0 has the definitions of all queues
         embedded = EmbeddedStore(store)
         embedded.load = host.load
         laned = {"lane": shard.number, "lanes": lanes} if lanes else {"shards": rules.shards if is_first else 1}
@@ -169,7 +169,7 @@ async def to_gateways(settings: Settings, own: OwnCertificates, host: BackendHos
 
 
 def _lanes(settings: Settings) -> int:
-    """0 but for independent hosts."""
+    """The number of lanes; 0 unless the cluster's model is independent hosts."""
     return settings.cluster.lanes if settings.cluster.model == "independent_hosts" else 0
 
 
@@ -186,7 +186,7 @@ def _door(
     tls: ssl.SSLContext | None,
 ) -> Door:
     node, lanes = settings.node, _lanes(settings)
-    # Calls have numbers of this process: an owner must not answer ours with what became of those of the one before it.
+    # Calls are numbered per process: an owner must not answer them with results of calls of a process before this one.
     name = f"host-{node.name}-{secrets.token_hex(6)}"
 
     def open_line(lane: int, heard: Unheard) -> Line:

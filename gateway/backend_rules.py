@@ -1,4 +1,4 @@
-"""What the settings `node.*` and `cluster.*` may say."""
+"""Checks the settings `node.*` and `cluster.*`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _wrong_coordinator(text: str) -> str:
 
 
 def coordinator_of(cluster: ClusterSettings) -> EtcdAt | None:
-    """Where the cluster's records lie; None where there is no etcd."""
+    """Where the cluster's records are stored in etcd; None without etcd."""
     if not cluster.coordinator.startswith(ETCD):
         return None
     return parse_etcd(cluster.coordinator, tls=bool(cluster.etcd_tls_ca))
@@ -40,11 +40,11 @@ BACKEND_CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "node.service": wrong_service,
     "cluster.coordinator": _wrong_coordinator,
 }
-"""Setting → what is wrong with a value; "" where nothing is."""
+"""Setting → function that returns what is wrong with a value; "" if it is valid."""
 
 
 def wrong_backend(node: NodeSettings, cluster: ClusterSettings) -> tuple[str, str] | None:
-    """The setting that does not go with the others and a sentence; None where all is well."""
+    """The setting that conflicts with others, and a message; None if there is none."""
     files = {"tls_cert": node.tls_cert, "tls_key": node.tls_key, "tls_ca": node.tls_ca}
     missing = [name for name, file in files.items() if not file]
     if missing and len(missing) < len(files):

@@ -1,4 +1,5 @@
-"""The store of a gateway that keeps no messages itself: its backends, and the keys by which only it reads bodies."""
+"""Opens the store of a gateway that stores no messages itself: a client of its backends, with encryption in the
+gateway, so that backends never see bodies of encrypted queues."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from push.looking_up import LookingUp
 
 
 async def open_backends(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[RemoteBackends, Encrypting]:
-    """Connects, and makes what seals and opens. Raises `CannotStart`."""
+    """Connects to the backends, and sets encryption up. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"the backends that store.backends names, {', '.join(settings.store.backends)}"
     return await _opened(backends_of(settings, own), settings, guards, name)
 
 
 def backends_of(settings: Settings, own: OwnCertificates) -> RemoteBackends:
-    """Not open yet. Raises `CannotStart`."""
+    """The client of the configured backends, not opened yet. Raises `CannotStart`."""
     home, *others = clusters_of(settings.store)
     return RemoteBackends(
         home.directory,
@@ -45,9 +46,9 @@ def backends_of(settings: Settings, own: OwnCertificates) -> RemoteBackends:
 
 
 async def open_storage(settings: Settings, guards: Guards, path: Path) -> tuple[RemoteBackends, Encrypting]:
-    """The same with the storage process of this server, by its socket. Raises `CannotStart`."""
+    """Does the same for the storage process of this server, by its socket. Raises `CannotStart`."""
     directory: Directory = LocalDirectory(path)
-    # One of its gateways asks the alert rules, so what fires is the server's and lies in the folder.
+    # One gateway of the server evaluates the alert rules, so their state belongs to the server and its folder.
     store = RemoteBackends(directory, None, _looking_up, is_local=True)
     return await _opened(store, settings, guards, "the storage process")
 
@@ -71,7 +72,7 @@ async def _opened(
 
 
 def clusters_of(store: StoreSettings) -> list[ClusterAt]:
-    """How a gateway comes to each cluster, the home cluster first."""
+    """The addresses of each cluster, the home cluster first."""
     named = [(store.cluster, store.backends), *((one.name, one.backends) for one in store.clusters)]
     return [_cluster_at(name, [parse_address(one) for one in backends]) for name, backends in named]
 
@@ -82,7 +83,7 @@ def _cluster_at(name: str, backends: Sequence[Address]) -> ClusterAt:
 
 
 def tls_of(store: StoreSettings, own: OwnCertificates) -> ssl.SSLContext | None:
-    """Raises `CannotStart`."""
+    """The TLS context for connections to backends; None without TLS. Raises `CannotStart`."""
     if not store.tls_cert:
         return None
     try:

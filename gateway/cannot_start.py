@@ -1,5 +1,5 @@
-"""Why a role does not start."""
+"""The error of a role that cannot start."""
 
 
 class CannotStart(Exception):
-    """Why the process ends with code 3 before it serves anything, and what to do about it."""
+    """The process ends with code 3 before it serves anything; the message says why, and what to do about it."""

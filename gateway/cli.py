@@ -8,7 +8,7 @@ import click
 
 from gateway.commands.base import Group
 
-# In the order in which somebody new meets them. A module is imported when its command is looked at.
+# In the order in which a new user meets them. A module is imported when its command is used.
 COMMANDS = {
     "serve": "gateway.commands.serve:serve",
     "demo": "gateway.commands.demo:demo",

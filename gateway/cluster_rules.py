@@ -1,4 +1,4 @@
-"""Whether the further clusters that the settings name go with the rest of the settings."""
+"""Checks the setting `store.clusters` against the other settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.settings import ClusterSettings, StoreSettings
 
 
 def wrong_clusters(store: StoreSettings, cluster: ClusterSettings) -> tuple[str, str] | None:
-    """The setting that does not go with the others and a sentence; None where all is well. `cluster`: says how every
-    etcd is spoken to."""
+    """The setting that conflicts with others, and a message; None if there is none. `cluster`: has the access settings
+    for every etcd."""
     if not store.clusters:
         return None
     if not store.backends:

@@ -1,4 +1,4 @@
-"""What a gateway knows of the cluster that keeps its messages: the records of the coordinator, mirrored."""
+"""Mirrors the coordinator's records of one cluster of backends, for the gateway's `/v1/cluster` operations."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ log = structlog.get_logger("pushq.cluster")
 
 
 class ClusterWatch:
-    """Run `run` in a task of yours. The gateway does without it: a coordinator that is away costs the view alone."""
+    """The watch of one cluster; its owner runs `run` in a task. Without the coordinator only this view is unavailable:
+    the gateway goes on."""
 
     def __init__(self, etcd: EtcdConfig, patience: Patience) -> None:
-        """`patience`: as the backends are told, to say what they would move."""
+        """`patience`: the backends' setting, to compute what they would move."""
         self._etcd = etcd
         self._patience = patience
         self._view = ClusterView()
@@ -49,7 +50,7 @@ class ClusterWatch:
         self._mirror: Mirror | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Follows the coordinator, and reconnects after errors. Runs until cancelled."""
         while True:
             try:
                 await self._follow()
@@ -71,7 +72,7 @@ class ClusterWatch:
     # ------------------------------------------------------------------------------------------------------- the view
 
     def _fresh(self) -> tuple[Mirror, ClusterView]:
-        """Raises `Unavailable`."""
+        """The mirror and the view. Raises `Unavailable` if they are older than `CLUSTER_STALE_SECONDS_MAX`."""
         mirror = self._mirror
         if mirror is None or mirror.staleness_s > CLUSTER_STALE_SECONDS_MAX:
             raise Unavailable(
@@ -80,7 +81,7 @@ class ClusterWatch:
         return mirror, self._view
 
     def state(self, all_of_them: ClustersState = NO_CLUSTERS) -> ClusterState:
-        """As the coordinator had it at most `CLUSTER_STALE_SECONDS_MAX` ago. Raises `Unavailable`."""
+        """The cluster's state, at most `CLUSTER_STALE_SECONDS_MAX` old. Raises `Unavailable`."""
         mirror, view = self._fresh()
         manager = mirror.records.get(MANAGER)
         return ClusterState(
@@ -143,7 +144,8 @@ class ClusterWatch:
         )
 
     def backends(self) -> dict[str, str | None]:
-        """All who belong to the cluster, and where they serve; None for who is away. Raises `Unavailable`."""
+        """Backend → its service address, or None if it is away; for all backends of the cluster. Raises
+        `Unavailable`."""
         _, view = self._fresh()
         return {
             str(name): view.nodes[name].service if name in view.nodes and view.nodes[name].service else None
@@ -153,16 +155,16 @@ class ClusterWatch:
     # ---------------------------------------------------------------------------------------------------------- acts
 
     async def drain(self, name: str, *, is_wanted: bool) -> ClusterNode:
-        """Asks a backend to give its leaderships away, or lets it have some again.
+        """Asks a backend to hand its leaderships over, or allows it leaderships again.
 
         Raises `NotFound`, `Unavailable`, `OutcomeUnknown`.
         """
         return await self._ask_node(name, drain_key(NodeId(name)), is_wanted=is_wanted)
 
     async def remove(self, name: str, *, is_wanted: bool) -> ClusterNode:
-        """Asks for a backend's copies to be made elsewhere, or lets it stay.
+        """Asks for a backend's copies to be made elsewhere, or withdraws that.
 
-        Raises `Conflict` for an independent host whose place nobody can take, `NotFound`, `Unavailable`,
+        Raises `Conflict` for an independent host that no other one can replace, `NotFound`, `Unavailable`,
         `OutcomeUnknown`.
         """
         _, view = self._fresh()
@@ -181,7 +183,8 @@ class ClusterWatch:
         return self._node(NodeId(name))
 
     async def rebalance(self, *, is_dry: bool) -> Rebalanced:
-        """Asks the manager for a round. Raises `Conflict` for independent hosts, `Unavailable`, `OutcomeUnknown`."""
+        """Asks the manager for a round of rebalancing; returns the moves that are due. `is_dry`: only returns them.
+        Raises `Conflict` for independent hosts, `Unavailable`, `OutcomeUnknown`."""
         _, view = self._fresh()
         if _is_of_hosts(view):
             raise Conflict("the cluster's backends are independent hosts: each has its lane, nothing is evened out")
@@ -191,7 +194,8 @@ class ClusterWatch:
         return Rebalanced(moves, started=not is_dry)
 
     async def _write(self, act: Operation) -> None:
-        """Returns when it is seen here."""
+        """Writes to the coordinator, and returns when the mirror has the change. Raises `Unavailable`,
+        `OutcomeUnknown`."""
         coordinator, mirror = self._coordinator, self._mirror
         if coordinator is None or mirror is None:
             raise Unavailable("the cluster's coordinator does not answer; try again")
@@ -208,8 +212,8 @@ def _is_of_hosts(view: ClusterView) -> bool:
 
 
 def _may_be_followed(name: NodeId, view: ClusterView) -> bool:
-    """Whether a host that is to go keeps nothing, is followed or waits for that already, or finds an heir that no other
-    one waits for."""
+    """Whether a host can be removed: it has no lane, is to be replaced already, or there is a free host to replace
+    it."""
     planned = {node for plan in view.plans.values() for node in plan.replicas}
     if name not in planned or name in view.removals:
         return True

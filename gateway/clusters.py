@@ -1,4 +1,4 @@
-"""Clusters of backends beside the home cluster: the setting `store.clusters` as types, and what is wrong with it."""
+"""Types and checks of the setting `store.clusters`: clusters of backends beside the home cluster."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
 class BackendsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One further cluster."""
+    """One entry: a further cluster."""
 
     name: str
     backends: tuple[str, ...]
     """`HOST:PORT` each."""
     coordinator: str = ""
-    """`etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`, as its backends have it; with it the cluster can be shown."""
+    """`etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`, as on its backends; needed to show the cluster."""
 
 
 def wrong_cluster_name(name: str) -> str:
-    """A sentence; "" for a name."""
+    """What is wrong with a cluster's name; "" if it is valid."""
     return "" if _NAME.fullmatch(name) else "it is 1 to 31 of a-z, 0-9 and hyphen, and no hyphen at first"
 
 
 def cluster_entries(value: Any) -> tuple[BackendsOf, ...]:
-    """The setting's value, from a file or a variable. Raises `ValueError` that names the entry and the field.
-
-    A text is read as JSON.
+    """Parses the setting's value, from a file or, as JSON, from a variable. Raises `ValueError`, which names the entry
+    and the field.
     """
     given = given_entries(value, _KEY, CLUSTER_ENTRIES_MAX, "name and backends")
     entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))

@@ -1,4 +1,4 @@
-"""What a gateway shows of all clusters: the rows of the out-cluster manager, and which queues lie where or move."""
+"""What a gateway shows of all clusters: the out-cluster manager's records, and in which clusters queues are or move."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClustersView:
         return self._store.moves
 
     def cluster_of(self, definition: QueueDefinition) -> str:
-        """Where a queue lies: the cluster's name, or what its definition says where this gateway does not name it."""
+        """The name of a queue's cluster; for a cluster not in this gateway's settings, what the definition says."""
         found = self._store.clusters.get(definition.cluster)
         return definition.cluster if found is None else found.name
 

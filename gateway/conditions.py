@@ -1,4 +1,4 @@
-"""Conditional requests, RFC 9110 section 13: a change passes only where what it changes is as its sender knows it."""
+"""Conditional requests (RFC 9110, section 13): a change is made only if its target is in the state the caller knows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gateway.http import Call
 
 
 def etag_of(stored: msgspec.Struct) -> str:
-    """Another one for each state of what is stored."""
+    """A strong ETag of what is stored, different for each state."""
     return f'"{hashlib.sha256(msgspec.msgpack.encode(stored)).hexdigest()[:24]}"'
 
 
 def check_conditions(call: Call, etag: str, what: str) -> None:
-    """Of something that is there: whether `If-Match` and `If-None-Match`, where they are given, let a change pass.
+    """Checks `If-Match` and `If-None-Match`, if given, for a change to something that exists.
 
-    Raises `PushqError`.
+    Raises the problem `precondition-failed`.
     """
     wanted, unwanted = call.header(b"if-match"), call.header(b"if-none-match")
     if wanted is not None and not _has(wanted, etag):
@@ -32,7 +32,8 @@ def check_conditions(call: Call, etag: str, what: str) -> None:
 
 @contextmanager
 def condition_met(call: Call, what: str) -> Iterator[None]:
-    """Where somebody else was faster between the look at `If-Match` and the change, that is a condition that failed."""
+    """Turns a `Conflict` into `precondition-failed` if the request has `If-Match`: another caller's change came between
+    the check and this one."""
     try:
         yield
     except Conflict:
@@ -46,5 +47,5 @@ def changed_meanwhile(what: str) -> PushqError:
 
 
 def _has(tags: str, etag: str) -> bool:
-    """Ours are strong and have no comma."""
+    """Whether a list of ETags has this one; ours are strong and contain no comma."""
     return not {"*", etag}.isdisjoint(tag.strip() for tag in tags.split(","))

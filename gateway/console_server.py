@@ -1,6 +1,6 @@
-"""The server as the console sees it: its own HTTP API without a socket between, and a list of queues that stays cheap.
+"""Serves the console: gives it the HTTP API without a socket in between, and a cached list of queues.
 
-Each request of a page passes the API with the credential of whoever is signed in: the same checks, limits and audit as
+Each request of a page passes the API with the credential of the signed-in user: the same checks, limits and audit as
 from outside.
 """
 
@@ -45,23 +45,23 @@ log = structlog.get_logger("pushq.console")
 
 _FRESH_S: Final = 2.0
 _RATE_S: Final = 5.0
-"""Rates are taken over at least so long."""
+"""Rates are measured over at least so many seconds."""
 
 
 class _List:
-    """The queues of one tenant, as of a moment ago."""
+    """The cached list of one tenant's queues."""
 
     def __init__(self) -> None:
         self.rows: list[QueueRow] = []
         self.looked_at_s = -math.inf
         self.good_until_s = 0.0
         self.cost_s = 0.0
-        """What a look at them took of the processor's time."""
+        """CPU seconds that the last refresh took."""
         self.looking: asyncio.Task[None] | None = None
-        """A look that nobody waits for."""
+        """A refresh in the background."""
         self.lock = asyncio.Lock()
         self.base: dict[str, tuple[float, int, int]] = {}
-        """Queue → when its totals were noted, and what they were."""
+        """Queue → (time, published, acked) from which its rates are measured."""
 
 
 class ConsoleServer:
@@ -136,7 +136,7 @@ class ConsoleServer:
         return kept.rows
 
     async def _refresh_unasked(self, tenant: str, kept: _List) -> None:
-        """Whoever asked has what is known already; one that asks later is told what is wrong."""
+        """Refreshes in the background: the caller got the cached list already, and a later one gets the error."""
         try:
             await self._refresh(tenant, kept)
         except PushqError as error:
@@ -150,7 +150,7 @@ class ConsoleServer:
                 return
             kept.cost_s = await handled(partial(self._look, tenant, kept))
             kept.looked_at_s = time.monotonic()
-            # Many queues are looked at more seldom: all lists together cost a known share of a core.
+            # A longer list is refreshed less often, so that a list costs a bounded share of a core.
             kept.good_until_s = kept.looked_at_s + max(_FRESH_S, kept.cost_s / CONSOLE_LIST_SHARE_MAX)
 
     async def _look(self, tenant: str, kept: _List) -> float:
@@ -222,7 +222,7 @@ class ConsoleServer:
 
 @cache
 def _queue_changes() -> dict[str, Any]:
-    """Without what has one value only."""
+    """The JSON schema of changes to a queue, without settings that allow no change."""
     schemas, _ = components([QueueConfig])
     changes = queue_changes(schemas[QueueConfig.__name__])
     there = {name: schema for name, schema in changes["properties"].items() if SETTINGS[name].change}
@@ -231,7 +231,7 @@ def _queue_changes() -> dict[str, Any]:
 
 @contextmanager
 def _problems() -> Iterator[None]:
-    """What the server cannot do now is a page that says so: nobody is signed out by it."""
+    """Turns an error of the server into a page that shows it; the user stays signed in."""
     try:
         yield
     except PushqError as error:
@@ -262,7 +262,7 @@ def _row(store: Store, tenant: str, name: str) -> QueueRow:
 
 
 def _rated(row: QueueRow, now_s: float, base: tuple[float, int, int] | None) -> tuple[float, int, int]:
-    """Sets the rates since `base`, and returns what the next look counts from."""
+    """Sets the rates since `base`, and returns the base for the next refresh."""
     here = (now_s, row.published_total, row.acked_total)
     if base is None or row.published_total < base[1]:
         return here
@@ -274,7 +274,7 @@ def _rated(row: QueueRow, now_s: float, base: tuple[float, int, int] | None) -> 
 
 
 class _Exchange:
-    """The two ends of one request without a socket."""
+    """The ASGI receive and send of one request without a socket."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

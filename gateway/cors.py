@@ -1,4 +1,5 @@
-"""Cross-origin requests: which pages of other servers may read our answers. The desk says whose; this says how."""
+"""Headers of cross-origin requests (CORS), by which pages of other origins may read answers. The desk decides which
+origins are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VARY: Final[Header] = (b"vary", b"Origin")
 
 
 def is_preflight(method: str, headers: dict[bytes, bytes]) -> bool:
-    """A browser's question ahead of the request; it carries no credentials, so it is answered before the 401."""
+    """Whether it is a browser's preflight request, which has no credentials and so is answered before the 401."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
@@ -35,5 +36,5 @@ def preflight(headers: dict[bytes, bytes]) -> Answer:
 
 
 def granted(origin: bytes) -> tuple[Header, ...]:
-    """What an answer to an allowed page carries. No "credentials": scripts send the token, there are no cookies."""
+    """The headers of an answer to an allowed page. No "credentials": scripts send the token, there are no cookies."""
     return (b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED), VARY

@@ -1,4 +1,4 @@
-"""The saved dashboards of the console, each a name of a tenant and the queues that it shows."""
+"""Stores the console's saved dashboards: each has a name within its tenant and the queues that it shows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def of_tenant(documents: Documents, tenant: str) -> dict[str, tuple[str, ...]]:
 
 
 async def save(documents: Documents, tenant: str, name: str, queues: tuple[str, ...] | None) -> None:
-    """Returns when it is on the disk; None removes it."""
+    """Saves a dashboard, or removes it if `queues` is None. Returns when that is durable."""
     data = None if queues is None else msgspec.json.encode(queues)
     await documents.write([Document(DASHBOARD, f"{tenant}/{name}", data)])
 
 
 async def forget_tenant(documents: Documents, tenant: str) -> None:
-    """The tenant was removed: the next one of its name has none of these."""
+    """Removes the dashboards of a removed tenant, so that a later tenant of its name has none of them."""
     await documents.write([Document(DASHBOARD, f"{tenant}/{name}", None) for name in of_tenant(documents, tenant)])

@@ -1,6 +1,7 @@
-"""A certificate authority for development and for processes among each other: two files, and what they sign.
+"""A certificate authority for development and for TLS between Pushq processes: two files, and the certificates they
+sign.
 
-It is as safe as the folder that it lies in. It has no revocation, so what it signs lives shortly.
+It is as safe as the folder that contains it. It has no revocation, so its certificates are short-lived.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ CA_DAYS: Final = 365
 CERTIFICATE_DAYS_DEFAULT: Final = 30
 CERTIFICATE_DAYS_MAX: Final = 90
 CLOCK_AHEAD_MAX: Final = timedelta(minutes=5)
-"""Certificates begin so much earlier: the other machine's clock may be behind."""
+"""Certificates are valid from this long ago: another machine's clock may be behind."""
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
 
 
 class CaError(Exception):
-    """What cannot be made, and why."""
+    """A certificate or authority cannot be made; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Pair:
 
 
 def create(folder: Path, *, now: datetime | None = None) -> Pair:
-    """A new authority in `folder`. Raises `CaError` where there is one."""
+    """Makes a new authority in `folder`. Raises `CaError` if there is one."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = Pair(folder / CA_CERTIFICATE, folder / CA_KEY)
     for file in (made.certificate, made.key):
@@ -66,7 +67,7 @@ def issue(
     out: Path | None = None,
     now: datetime | None = None,
 ) -> Pair:
-    """A certificate for host names and addresses, good for servers and for clients. Raises `CaError`."""
+    """Makes a certificate for host names and addresses, valid for servers and for clients. Raises `CaError`."""
     now = now or datetime.now(UTC)
     authority, authority_key = _authority(folder)
     if not names:
@@ -148,13 +149,13 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
 
 
 def _write(pair: Pair, key: ec.EllipticCurvePrivateKey, certificates: Sequence[x509.Certificate]) -> None:
-    """The key goes first: who sees a certificate finds its key."""
+    """Writes the key first, so that a process that sees the certificate finds its key."""
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     chain = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
     for file, content in ((pair.key, secret), (pair.certificate, chain)):
-        # A name of its own, then one step: a server that watches the files never reads half of one.
+        # Written under another name and renamed in one step: a server that watches the files never reads half of one.
         fresh = file.with_name(f".{file.name}.new")
         fresh.unlink(missing_ok=True)
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:

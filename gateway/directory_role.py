@@ -1,4 +1,4 @@
-"""`pushq metadata --etcd`: one host of a metadata service whose records a coordinator keeps."""
+"""`pushq metadata --etcd`: one host of a metadata service whose records are in etcd."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = structlog.get_logger("pushq.metadata")
 
 
 class _Keys:
-    """What the first key needs of the metadata: those that are there, and a way to add one."""
+    """The part of the metadata that making the first key needs: the existing keys, and a way to add one."""
 
     def __init__(self, service: DirectoryService, keys: Mapping[str, ApiKey]) -> None:
         self.keys = keys
@@ -62,7 +62,7 @@ def serve_directory_role(
     secret_file: Path | None,
     access: EtcdAccess,
 ) -> None:
-    """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
+    """Serves until a signal ends it. Uses only the settings of logs and spans. Raises `CannotStart`."""
     check_listening(listening, is_told=True)
     if (wrong := wrong_access(endpoints, access, lambda field: f"--etcd-{field.replace('_', '-')}")) is not None:
         raise CannotStart(wrong[1])
@@ -145,7 +145,7 @@ async def _serve(
 
 async def _first_key(service: DirectoryService, directory: Path) -> Path:
     known = {key.id: key for key in await service.list_keys(limit=1)}
-    # A keyring asks its store for the metadata only.
+    # A keyring uses only its store's metadata.
     store = cast(Store, SimpleNamespace(metadata=_Keys(service, known)))
     return await make_first_key(Keyring(store), directory)
 

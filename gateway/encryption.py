@@ -1,4 +1,4 @@
-"""Encryption of one process, put together: the master key, the vault, and the rotations of both."""
+"""Assembles the encryption of one process: the master key, the vault of data keys, and the rotations of both."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gateway.settings import Settings
 
 @dataclass(slots=True)
 class Encrypting:
-    """Made before the store opens its queues; `run` goes beside the server."""
+    """The encryption of one process. Made before the store opens its queues; `serve` runs `run` beside the server."""
 
     vault: Vault
     rotations: Rotations
     is_new: bool = False
-    """The master key was made by this start."""
+    """Whether this start created the master key."""
 
     async def run(self) -> None:
         rotating = asyncio.get_running_loop().create_task(self._rotate(), name="rotations of keys")
@@ -34,7 +34,7 @@ class Encrypting:
             await self.rotations.end()
 
     async def _rotate(self) -> None:
-        """Beside the vault's own task: while a rotation cannot begin, keys that are wanted are made."""
+        """Runs beside the vault's own task, so that wanted keys are made while a rotation cannot begin."""
         await self.rotations.resume()
         await self.rotations.follow()
 
@@ -42,7 +42,7 @@ class Encrypting:
 async def encrypting(
     metadata: Metadata, settings: Settings, guards: Guards, *, clock_ms: Callable[[], int]
 ) -> Encrypting:
-    """Finds the master key and unwraps the queues' keys. Raises `MasterError` and `Unavailable`."""
+    """Opens the master key and unwraps all data keys. Raises `MasterError` and `Unavailable`."""
     is_new = not metadata.data_keys.by_id
     had_file = (settings.directory / MASTER_FILE).exists()
     guard = guards.guard("master-key")

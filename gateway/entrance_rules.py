@@ -1,4 +1,5 @@
-"""Which settings of the entrance go together: a half of a pair would be a listener other than the operator meant."""
+"""Checks that settings of TLS and the PROXY protocol are complete: half of a pair would make another listener than the
+operator meant."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from gateway.settings import Http
 
 
 def wrong_together(http: Http) -> tuple[str, str] | None:
-    """The setting that cannot stand alone and a sentence; None where all is well."""
+    """The setting that is incomplete or conflicts, and a message; None if there is none."""
     if bool(http.tls_cert) != bool(http.tls_key):
         missing, given = ("tls_key", "tls_cert") if http.tls_cert else ("tls_cert", "tls_key")
         return f"http.{given}", f"http.{given} needs http.{missing} beside it: a certificate and its key"

@@ -1,4 +1,4 @@
-"""Settings that are lists of tables: from a file or, as JSON, from a variable, and checked before their entries are."""
+"""Helpers for settings that are lists of tables: read from a file or, as JSON, from a variable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_CHOICE: Final = re.compile(r"Invalid enum value .* at `\$\.(\w+)")
 
 
 def from_text(value: Any, key: str) -> Any:
-    """A text is read as JSON. Raises `ValueError` that names the setting."""
+    """Decodes a text as JSON; returns other values unchanged. Raises `ValueError`, which names the setting."""
     if not isinstance(value, str):
         return value
     try:
@@ -26,7 +26,7 @@ def from_text(value: Any, key: str) -> Any:
 
 
 def given_entries(value: Any, key: str, most: int, fields: str) -> list[Any]:
-    """The setting's entries as they were given. Raises `ValueError`; `fields`: what an entry has, for people."""
+    """The setting's entries, unchecked. Raises `ValueError`. `fields`: what an entry has, for the message."""
     given = from_text(value, key)
     if not isinstance(given, list):
         raise ValueError(f"{key} is no list: write [[{key}]] with {fields}")
@@ -64,7 +64,8 @@ def _choices(hint: Any) -> list[str]:
 
 
 def check_unlike(values: Sequence[str], key: str, field: str, more: str = "") -> None:
-    """Raises `ValueError` where two entries have the same in a field; `more`: what to do about it."""
+    """Raises `ValueError` if two entries have the same value in a field. `more`: what to do about it, for the
+    message."""
     first_at: dict[str, int] = {}
     for number, value in enumerate(values):
         if (first := first_at.setdefault(value, number)) != number:

@@ -1,4 +1,4 @@
-"""How this program comes to etcd: in clear on one machine, otherwise by TLS, with a certificate or a password."""
+"""Access to etcd: without TLS on one machine, else by TLS with a certificate or a password."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.settings import ClusterSettings
 
 
 class EtcdAccess(NamedTuple):
-    """Files, and a user's name; each may be empty."""
+    """The files and the user name for etcd; each may be empty."""
 
     tls_ca: str = ""
     tls_cert: str = ""
@@ -36,9 +36,9 @@ def access_of(cluster: ClusterSettings) -> EtcdAccess:
 
 
 def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable[[str], str]) -> tuple[str, str] | None:
-    """The field that is wrong, "" for the addresses, and a sentence; None where all is well.
+    """The field that is wrong, "" for the addresses, and a message; None if there is none.
 
-    `name_of`: how a field is called where it is set.
+    `name_of`: the name of a field as the operator sets it.
     """
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("user", "password_file")):
         if getattr(access, one) and not getattr(access, other):
@@ -57,7 +57,7 @@ def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable
 
 
 def etcd_config(at: EtcdAt, access: EtcdAccess, own: OwnCertificates) -> EtcdConfig:
-    """Reads the files. Raises `CannotStart`."""
+    """The config of the etcd client; reads the files. Raises `CannotStart`."""
     password = ""
     if access.password_file:
         try:

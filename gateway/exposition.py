@@ -1,7 +1,6 @@
-"""Metrics as a Prometheus asks for them: in its own text format, or as OpenMetrics where `Accept` prefers that.
+"""Renders metrics in Prometheus' text format, or as OpenMetrics if the request's `Accept` prefers that.
 
-OpenMetrics has examples of what a histogram counted, with their traces, and since when it counts; the text format has
-no place for either.
+OpenMetrics has exemplars of histograms with their trace ids, and creation times; the text format has neither.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ ProcessCollector(registry=_process)
 
 
 class Format:
-    """What one scrape is answered in."""
+    """The format of the answer to one scrape."""
 
     def __init__(self, accept: str = "") -> None:
-        """`accept`: the header, empty where there is none."""
+        """`accept`: the header's value, or empty."""
         self.is_openmetrics = _prefers_openmetrics(accept)
 
     @property
@@ -39,11 +38,11 @@ class Format:
         return OPENMETRICS_TYPE if self.is_openmetrics else CONTENT_TYPE_LATEST
 
     def part(self, families: Iterable[Metric]) -> bytes:
-        """Some families of a page. No family may stand in two parts."""
+        """Renders some families of a page. No family may occur in two parts."""
         return self._written(_Families(families if self.is_openmetrics else _without_created(families)))
 
     def process(self) -> bytes:
-        """The series of the client library about this process, as a part."""
+        """Renders the client library's series about this process, as a part."""
         return self._written(_process)
 
     def page(self, *parts: bytes) -> bytes:
@@ -57,7 +56,7 @@ class Format:
 
 
 class _Families(Collector):
-    """What the library reads: metric families, made for one scrape."""
+    """A collector of given metric families, made for one scrape."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -67,7 +66,7 @@ class _Families(Collector):
 
 
 def _without_created(families: Iterable[Metric]) -> Iterator[Metric]:
-    """The library would make gauges of them, which nobody asked for."""
+    """Removes creation times, of which the library would make gauges in the text format."""
     for family in families:
         family.samples = [sample for sample in family.samples if not sample.name.endswith(CREATED)]
         yield family
@@ -76,7 +75,7 @@ def _without_created(families: Iterable[Metric]) -> Iterator[Metric]:
 def histogram(
     name: str, text: str, counted: Iterable[tuple[Sequence[str], Histogram]], *, labels: Sequence[str] = ()
 ) -> Metric:
-    """`counted`: values of `labels`, and what was counted under them."""
+    """A histogram family. `counted`: pairs of the values of `labels` and a histogram."""
     family = HistogramMetricFamily(name, text, labels=labels)
     for values, one in counted:
         rows: list[tuple[str, float] | tuple[str, float, Exemplar]] = [
@@ -91,7 +90,8 @@ def histogram(
 
 
 def _prefers_openmetrics(accept: str) -> bool:
-    """Where it is named and nothing else by name is wanted more. What has no name (`*/*`) gets the text format."""
+    """Whether OpenMetrics is named and weighted at least as high as the text format. A wildcard (`*/*`) gets the text
+    format."""
     wanted = {"text/plain": 0.0, OPENMETRICS: 0.0}
     for one in accept.split(","):
         kind, *parameters = (part.strip().lower() for part in one.split(";"))
@@ -102,7 +102,7 @@ def _prefers_openmetrics(accept: str) -> bool:
 
 
 _TOO_OLD: Final = ("0.0.1",)
-"""Of OpenMetrics: drafts. The text format's 0.0.4 is none of them."""
+"""Draft versions of OpenMetrics. The text format's 0.0.4 is not one of them."""
 
 
 def _weight(text: str) -> float:

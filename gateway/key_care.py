@@ -1,6 +1,6 @@
-"""What becomes of API keys with time: when each was last used is written down, and those long expired are removed.
+"""Maintains API keys: stores when each was last used, and removes keys that expired long ago.
 
-To know it to the minute costs one commit a minute for all keys together, and none while nobody uses any.
+Accuracy to the minute costs one commit per minute for all keys together, and none while no key is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeyCare:
         self._connections = connections
 
     async def watch(self) -> None:
-        """For as long as the process serves."""
+        """Maintains periodically. Runs until cancelled."""
         while True:
             await asyncio.sleep(KEY_CARE_SECONDS)
             try:
@@ -40,12 +40,12 @@ class KeyCare:
                 log.warning("what is known of keys is written down later", error=error.detail)
 
     async def look(self) -> None:
-        """One round."""
+        """One round. Raises `PushqError`."""
         await self.write_down()
         await self._remove_expired()
 
     async def write_down(self) -> None:
-        """When keys were last used; those of open connections are in use now."""
+        """Stores when keys were last used; those of open connections count as used now. Raises `PushqError`."""
         for connection in self._connections:
             principal = connection.holder.principal
             if principal is not None:
@@ -59,8 +59,8 @@ class KeyCare:
                 raise
 
     async def _remove_expired(self) -> None:
-        """They open nothing; for a time they show in lists why somebody is refused."""
-        # Who sets the clock years ahead by mistake refuses keys until he sets it back, and should lose none.
+        """Removes keys some time after they expired: until then lists show why their callers are refused."""
+        # A clock set years ahead by mistake must refuse keys only until it is set back, and not delete any.
         before_ms = min(self._keyring.now_ms(), self._steady_ms()) - EXPIRED_KEY_KEPT_MS
         over = [
             key for key in self._keyring.stored() if key.expires_at_ms is not None and key.expires_at_ms < before_ms
@@ -69,5 +69,5 @@ class KeyCare:
             try:
                 await self._keyring.revoke(key.id)
             except (NotFound, Conflict):
-                continue  # somebody was quicker; or it is the last operator's, and stays to be seen
+                continue  # another caller deleted it; or it is the last operator's, and stays visible
             log.info("an expired key is removed", key=key.id, tenant=key.tenant)

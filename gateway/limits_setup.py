@@ -1,4 +1,4 @@
-"""Puts the limits of a process together, as its settings say: rules, where rates are counted, caps on what is open."""
+"""Builds a process' throttle from its settings: rate rules, the store of their counters, and caps on connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoRedisLibrary(Exception):
 
 
 def make_throttle(store: Store, settings: Settings, limiter: Limiter | None = None) -> Throttle:
-    """Raises `NoRedisLibrary`. Must run on the event loop that will use it."""
+    """Makes the throttle. Must be called on the event loop that will use it. Raises `NoRedisLibrary`."""
     queues = store.metadata.queues
 
     def quotas_of(tenant: str) -> Quotas:
@@ -36,7 +36,7 @@ def _limiter(settings: Settings) -> Limiter:
     if settings.throttling.store == "memory":
         return MemoryLimiter()
     try:
-        # Only who shares counts pays for the import.
+        # Imported here: counting in memory does not pay for it.
         from throttling.redis_store import GcraRedisStorage
         from throttling.shared import SharedLimiter
     except ImportError as error:

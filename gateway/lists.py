@@ -1,4 +1,4 @@
-"""Lists of a metadata service elsewhere, fetched whole for the requests that page through them."""
+"""Fetches complete lists from a remote metadata service, for requests that page through them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.limits import CATALOGUE_LIST_MS
 from push.looking_up import LookingUp
 
 Page = Callable[[str], Awaitable[list[Any]]]
-"""The items behind a name; none at the end."""
+"""Returns the items after a name; none at the end."""
 
 
 class Lists:
-    """A list serves the requests that asked for it, and what comes within a second; a change ends it."""
+    """Lists cached for a second. A list serves the requests that asked for it and those that follow, until a change."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
@@ -52,7 +52,7 @@ class Lists:
                 items.update((name_of(item), item) for item in found)
                 if not flight.is_wanted:
                     raise Unavailable(f"nobody waits for the list of {what} any more", retry_after_ms=100)
-            # It serves those who asked, though it may change meanwhile: a list is of the moment when it was made.
+            # Serves those who asked, even if there was a change meanwhile: a list shows the moment it was made.
             self._fetched = {**self._alive(), what: (self._clock_ms() + CATALOGUE_LIST_MS, items)}
         except PushqError as failed:
             error = failed

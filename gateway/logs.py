@@ -1,7 +1,8 @@
-"""Logs: one event a line on stderr, JSON unless a person watches. Bodies never go through here, and secrets never out.
+"""Configures logging: one event per line on stderr, JSON unless stderr is a terminal. Redacts secrets; bodies are not
+logged.
 
-Nobody logs a secret on purpose. What is left is somebody else's words: a library's message, an exception's text, a name
-that a caller made up. So each line is looked through when it is whole, whoever wrote it.
+Our code logs no secrets itself. They may occur in text from elsewhere: a library's message, an exception, a name chosen
+by a caller. So each finished line is redacted, whatever logged it.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ _SECRETS = (
     (re.compile(r"(\bticket[\"']?\s*[=:]\s*[\"']?)[^\s&\"',}]+"), r"\1***"),
     (re.compile(r"(://)[^\s/@\"']+@"), r"\1***@"),
 )
-"""API keys, JWTs, credentials of headers, tickets, and passwords in URLs; with what stands in their place."""
+"""Patterns of API keys, JWTs, credentials in headers, tickets, and passwords in URLs, with their replacements."""
 
 QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "sse_starlette", "asyncio")
-"""Loggers of libraries: their talk about each start and connection is ours to say, or nobody's. Errors pass."""
+"""Loggers of libraries, of which only errors are logged: Pushq logs starts and connections itself, where useful."""
 
 
 def redacted(line: str) -> str:
-    """The line without the secrets that it has."""
+    """The line with its secrets replaced."""
     for pattern, instead in _SECRETS:
         line = pattern.sub(instead, line)
     return line
 
 
 def _with_trace(logger: Any, name: str, event: Any) -> Any:
-    """What is said while a request with a span is worked on, says which trace it belongs to."""
+    """Adds the trace id to events logged while a request with a span is processed."""
     if (trace := TRACE.get()) is not None:
         event.setdefault("trace_id", trace[3:35])
     return event
 
 
 def configure_logs(logs: Logs | None = None) -> None:
-    """Once, at the start of the process."""
+    """Sets logging up; call it once at the start of the process."""
     if not faulthandler.is_enabled():
-        # What a signal kills, a look behind the end of a data file that was cut say, leaves where it was.
+        # A fatal signal, such as from reading past the end of a truncated data file, leaves a traceback.
         faulthandler.enable()
     logs = Logs() if logs is None else logs
     for_people = logs.format == "text" or (logs.format == "auto" and sys.stderr.isatty())

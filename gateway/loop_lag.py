@@ -1,4 +1,4 @@
-"""How late the event loop is: a wake-up is asked for and its delay measured, forty times a second."""
+"""Measures event-loop lag: requests a wake-up and measures its delay, forty times a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JUDGED_TICKS: Final = round(LAG_WINDOW_MS / 1000 / TICK_SECONDS)
 
 
 class LoopLag:
-    """The delays of the last ten seconds."""
+    """The delays of the last ten seconds, in seconds."""
 
     def __init__(self) -> None:
         self._delays: deque[float] = deque(maxlen=KEPT_TICKS)
@@ -27,7 +27,8 @@ class LoopLag:
 
     @property
     def p99_seconds(self) -> float:
-        """Of the last five seconds. 0 until there have been so many: a start has long turns that say nothing."""
+        """The 99th percentile of the last five seconds; 0 until five seconds were measured, because a start has long
+        turns that are not representative."""
         if len(self._delays) < JUDGED_TICKS:
             return 0.0
         return sorted(islice(self._delays, JUDGED_TICKS))[-1 - JUDGED_TICKS // 100]
@@ -36,7 +37,7 @@ class LoopLag:
         self._delays.appendleft(delay_seconds)
 
     async def watch(self) -> None:
-        """Runs until it is cancelled."""
+        """Measures continuously. Runs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + TICK_SECONDS

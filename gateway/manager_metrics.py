@@ -1,4 +1,4 @@
-"""The metrics of `pushq manager`: its duty, its looks, the clusters that it hears, its calls and its moves."""
+"""The metrics of `pushq manager`: whether it is active, its rounds, the clusters it hears, its calls and its moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.loop_lag import LoopLag
 
 
 def page(manager: Manager, lag: LoopLag) -> Callable[[str], Answer]:
-    """For an `Accept`."""
+    """The metrics page, as a function of the request's `Accept`."""
 
     def metrics(accept: str) -> Answer:
         form = Format(accept)

@@ -1,4 +1,4 @@
-"""`pushq manager`: the role that watches all clusters, says which may take queues, and has servers provided."""
+"""`pushq manager`: the role that watches all clusters, decides which may take queues, and requests servers."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ log = structlog.get_logger("pushq.manager")
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What `/health` says."""
+    """The answer of `/health`."""
 
     manager: str
     status: str
     """"ok", or "stalled" while the home cluster does not answer."""
     is_manager: bool
-    """Whether the duty is this one's."""
+    """Whether this manager is the active one."""
     clusters: tuple[str, ...]
-    """Those of the settings."""
+    """The clusters in the settings."""
     calls: int
-    """Calls to the provisioner under way."""
+    """Calls to the provisioner in progress."""
 
 
 def serve_manager_role(settings: Settings) -> None:
@@ -91,7 +91,7 @@ async def _serve(settings: Settings) -> None:
 
 
 async def _run(manager: Manager, ended: asyncio.Event) -> None:
-    """Until a signal, or a fault of ours: then another one goes on."""
+    """Runs the manager until a signal or a bug ends it; another manager then takes over."""
     looking = asyncio.create_task(manager.run(), name="manager")
     ending = asyncio.create_task(ended.wait(), name="signals")
     try:
@@ -130,7 +130,7 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
 
 
 async def _open(store: RemoteBackends, settings: Settings, ended: asyncio.Event) -> bool:
-    """False where a signal came first. Raises `CannotStart`."""
+    """Opens the store. False if a signal came first. Raises `CannotStart`."""
     opening = asyncio.create_task(store.open(), name="opens")
     ending = asyncio.create_task(ended.wait(), name="signals")
     try:

@@ -1,4 +1,4 @@
-"""What the settings `manager.*` may say."""
+"""Checks the settings `manager.*`."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ MANAGER_CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "manager.listen": wrong_address,
     "manager.provisioner": _wrong_provisioner,
 }
-"""Setting → what is wrong with a value; "" where nothing is."""
+"""Setting → function that returns what is wrong with a value; "" if it is valid."""
 
 
 def wrong_manager(manager: ManagerSettings) -> tuple[str, str] | None:
-    """The setting that does not go with the others and a sentence; None where all is well."""
+    """The setting that conflicts with others, and a message; None if there is none."""
     if manager.nodes_min > manager.nodes_max:
         return "manager.nodes_min", (
             f"manager.nodes_min is {manager.nodes_min}, and manager.nodes_max {manager.nodes_max}; choose at most that"
@@ -66,7 +66,7 @@ def wrong_manager(manager: ManagerSettings) -> tuple[str, str] | None:
 
 
 def shown_provisioner(text: str) -> str:
-    """As people may see it: arguments and paths may hold secrets."""
+    """The provisioner with arguments and paths masked, as they may contain secrets."""
     if not text.strip():
         return text
     if is_url(text):

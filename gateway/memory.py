@@ -1,7 +1,7 @@
-"""How much memory this process uses, and how much it may: the control group's limit, or what the machine has.
+"""Reads how much memory this process uses, and its limit: the control group's, or the machine's memory.
 
-Pages of the database that the system has mapped for us are not counted. They are a cache that gives way by itself, and
-a big database would make any process look full.
+Mapped pages of the database are not counted. They are a cache that the system reclaims by itself, and a big database
+would make any process look full.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from gateway.limits import GARBAGE_OBJECTS_MIN
 
 ROOT: Final = Path("/")
 _UNLIMITED: Final = 1 << 60
-"""Version 1 of control groups writes no limit as a number above this."""
+"""Version 1 of control groups writes "no limit" as a number above this."""
 
 
 def limit_bytes(root: Path = ROOT) -> int:
-    """The least of what the process's control groups and the machine allow."""
+    """Memory limit in bytes: the minimum of the process's control groups and the machine."""
     limits = [_machine_bytes(root), *_group_limits(root)]
     return min(limit for limit in limits if limit > 0)
 
 
 def used_bytes(root: Path = ROOT) -> int:
-    """Memory that is this process's own."""
+    """Memory of this process in bytes, without mapped files."""
     return _kilobytes(root / "proc/self/status", "RssAnon:") + _kilobytes(root / "proc/self/status", "RssShmem:")
 
 
 def keep_what_is_imported() -> None:
-    """Once in a process that serves, before it opens its store: modules are there to stay. To look through them for
-    garbage stops everything else for 20 to 80 ms, now and then. What is made later is not exempt, for a queue that is
-    deleted is a ring of references; but it is looked at seldom: what lives for a request would be looked at again and
-    again where many are under way."""
+    """Exempts imported modules from garbage collection, and makes collections rarer. Call it once in a serving process,
+    before the store is opened. Modules are permanent, and scanning them would stop the process for 20 to 80 ms now and
+    then. Later objects are still collected, because a deleted queue is a cycle of references; but rarely, because
+    objects that live for one request would be scanned again and again while many requests are in progress."""
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS_MIN)
 
@@ -50,7 +50,7 @@ def _kilobytes(path: Path, name: str) -> int:
 
 
 def _group_limits(root: Path) -> list[int]:
-    """Limits of the group the process is in and of all groups around it, in both versions of control groups."""
+    """Limits of the process' control group and of all its parents, in both versions of control groups."""
     found = []
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -69,7 +69,7 @@ def _group_limits(root: Path) -> list[int]:
 
 
 def _limit_in(path: Path) -> int:
-    """0 where there is no limit, or no such file."""
+    """The limit in a file; 0 without a limit or without the file."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a host of the metadata service listens, what others are told of it, and its TLS."""
+"""Listen address, advertised address and TLS of a host of the metadata service."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})
 
 
 class Listening(NamedTuple):
-    """See the file's first sentence."""
+    """How one host of the metadata service is reached."""
 
     address: Address
     advertised: Address | None = None
-    """What others are told in place of `address`."""
+    """Announced to others instead of `address`."""
     zone: str = ""
     files: Files | None = None
     """None: without TLS."""
 
     def url(self, port: int) -> str:
-        """What others are told, where it got this port."""
+        """The URL announced to others; `port`: the one it actually listens on."""
         address = self.advertised or self.address._replace(port=port)
         return address.url.replace("http", "ws" if self.files is None else "wss", 1)
 
@@ -36,7 +36,7 @@ def files_of(certificate: str, key: str, authority: str) -> Files | None:
 
 
 def check_listening(listening: Listening, *, is_told: bool) -> None:
-    """`is_told`: others are told where it is. Raises `CannotStart`."""
+    """Raises `CannotStart` if these settings do not work. `is_told`: the address is announced to others."""
     address, files = listening.address, listening.files
     if files is None and not address.is_loopback:
         raise CannotStart(
@@ -52,7 +52,7 @@ def check_listening(listening: Listening, *, is_told: bool) -> None:
 
 
 def wrong_files(metadata: MetadataSettings) -> tuple[str, str] | None:
-    """The setting that does not go with the others and a sentence; None where all is well."""
+    """The setting that conflicts with others, and a message; None if there is none."""
     files = {"tls_cert": metadata.tls_cert, "tls_key": metadata.tls_key, "tls_ca": metadata.tls_ca}
     given = [f"metadata.{name}" for name, file in files.items() if file]
     if 0 < len(given) < len(files):
@@ -67,7 +67,7 @@ def wrong_files(metadata: MetadataSettings) -> tuple[str, str] | None:
 
 
 def tls_of_client(files: Files | None, own: OwnCertificates) -> ssl.SSLContext | None:
-    """What those who ask the service speak. Raises `CannotStart`."""
+    """The TLS context of the service's clients; None without TLS. Raises `CannotStart`."""
     try:
         return None if files is None else own.context(files, load_client)
     except CertificateError as error:
@@ -75,7 +75,7 @@ def tls_of_client(files: Files | None, own: OwnCertificates) -> ssl.SSLContext |
 
 
 def tls_of_server(files: Files | None, own: OwnCertificates) -> ssl.SSLContext | None:
-    """The service's own. Raises `CannotStart`."""
+    """The TLS context of the service; None without TLS. Raises `CannotStart`."""
     try:
         return None if files is None else own.context(files, load_listener)
     except CertificateError as error:

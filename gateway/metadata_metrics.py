@@ -1,6 +1,6 @@
-"""What a metadata service says of itself over HTTP: `/metrics`, `/health` and `/lbz`, at the address of its socket.
+"""HTTP pages of a metadata service: `/metrics`, `/health` and `/lbz`, at the address of its WebSocket.
 
-They name no queue, no tenant and no key, and need no secret.
+They contain no names of queues, tenants or keys, and need no secret.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Families = Callable[[], Iterable[Metric]]
 
 
 class Health(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `/health` says."""
+    """The answer of `/health`."""
 
     role: str
     status: str
-    """"ok", or "stale" while nothing is heard of etcd."""
+    """"ok", or "stale" while etcd does not answer."""
     form: str
-    """"alone", or one of those with etcd."""
+    """"alone", or one of the forms with etcd."""
     host: str = ""
     hosts: tuple[str, ...] = ()
-    """Those that are alive, with etcd."""
+    """Hosts that are alive, with etcd."""
 
 
 def pages(traffic: Traffic, lag: LoopLag, own: Families, health: Callable[[], Health]) -> Pages:
@@ -90,7 +90,7 @@ def _of_callers(traffic: Traffic) -> Iterator[Metric]:
 
 
 def of_folder(host: MetadataHost) -> Iterator[Metric]:
-    """Of a service that keeps its records itself."""
+    """Metrics of a service that stores its records itself."""
     metadata = host.metadata
     entries = GaugeMetricFamily("pushq_metadata_entries", "Records that the service keeps.", labels=("what",))
     counts = {"queues": len(metadata.queues), "keys": len(metadata.keys), "tenants": len(metadata.tenants)}
@@ -101,7 +101,7 @@ def of_folder(host: MetadataHost) -> Iterator[Metric]:
 
 
 def of_directory(service: DirectoryService, handing: Handing | None) -> Iterator[Metric]:
-    """Of one host of a service whose records a coordinator keeps."""
+    """Metrics of one host of a service whose records are in etcd."""
     store = service.store
     look_ups = CounterMetricFamily(
         "pushq_metadata_look_ups",

@@ -1,4 +1,4 @@
-"""`pushq metadata`: the role that keeps queue definitions, API keys and tenants for gateways in other processes."""
+"""`pushq metadata`: the role that stores queue definitions, API keys and tenants for gateways in other processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = structlog.get_logger("pushq.metadata")
 
 
 def serve_metadata_role(directory: Path, listening: Listening, settings: Settings) -> None:
-    """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
+    """Serves until a signal ends it. Uses only the settings of logs and spans. Raises `CannotStart`."""
     check_listening(listening, is_told=False)
     configure_logs(settings.logs)
     asyncio.run(_serve(directory, listening, spans_of(settings)))
@@ -51,7 +51,7 @@ async def _serve_by(tls: ssl.SSLContext | None, directory: Path, listening: List
     lag = LoopLag()
     watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
-        # A keyring asks its store for the metadata only, and that is what this process has.
+        # A keyring uses only its store's metadata, which is all that this process has.
         key_file = await make_first_key(Keyring(cast(Store, host)), directory)
         try:
             port = await host.listen(

@@ -1,4 +1,4 @@
-"""The series that every role has: how late its loop is, which version runs, how long its commits take."""
+"""Metrics that every role has: event-loop lag, the running version, commit durations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.version import VERSION
 
 
 class Commits(Protocol):
-    """How long commits took, by the bounds of `COMMIT_SECONDS_BUCKETS`."""
+    """A histogram of commit durations, with the bounds of `COMMIT_SECONDS_BUCKETS`."""
 
     @property
     def buckets(self) -> Sequence[int]: ...

@@ -1,10 +1,10 @@
-"""Who provides servers when a cluster grows or shrinks: a program of the operator's, or a web service; both get a JSON.
+"""Calls the operator's provisioner when a cluster shall grow or shrink: a program or a web service. Both get JSON:
 
     {"version": 1, "call": 17, "cluster": "us", "action": "add", "nodes": 4, "wanted": 6,
      "reason": "83% used for 61 s", "at": "2026-01-31T12:00:00.000Z"}
 
-`wanted` is a number and no difference, so that a call which comes twice does no harm. Where it was sent and what it
-said may hold secrets: the log has the program's or the host's name, and what the program wrote.
+`wanted` is an absolute number, so that a repeated call does no harm. Addresses and arguments may contain secrets, so
+the log has only the program's or the host's name, and what the program wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Provide = Callable[[ProvisionCall], Awaitable[str]]
 
 
 def provisioner_of(settings: ManagerSettings) -> Provide | None:
-    """None where the settings name none."""
+    """The configured provisioner; None without one."""
     text = settings.provisioner
     if not text:
         return None
@@ -62,7 +62,7 @@ def body_of(call: ProvisionCall) -> bytes:
 
 
 class Command:
-    """A program: the JSON on its stdin, done when it ends with 0. Ended when the call is cancelled."""
+    """A program: gets the JSON on its stdin, and succeeds by exit code 0. It is ended if the call is cancelled."""
 
     def __init__(self, argv: list[str]) -> None:
         self._argv = argv
@@ -74,7 +74,7 @@ class Command:
             try:
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # In the midst of its start the loop would end the program alone, and leave what that has started.
+                # Cancelled during its start, the loop would kill the program alone and leave its children running.
                 await _end(await starting)
                 raise
             finally:
@@ -93,7 +93,7 @@ class Command:
         return f"{self._name} ended well"
 
     async def _start(self, output: int) -> asyncio.subprocess.Process:
-        """In a session of its own, writing into `output`. Raises `ProvisionFailed`."""
+        """Starts the program in a session of its own, writing to `output`. Raises `ProvisionFailed`."""
         try:
             return await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -109,10 +109,10 @@ class Command:
 
 @asynccontextmanager
 async def _output() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """A pipe's reader and its other end, which the caller closes.
+    """A pipe: its reader, and the descriptor of its write end, which the caller closes.
 
-    The loop's own pipe would keep the program's end from being seen while it is full, and stay open as long as anybody
-    holds its other end.
+    asyncio's own pipe would hide the program's exit while it is full, and stay open as long as any process has its
+    write end.
     """
     reading, writing = os.pipe()
     reader = asyncio.StreamReader()
@@ -126,7 +126,7 @@ async def _output() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
 
 
 async def _talk(process: asyncio.subprocess.Process, body: bytes, output: asyncio.StreamReader) -> str:
-    """The end of what it wrote."""
+    """Sends the JSON, and returns the end of what the program wrote."""
     assert process.stdin is not None
     with suppress(OSError):  # it need not read it
         process.stdin.write(body)
@@ -139,7 +139,7 @@ async def _talk(process: asyncio.subprocess.Process, body: bytes, output: asynci
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it started, also where it has ended itself and that has not: first asked, then killed."""
+    """Ends the program and its children, even if it has ended and they have not: SIGTERM first, then SIGKILL."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
@@ -150,14 +150,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without the settings of this process: some hold passwords."""
+    """The environment without this process' settings, as some contain passwords."""
     return {
         name: value for name, value in os.environ.items() if name in ENV_OF_CLIENTS or not name.startswith(ENV_PREFIX)
     }
 
 
 class Webhook:
-    """A web service: the JSON as a POST, done when it answers 2xx."""
+    """A web service: gets the JSON as a POST, and succeeds by answering 2xx."""
 
     def __init__(self, url: str, token_file: str) -> None:
         self._url = url

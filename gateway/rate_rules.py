@@ -1,4 +1,4 @@
-"""The rules of `throttling.rules`, as an operator writes them, and those that a tenant's quotas are."""
+"""Makes rate rules from the setting `throttling.rules`, and from a tenant's quotas."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from throttling.rules import DIMENSIONS, OPERATIONS, PER_PRINCIPAL, Dimension, O
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 RESERVED: Final = ("tenant-requests", "tenant-messages", "tenant-bytes")
-"""Names of the rules that tenants' quotas are."""
+"""Names of the rules made from tenants' quotas."""
 
 
 class RateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of `throttling.rules`."""
+    """One entry of `throttling.rules`."""
 
     name: str
     quota: int
@@ -30,7 +30,8 @@ class RateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rate_rules(value: Any) -> tuple[RateRule, ...]:
-    """The setting's value, from a file or, as JSON, from a variable. Raises `ValueError` that names the entry."""
+    """Parses the setting's value, from a file or, as JSON, from a variable. Raises `ValueError`, which names the
+    entry."""
     given = given_entries(value, "throttling.rules", RULES_MAX, "name, quota and the rest")
     entries: list[RateRule] = []
     for number, each in enumerate(given):
@@ -87,13 +88,13 @@ def _rule(entry: RateRule) -> Rule:
 
 
 def rules_of(entries: tuple[RateRule, ...]) -> tuple[Rule, ...]:
-    """The rules in force. The one for principals is there always; a rule of its name takes its place."""
+    """The rules in effect. The one for principals always exists; a rule with its name replaces it."""
     rules = tuple(_rule(entry) for entry in entries)
     return rules if any(rule.name == PER_PRINCIPAL.name for rule in rules) else (PER_PRINCIPAL, *rules)
 
 
 def rules_of_quotas(quotas: Quotas) -> tuple[Rule, ...]:
-    """A tenant's quotas of rates, as rules."""
+    """The rules for a tenant's rate quotas."""
     units = zip(("requests", "messages", "bytes"), _rates(quotas), strict=True)
     return tuple(
         Rule(

@@ -1,5 +1,5 @@
-"""Which refused acts are written down: the first of each principal's in a minute, so that nobody fills the audit, and
-those of no tenant's crowd of principals alone.
+"""Limits how many refused acts the audit records: the first of each principal per minute, and a fair share of
+principals per tenant, so that no caller or tenant can fill it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _MINUTE_MS: Final = 60_000
 
 
 class RefusedActs:
-    """Counts of the minute. What is above the bound stands among the minutes of usage, like every request."""
+    """Counts of the current minute. Refused acts beyond the bound are counted in the usage minutes only, like every
+    request."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -22,7 +23,7 @@ class RefusedActs:
         self._room = Room(REFUSED_PRINCIPALS_MAX)
 
     def is_written(self, tenant: str, principal: str, now_ms: int) -> bool:
-        """Counts one more, and says whether it becomes a row."""
+        """Counts one more refused act. Returns whether the audit records it."""
         minute = now_ms // _MINUTE_MS
         if minute != self._minute:
             self._minute = minute

@@ -1,4 +1,4 @@
-"""Spans of a process, where its settings ask for them. Only who wants them pays for the import."""
+"""Sets up a process' OpenTelemetry spans if its settings ask for them; imports the library only then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger("pushq.tracing")
 
 
 def spans_of(settings: Settings) -> Spans | None:
-    """What makes spans; None where nobody wants them. Raises `CannotStart`."""
+    """The maker of spans; None if the setting is off. Raises `CannotStart`."""
     if not settings.tracing.spans:
         return None
     try:

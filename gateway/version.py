@@ -1,4 +1,4 @@
-"""The version that runs, as the installed package says it."""
+"""The running version, from the installed package."""
 
 from __future__ import annotations
 
