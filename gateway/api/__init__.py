@@ -1,1 +1,1 @@
-"""The HTTP API, a file for each kind of resource. `table` lists every operation; the documents are made from it."""
+"""The HTTP API, one module per kind of resource. `table` lists all operations; the API documents are made from it."""

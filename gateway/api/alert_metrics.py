@@ -1,4 +1,4 @@
-"""Metrics of alerts and their webhooks, and of what the sampler sees: redeliveries, the disk, its own cost."""
+"""Metrics of alerts and their webhooks, and of what the sampler measures: redeliveries, the disk, its own cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OTHER = "other"
 
 
 def families(gateway: Gateway) -> Iterator[Metric]:
-    """The first queues of each tenant have series of their own, as in the other families about queues."""
+    """The families of `/metrics`. The first queues of each tenant have series of their own, as in the other families
+    about queues."""
     sampler, watching = gateway.sampler, gateway.watching
     yield _redelivered(gateway, None)
     disk = GaugeMetricFamily("pushq_disk_used_ratio", "How full the disk of the data folder is, from 0 to 1.")
@@ -49,7 +50,7 @@ def families(gateway: Gateway) -> Iterator[Metric]:
 
 
 def of_tenant(gateway: Gateway, tenant: str) -> Iterator[Metric]:
-    """What a tenant may know: its own."""
+    """The families with a tenant's own series."""
     yield _redelivered(gateway, tenant)
     yield _alerts(gateway, tenant)
     yield _burning(gateway, tenant)
@@ -75,7 +76,7 @@ def _redelivered(gateway: Gateway, tenant_only: str | None) -> Metric:
 
 
 def _alerts(gateway: Gateway, tenant_only: str | None) -> Metric:
-    """A tenant's are those that its administrator sees in the list."""
+    """Counts of alerts by state. A tenant's are those that its administrator sees in the list."""
     alerts = gateway.watching.alerts
     states: Counter[str] = Counter({"pending": 0, "firing": 0})
     for rule_id, found in alerts.open.items():
@@ -91,7 +92,7 @@ def _alerts(gateway: Gateway, tenant_only: str | None) -> Metric:
 
 
 def _burning(gateway: Gateway, tenant_only: str | None) -> Metric:
-    """There are as many as there are rules about SLOs."""
+    """The burn rate of each SLO rule."""
     alerts = gateway.watching.alerts
     text = "How fast the error budget of an SLO burns, of the threshold: above 1 its rule fires."
     family = GaugeMetricFamily("pushq_slo_burn_ratio", text, labels=("tenant", "rule"))
@@ -104,7 +105,7 @@ def _burning(gateway: Gateway, tenant_only: str | None) -> Metric:
 
 
 def _key_ends(gateway: Gateway, tenant_only: str | None) -> Metric:
-    """Of keys that end, those that end first."""
+    """The expiry of the keys that expire first."""
     keys = gateway.store.node.metadata.keys.values()
     ends = [
         (key.expires_at_ms, key.tenant, key.id)

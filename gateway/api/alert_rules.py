@@ -1,4 +1,5 @@
-"""Alert rules: made, changed, looked at, tried out. Those about the process and about shards are for operators."""
+"""HTTP handlers for alert rules: create, change, show, try out. Rules about the process and shards are for
+operators."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ async def kinds(gateway: Gateway, call: Call) -> Answer:
 
 
 def fields_of(name: str, kind: Kind) -> list[str]:
-    """What a rule of this kind takes beside what all take."""
+    """Fields of rules of this kind beside those of all rules."""
     found = ["objective"] if kind.is_slo else ["limit", "clear_at"]
     if name == "slo_latency":
         found.append("latency_ms")
@@ -126,7 +127,7 @@ def _named(rule: Rule) -> str:
 
 
 async def preview(gateway: Gateway, call: Call) -> Answer:
-    """What a rule would find now."""
+    """The alerts that a rule would find now."""
     tenant = visible_tenant(gateway, call, None)
     rule = _rule(gateway, call, tenant, await call.fields(RuleBody), None)
     is_above = KINDS[rule.kind].is_above
@@ -141,7 +142,7 @@ async def preview(gateway: Gateway, call: Call) -> Answer:
 
 
 async def test(gateway: Gateway, call: Call) -> Answer:
-    """Tells the rule's receivers, with a message that says that it is a test."""
+    """Sends a message marked as a test to the rule's receivers."""
     rule = _find(gateway, call)
     call.query()
     watching = gateway.watching
@@ -155,7 +156,7 @@ async def test(gateway: Gateway, call: Call) -> Answer:
 
 
 async def prometheus(gateway: Gateway, call: Call) -> Answer:
-    """The tenant's rules, as far as Prometheus' metrics can say them."""
+    """The tenant's rules as a Prometheus rules file, as far as metrics can express them."""
     query = call.query("tenant")
     tenant = visible_tenant(gateway, call, query.get("tenant"))
     own = [rule for rule in gateway.watching.alerts.rules.values() if rule.tenant == tenant]
@@ -163,7 +164,7 @@ async def prometheus(gateway: Gateway, call: Call) -> Answer:
 
 
 def sample_view(rule: Rule, now_ms: int) -> AlertView:
-    """An alert of a rule that never happened."""
+    """A made-up alert of a rule, for tests."""
     at = timestamp(now_ms)
     return AlertView(
         "test", rule.id, rule.name, rule.kind, rule.severity, rule.tenant, "test", None, "firing", rule.limit,
@@ -190,7 +191,7 @@ _KINDS_ARE = f"; there are {', '.join(KINDS)}"
 
 
 def _rule(gateway: Gateway, call: Call, tenant: str, given: RuleBody, known: Rule | None) -> Rule:
-    """The rule as it is to be stored. Raises `InvalidRequest` with everything that is wrong, and `Forbidden`."""
+    """The rule to store. Raises `InvalidRequest` with all errors, and `Forbidden`."""
     kind = KINDS.get(given.kind)
     if kind is None:
         raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS) or _KINDS_ARE}")

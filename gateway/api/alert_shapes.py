@@ -1,4 +1,4 @@
-"""Bodies and pages of alerts: what a rule, a silence and a receiver are given as."""
+"""Bodies and pages of the alert API: rules, silences and receivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATTERN_URL = r"^https?://[!-~]+$"
 
 
 def _schema(**constraints: Any) -> msgspec.Meta:
-    """For the document alone; handlers check and say what is wrong."""
+    """Constraints for the document only; handlers check them and give better errors."""
     return msgspec.Meta(extra_json_schema=constraints)
 
 
@@ -35,10 +35,10 @@ class RuleBody(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, _schema(minLength=1, maxLength=NAME_CHARS_MAX)]
     kind: Annotated[str, _schema(enum=sorted(KINDS))]
     queue: Pattern = "*"
-    """The queues it is about; `*` stands for any run."""
+    """The queues it is about; `*` stands for any run of characters."""
     limit: float | None = None
     clear_at: float | None = None
-    """Where an alert is over; by default a tenth on the good side of the limit."""
+    """The value at which an alert resolves; by default a tenth on the good side of the limit."""
     for_ms: Annotated[int, _schema(minimum=0, maximum=FOR_MS_MAX)] = 0
     keep_ms: Annotated[int, _schema(minimum=0, maximum=FOR_MS_MAX)] = 0
     window_ms: Annotated[int, _schema(minimum=WINDOW_MS_MIN, maximum=WINDOW_MS_MAX)] = 60_000
@@ -47,9 +47,9 @@ class RuleBody(msgspec.Struct, forbid_unknown_fields=True):
     enabled: bool = True
     note: Annotated[str, _schema(maxLength=TEXT_CHARS_MAX)] = ""
     objective: Annotated[float | None, _schema(exclusiveMinimum=0, exclusiveMaximum=100)] = None
-    """Of an SLO: how many percent of the publishes have to be good."""
+    """Of an SLO: the percentage of publishes that must be good."""
     latency_ms: Annotated[int | None, _schema(enum=[1, 5, 25, 100, 500, 2500, 10000, None])] = None
-    """Of `slo_latency`: how long a good publish takes at most."""
+    """Of `slo_latency`: the longest duration of a good publish."""
 
 
 class SilenceBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ class ReceiverBody(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, _schema(minLength=1, maxLength=NAME_CHARS_MAX)]
     type: Literal["webhook", "log"] = "webhook"
     url: Annotated[str | None, _schema(maxLength=URL_CHARS_MAX, pattern=PATTERN_URL)] = None
-    """Of a webhook: where it is posted."""
+    """Of a webhook: the URL to post to."""
 
 
 class AlertPage(msgspec.Struct):
@@ -123,7 +123,7 @@ class PreviewItem(msgspec.Struct):
 
 
 class RulePreview(msgspec.Struct):
-    """`items` are those past the limit first, a hundred at most."""
+    """What a rule would find. `items` has those beyond the limit first, at most a hundred."""
 
     matched: int
     firing: int

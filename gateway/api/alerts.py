@@ -1,4 +1,5 @@
-"""Alerts of now, their history, and both as they happen. A key sees those about queues that it may view."""
+"""HTTP handlers for current alerts, their history, and a stream of both. A caller sees alerts about queues that it may
+view."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from push.checks import field as invalid_field
 STATES: Final = ("pending", "firing", "resolved")
 HEARTBEAT_SECONDS: Final = 15
 LOOK_SECONDS: Final = 0.5
-"""How often a stream looks whether the server says farewell."""
+"""How often a stream checks whether the server drains."""
 _SEQ_MAX: Final = 1 << 62
 
 
@@ -51,7 +52,7 @@ async def list_alerts(gateway: Gateway, call: Call) -> Answer:
 
 
 def _place(pair: tuple[Rule, Alert]) -> str:
-    """Firing ones first, the worst of them before the others."""
+    """Sort key: firing alerts first, within a state the most severe first."""
     rule, alert = pair
     order = {"firing": 0, "pending": 1, "resolved": 2}[alert.state]
     severity = {"critical": 0, "warning": 1, "info": 2}[rule.severity]
@@ -98,7 +99,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | ASGIApp:
     )
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-        """It is counted out even where the client had gone before it began."""
+        """Runs the stream, and unlistens even if the client had disconnected before it began."""
         try:
             await stream(scope, receive, send)
         finally:
@@ -123,7 +124,8 @@ async def _stream(gateway: Gateway, listener: Listener, principal: Principal) ->
 
 
 def may_see(principal: Principal, rule: Rule, alert: Alert) -> bool:
-    """Alerts about the process and about shards are for operators, those about keys for administrators."""
+    """Whether the caller may see an alert: those about the process and shards are for operators, those about keys for
+    administrators, those about a queue for callers that may view it."""
     kind, access = KINDS[rule.kind], principal.access
     if kind.is_for_operators:
         return access.is_operator
@@ -138,7 +140,7 @@ def _may_see_view(principal: Principal, view: AlertView) -> bool:
 
 
 def _tenant(gateway: Gateway, call: Call, named: str | None) -> str:
-    """Whose alerts are asked for; to everybody but operators there is only one tenant."""
+    """The tenant whose alerts are asked for; for all but operators, other tenants do not exist."""
     principal = call.principal
     if named is None or named == principal.tenant:
         return principal.tenant

@@ -1,4 +1,4 @@
-"""`/asyncapi.json`: AsyncAPI 3.1 of the WebSocket frames and the server-sent events, made from their types."""
+"""Generates `/asyncapi.json`, AsyncAPI 3.1, from the types of the WebSocket frames and server-sent events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def page() -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
 
 
 def document() -> dict[str, Any]:
-    """The whole document."""
+    """The complete document."""
     return {
         "asyncapi": "3.1.0",
         "info": {
@@ -85,7 +85,7 @@ def _events_channel() -> dict[str, Any]:
 
 
 def _operations() -> dict[str, Any]:
-    """From the server's side: it receives what clients send."""
+    """The operations from the server's side: it receives what clients send."""
     return {
         "receiveFrames": _operation("receive", "socket", CLIENT_FRAMES, "Frames of clients."),
         "sendFrames": _operation("send", "socket", SERVER_FRAMES, "Frames of the server."),
@@ -145,7 +145,7 @@ def _schemas() -> dict[str, Schema]:
 
 
 def _name(kind: type) -> str:
-    """`Connect` → `connect`, `PingFrame` → `pingFrame`: both sides send a `ping`, and these are two messages."""
+    """`Connect` → `connect`, `PingFrame` → `pingFrame`: both sides send a `ping`, which are two message types."""
     return kind.__name__[0].lower() + kind.__name__[1:]
 
 

@@ -1,4 +1,4 @@
-"""What administrators did, the newest first. A tenant sees what its own keys did, an operator sees everything."""
+"""HTTP handler for the audit log, newest first. A tenant sees the acts of its own keys, an operator sees all."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _place(cursor: str | None) -> int | None:
 def _look(
     gateway: Gateway, tenant: str | None, place: int | None, limit: int
 ) -> tuple[list[AuditRow], int | None, int]:
-    """Up to `limit` acts below a place, where to go on, None at the end, and how many rows did not read."""
+    """(up to `limit` acts before `place`, the place to continue from or None at the end, unreadable rows)."""
     found: list[AuditRow] = []
     unreadable = 0
     for _ in range(-(-USAGE_AUDIT_LOOKS_MAX // ROWS_PER_READ)):
@@ -71,7 +71,7 @@ def _look(
 
 
 def _row(entry: AuditEntry) -> AuditRow | None:
-    """None for one that does not read: the store has said so, or a newer version wrote it."""
+    """The decoded row; None if it is unreadable: the store has reported it, or a newer version wrote it."""
     try:
         return _decode(entry.data) if entry.data else None
     except msgspec.MsgspecError as error:

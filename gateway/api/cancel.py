@@ -1,4 +1,4 @@
-"""Cancelling one message by its id: as long as nobody has it, its producer may take it back."""
+"""HTTP handler to cancel one message by its id, as long as no consumer has a lease on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The series of the catalogues: how often what is looked up is at hand, and how old it may be."""
+"""Metrics of the catalogues of remote metadata: cache hits and misses, and the age of what is cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.remote_store import RemoteStore
 
 
 def families(store: Store) -> Iterator[Metric]:
-    """Nothing but their names where the metadata are in this process: then nothing is cached."""
+    """The families; without samples if the metadata are in this process, where nothing is cached."""
     labels = ("what",)
     look_ups = CounterMetricFamily(
         "pushq_catalogue_look_ups",

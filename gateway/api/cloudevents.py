@@ -1,8 +1,9 @@
-"""Publishing without our envelope: CloudEvents 1.0 in their three HTTP modes, and any body as one message.
+"""Converts publishes without our envelope into messages: CloudEvents 1.0 in their three HTTP modes, and any other body
+as one message.
 
-Binary mode keeps the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes keep
-each event whole, as the JSON value it is. In all of them the event's id becomes the message's, and its partition key
-the key; a queue that drops repeats knows an event by its source and its id.
+Binary mode stores the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes store
+each event as a whole, as a JSON value. In all modes the event's id becomes the message's id, and its partition key the
+key; a queue that deduplicates identifies an event by its source and id.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def raw_message(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
 
 
 def check_form(content_type: str, body: bytes) -> None:
-    """Raises `unsupported-media-type` for JSON under the type of a form, which `curl -d` names by itself.
+    """Raises the problem `unsupported-media-type` for JSON sent with the content type of a form, which `curl -d` sets
+    by default.
 
-    A form has no braces and brackets, they are percent-encoded: such a body would be stored as bytes of a form that it
-    is not, and an envelope of messages would become one message.
+    In a form braces and brackets are percent-encoded, so such a body is none: an envelope of messages would be stored
+    as one message of bytes.
     """
     if content_type == FORM and body.lstrip()[:1] in (b"{", b"["):
         detail = (
@@ -51,7 +53,8 @@ def check_form(content_type: str, body: bytes) -> None:
 
 
 def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> list[EventMessage]:
-    """The messages of a CloudEvents request. Raises `InvalidRequest` for what is none."""
+    """The messages of a CloudEvents request. Raises `InvalidRequest` for an invalid event, and the problem
+    `unsupported-media-type`."""
     if b"ce-specversion" in headers:
         return [_binary(headers, body)]
     if content_type == STRUCTURED:

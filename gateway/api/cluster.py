@@ -1,7 +1,6 @@
-"""The clusters that keep the messages: who lives, who leads what, drains and removals. For operators.
+"""HTTP handlers for the clusters of backends: their state, shard leaders, drains and removals. For operators.
 
-Each call is about the home cluster, or about the one that `cluster` names: in the query, or in the body where there is
-one.
+Each call is about the home cluster, or the one that `cluster` names: in the query, or in the body if there is one.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def check_operator(call: Call) -> None:
 
 
 def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
-    """Of the cluster of that name; None: of the home cluster."""
+    """The watch of the named cluster; of the home cluster for None. Raises `NotFound`."""
     names = [] if gateway.clusters is None else gateway.clusters.names
     if name is not None and name not in names:
         there = f"those of this server are {', '.join(names)}" if names else "this server keeps its messages itself"

@@ -1,4 +1,4 @@
-"""Metrics of the clusters behind this gateway, as the out-cluster manager wrote them down."""
+"""Metrics of the clusters behind this gateway, as the out-cluster manager stored them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELS = ("cluster",)
 
 
 def families(gateway: Gateway) -> Iterator[Metric]:
-    """None where the messages are not in clusters."""
+    """The families; empty if the messages are not in clusters."""
     if gateway.clusters is None:
         return
     used = GaugeMetricFamily(

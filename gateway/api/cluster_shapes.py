@@ -1,4 +1,4 @@
-"""What `/v1/cluster` answers."""
+"""Bodies of requests and answers of `/v1/cluster`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _OVER: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": SPLIT_
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """A backend: one that lives, or that shards are placed on."""
+    """A backend that is alive, or that shards are placed on."""
 
     name: str
     zone: str | None
-    """Where it stands; null while that is not known."""
+    """Its availability zone; null while unknown."""
     address: str | None
-    """Where gateways find it; null while it is not alive."""
+    """Its address for gateways; null while it is not alive."""
     alive: bool
     draining: bool
-    """It gives its leaderships away, and gets none."""
+    """It hands its leaderships over, and gets none."""
     removing: bool
-    """Its copies go elsewhere, too."""
+    """Its copies are moved to other backends, too."""
     copies: int
-    """Shards of which it has a copy, shall have one, or keeps quarantined messages. 0 and `removing`: it may be stopped
-    for good."""
+    """Shards of which it has a copy, is to have one, or keeps quarantined messages. If 0 and `removing`, it may be
+    stopped for good."""
     since: str | None
-    """When it came, or was missed."""
+    """When it joined, or was found missing."""
     disk_used_bytes: int | None
-    """Of the file system of its data folder, with all that else is there; null while it has not said."""
+    """Used bytes of the file system of its data folder, by whatever data; null while it has not reported."""
     disk_free_bytes: int | None
 
 
@@ -41,15 +41,15 @@ class ClusterShard(msgspec.Struct, frozen=True):
 
     name: str
     leader: str | None
-    """Who was elected; null while nobody is."""
+    """The elected leader; null while there is none."""
     epoch: int
     replicas: list[str]
     in_sync: list[str]
-    """Fewer than `min_in_sync`: nothing is confirmed."""
+    """In-sync replicas. With fewer than `min_in_sync`, no write is confirmed."""
     wanted: list[str]
-    """Who shall keep it, the one first that shall lead. Others than `replicas`: copies are on their way."""
+    """Wanted replicas, the preferred leader first. While they differ from `replicas`, copies are being made."""
     lag: dict[str, int | None]
-    """Entries of the leader's log that each other replica lacks, as of some seconds ago; null: it has not asked."""
+    """Entries of the leader's log that each follower lacks, as of some seconds ago; null: it has not fetched yet."""
     min_in_sync: int
     mode: Literal["sync", "async"]
     serving: bool
@@ -57,7 +57,7 @@ class ClusterShard(msgspec.Struct, frozen=True):
 
 
 class ClusterEventView(msgspec.Struct, frozen=True):
-    """What the manager saw or did, and why."""
+    """What the cluster's manager observed or did, and why."""
 
     number: int
     at: str
@@ -66,7 +66,7 @@ class ClusterEventView(msgspec.Struct, frozen=True):
     node: str | None
     shard: str | None
     manager: str | None
-    """Who managed then."""
+    """The manager at that time."""
 
 
 class ClusterSummary(msgspec.Struct, frozen=True):
@@ -74,41 +74,41 @@ class ClusterSummary(msgspec.Struct, frozen=True):
 
     name: str
     is_home: bool
-    """It has the definitions, keys and tenants of all."""
+    """Whether it has the definitions, keys and tenants of all clusters."""
     model: Literal["leader_follower", "independent_hosts"] | None
-    """null while that is not known here."""
+    """null while unknown to this gateway."""
     backends: int | None
-    """Those that live; null while nothing was heard of the cluster, and so are the next."""
+    """Number of backends alive; null, like the fields below, while nothing was heard of the cluster."""
     queues: int
-    """Whose messages lie there."""
+    """Queues whose messages are in this cluster."""
     utilisation: float | None
-    """How full its backends are on the average, each as its fullest of CPU, disk and commits; over 1: work waits."""
+    """Average utilisation of its backends, each the maximum of CPU, disk and commits; above 1, work waits."""
     fullest: str | None
-    """Of what the fullest backend has least left: `CPU`, `disk` or `commits`."""
+    """The scarcest resource of the fullest backend: `CPU`, `disk` or `commits`."""
     state: Literal["ok", "hot", "unhealthy", "silent"]
-    """Of several clusters only those that are `ok` get new queues."""
+    """If there are several clusters, only those that are `ok` get new queues."""
     detail: str | None
-    """Which backend is fullest, and what ails the cluster; or why its backends are not the cluster of its name."""
+    """The fullest backend and the cluster's problem; or why its backends are not the cluster of this name."""
     hot_since: str | None
-    """Since when it has been hot without a break, or with its present size."""
+    """Since when it has been hot without interruption, or at its present size."""
     reported_at: str | None
 
 
 class ClusterManagers(msgspec.Struct, frozen=True):
-    """Who manages the clusters."""
+    """The out-cluster managers."""
 
     holder: str | None
-    """The name of the one that acts; null where none ever did."""
+    """The name of the active manager; null if there never was one."""
     term: int | None
     since: str | None
     seen_at: str | None
-    """When it last wrote down what it heard."""
+    """When it last stored what it heard."""
     is_silent: bool
-    """None has for 30 s: nobody says which cluster is hot."""
+    """No manager has done so for 30 s: which cluster is hot is unknown."""
 
 
 class ManagerEvent(msgspec.Struct, frozen=True):
-    """What the out-cluster manager saw or decided, and why."""
+    """What the out-cluster manager observed or decided, and why."""
 
     number: int
     at: str
@@ -116,35 +116,35 @@ class ManagerEvent(msgspec.Struct, frozen=True):
     cluster: str | None
     text: str
     manager: str | None
-    """Who managed then."""
+    """The manager at that time."""
 
 
 class ClustersState(msgspec.Struct, frozen=True):
-    """All clusters, whichever is shown."""
+    """The state of all clusters."""
 
     clusters: list[ClusterSummary]
     """The home cluster first."""
     managers: ClusterManagers
     manager_events: list[ManagerEvent]
-    """The last of them, newest last."""
+    """The latest events, newest last."""
     plan: Plan
-    """Which queues would cool hot clusters, or may be merged, as a file of `pushq cluster apply-plan`."""
+    """Moves that would relieve hot clusters, and possible merges, in the format of `pushq cluster apply-plan`."""
 
 
 NO_CLUSTERS: Final = ClustersState([], ClusterManagers(None, None, None, None, is_silent=True), [], NO_PLAN)
 
 
 class ClusterState(ClustersState, frozen=True):
-    """One cluster, and all of them."""
+    """The state of one cluster, with that of all."""
 
     nodes: list[ClusterNode]
     shards: list[ClusterShard]
     events: list[ClusterEventView]
-    """The last of them, newest last."""
+    """The latest events, newest last."""
     manager: str | None
     """The backend that places shards and elects leaders."""
     age_ms: int
-    """So long ago at most it was so."""
+    """Maximum age of this state."""
     backends_known: bool = True
     """false where this server is not told the coordinator of the home cluster: `nodes`, `shards` and `events` are empty
     then, and `manager` null."""
@@ -153,10 +153,10 @@ class ClusterState(ClustersState, frozen=True):
 
 
 class Rebalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for copies and leaderships to be evened out."""
+    """Asks for copies and leaderships to be rebalanced."""
 
     dry_run: bool = False
-    """Only say what would be moved."""
+    """Only report what would be moved."""
     cluster: str | None = None
     """The cluster's name in the settings; null is the home cluster."""
 
@@ -177,58 +177,58 @@ class Rebalanced(msgspec.Struct, frozen=True):
 
 
 class MoveView(msgspec.Struct, frozen=True, rename={"source": "from"}):
-    """A queue on its way from one cluster to another."""
+    """A move of a queue from one cluster to another."""
 
     tenant: str
     queue: str
     source: str
     to: str
     state: Literal["sealing", "draining", "remembering"]
-    """sealing: it may still be given up. draining: publishes arrive at the new cluster, and what the old one has is
-    delivered from there. remembering: the old one has ids alone, which it knows again until their window is over."""
+    """sealing: the move may still be given up. draining: publishes go to the new cluster, and the old one delivers what
+    it still has. remembering: the old one has only ids, for deduplication until their window is over."""
     since: str
-    """When it began to be in this state."""
+    """When it entered this state."""
     left: int | None
-    """Messages that the old cluster still has, dead letters among them; null while that is not known."""
+    """Messages that the old cluster still has, including dead letters; null while unknown."""
     share: float
-    """Which part of the queue goes there: 1 is all of it. Of one that left in several steps, as one does that was split
-    and is merged, the part that went with the last."""
+    """The part of the queue that moves: 1 is all of it. If it left in several steps, as when split and merged again,
+    the part of the last step."""
 
 
 class MovePage(msgspec.Struct, frozen=True):
     items: list[MoveView]
-    """A queue that came by several clusters has one for each that it left."""
+    """A queue that moved through several clusters has one item for each that it left."""
 
 
 class MoveWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Has a queue move to another cluster, or lie in several: `to` or `over`, one of the two."""
+    """Moves a queue to another cluster, or splits it over several: either `to` or `over`."""
 
     queue: str
     to: str | None = None
-    """The cluster's name in the settings. All of the queue goes there, also of one that lies in several."""
+    """The cluster's name in the settings. The whole queue moves there, even if it is split over several."""
     over: Annotated[list[str] | None, _OVER] = None
     """The names of the clusters that share it evenly."""
     tenant: str = TENANT_DEFAULT
 
 
 class ClusterShare(msgspec.Struct, frozen=True):
-    """Which part of a queue's publishes a cluster takes."""
+    """The part of a queue's publishes that a cluster takes."""
 
     cluster: str
     share: float
-    """Those of all clusters make 1."""
+    """The shares of all clusters add up to 1."""
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """Where a queue of any tenant lies."""
+    """The clusters of a queue of any tenant."""
 
     tenant: str
     queue: str
     cluster: str
-    """Where publishes go, or shall go next; see `moves`. Of several the first."""
+    """The cluster that publishes go to, or will go to next, see `moves`; the first one of several."""
     moves: list[MoveView]
-    """Those of this queue that are under way."""
+    """Moves of this queue in progress."""
     clusters: list[ClusterShare]
-    """Where publishes go now."""
+    """The clusters that publishes go to now."""
     goal: list[str]
-    """The clusters that it is being spread over; empty when nothing more is to come."""
+    """The clusters that it is being split over; empty when that is complete."""

@@ -1,4 +1,4 @@
-"""Open connections of this gateway: who is there, and the way to end one. A customer sees its own tenant's only."""
+"""HTTP handlers for open connections of this gateway: list, and close one. An administrator sees its own tenant's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ async def list_connections(gateway: Gateway, call: Call) -> Answer:
 
 
 async def kick(gateway: Gateway, call: Call) -> Answer:
-    """Its leases return at once, and its session cannot be resumed; whoever has a good key may connect again."""
+    """Closes a connection: its leases end at once, and its session cannot be resumed. A client with a valid key may
+    connect again."""
     _require_admin(call)
     found = gateway.hub.open.find(call.params[0])
     if found is None and gateway.siblings is not None and await gateway.siblings.kick(call.headers, call.params[0]):

@@ -1,4 +1,4 @@
-"""The series of the guards: how each dependency is called, and whether it is."""
+"""Metrics of the guards: calls to each dependency, and the state of its circuit breaker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`/docs`: the Markdown files of the documentation as pages, so that links in problems and alerts resolve offline.
+"""Serves `/docs`: renders the documentation's Markdown files, so that links in problems and alerts work offline.
 
-Beside them `/docs/search`, and below `/docs/deploy` the files that the pages speak of.
+Also serves `/docs/search`, and below `/docs/deploy` the files that the pages refer to.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from gateway.version import VERSION
 from web_console.pages import render
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs"
-"""A link to the repository's `docs`; an installed package has the files themselves."""
+"""A symbolic link to the repository's `docs`; an installed package has the files themselves."""
 
 DEPLOY: Final = Path(__file__).resolve().parents[1] / "deploy"
-"""A link to the repository's `deploy`, likewise."""
+"""A symbolic link to the repository's `deploy`, likewise."""
 
 INDEX: Final = "README.md"
 SEARCH: Final = "/docs/search"
 ASKED_CHARS_MAX: Final = 200
-"""Of a search; the rest is left out."""
+"""Maximum length of a search text; the rest is cut off."""
 CONTENTS_MIN: Final = 3
-"""Headings from which a page has a list of its contents."""
+"""Number of headings from which a page has a table of contents."""
 
 _templates = [Path(__file__).resolve().parents[1] / "templates", Path(render.__file__).parents[1] / "templates"]
 _environment = Environment(loader=FileSystemLoader(_templates), autoescape=True, undefined=StrictUndefined)
@@ -48,11 +48,12 @@ _COMMENT = re.compile(
     r")|<!--.*?-->",
     re.MULTILINE | re.DOTALL,
 )
-"""A comment in the source, which is for who writes it. In code it is what the page shows."""
+"""Matches a comment in the source, which is for authors only; or code, in which a comment is content."""
 
 
 def _scrolling(name: str) -> Callable[..., str]:
-    """A rule's own HTML in a part that scrolls sideways, by keyboard too: no page is wider than the reader's screen."""
+    """Wraps a rule's HTML in a block that scrolls sideways, by keyboard too, so that no page is wider than the
+    screen."""
     plain = getattr(_renderer, name)
 
     def rendered(tokens: Any, number: int, options: Any, env: Any) -> str:
@@ -76,7 +77,7 @@ class Heading(NamedTuple):
 
 
 def pages(folder: Path = FOLDER, deploy: Path = DEPLOY) -> dict[str, Page]:
-    """Path → page, for each file there is. Each is rendered when it is first asked for."""
+    """Path → page, for each file. A page is rendered at its first request."""
     found = {_address(file.relative_to(folder)): _page(file, folder) for file in sorted(folder.rglob("*.md"))}
     found.setdefault("/docs", _contents(folder))
     found[SEARCH] = _search(folder)
@@ -86,7 +87,7 @@ def pages(folder: Path = FOLDER, deploy: Path = DEPLOY) -> dict[str, Page]:
 
 
 def _address(file: Path) -> str:
-    """`reference/errors.md` → `/docs/reference/errors`; a README is its folder's page."""
+    """The path of a file's page: `reference/errors.md` → `/docs/reference/errors`; a README is its folder's page."""
     steps = [*file.parts[:-1], *([] if file.name == INDEX else [file.stem])]
     return "/".join(["/docs", *steps])
 
@@ -103,12 +104,12 @@ def _page(file: Path, folder: Path) -> Page:
 
 
 def _text(file: Path) -> str:
-    """The source as a reader has it, without comments."""
+    """The source without comments."""
     return _COMMENT.sub(lambda found: found["code"] or "", file.read_text())
 
 
 def _file(file: Path) -> Page:
-    """A file that pages speak of, as it is: to be read, and to be fetched by `curl -O`."""
+    """A file that pages refer to, unchanged, for reading and for `curl -O`."""
 
     async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
         return Answer(200, file.read_bytes(), _headers, b"text/plain; charset=utf-8")
@@ -140,7 +141,7 @@ def _sections(file: Path, folder: Path) -> list[docs_search.Section]:
 
 
 def _contents(folder: Path) -> Page:
-    """A list of what there is, where no README leads the way."""
+    """A list of all pages, used without a README."""
 
     async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
         files = [file.relative_to(folder) for file in sorted(folder.rglob("*.md"))]
@@ -175,7 +176,7 @@ def _title(text: str, file: Path) -> str:
 
 
 def _name_headings(tokens: list[Token]) -> list[Heading]:
-    """Gives each heading the id that links name it by: its words, joined by hyphens."""
+    """Gives each heading the id that links use: its words, joined by hyphens."""
     found = []
     for opening, inline in pairwise(tokens):
         if opening.type == "heading_open":
@@ -191,7 +192,7 @@ def _heading_id(text: str) -> str:
 
 
 def _link(target: str, file: Path) -> str:
-    """A link between files as one between pages; others stay as they are."""
+    """Turns a link between files into one between pages; returns others unchanged."""
     path, hash_sign, anchor = target.partition("#")
     if "://" in target or target.startswith("/") or not path:
         return target

@@ -1,7 +1,7 @@
-"""Finds sections of the documentation by their words, for `/docs/search`. Pure: pages' text in, sections out.
+"""Full-text search of the documentation for `/docs/search`. Pure: text of pages in, sections out.
 
-A page is cut at its headings. A section is found when it has every word asked for, in its own text or in a heading
-above it; those that have them in a heading come first.
+A page is split at its headings. A section matches if it has every word of the question, in its text, its heading or
+its page's title; sections with more of the words in a heading come first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 WORDS_MAX: Final = 8
-"""Words of one question; further ones are left out."""
+"""Words of one question; further ones are ignored."""
 WORD_CHARS_MAX: Final = 64
 SECTIONS_MAX: Final = 40
 """Sections in one answer."""
@@ -23,7 +23,7 @@ _SIGNS = re.compile(r"[`*|#\[\]]|\]\([^)]*\)")
 
 
 class Section(NamedTuple):
-    """A heading's part of a page. `address` leads to it."""
+    """The part of a page below one heading. `address`: its URL path."""
 
     address: str
     page: str
@@ -41,7 +41,8 @@ class Found(NamedTuple):
 
 
 def parts(text: str) -> list[tuple[str, str]]:
-    """(heading, what stands below it) of a page; what stands below its title has no heading. Code is no heading."""
+    """(heading, text below it) for each part of a page; the heading of the part below the title is "". Lines in code
+    blocks are not headings."""
     found: list[tuple[str, list[str]]] = [("", [])]
     is_code = False
     for line in text.splitlines():
@@ -55,19 +56,19 @@ def parts(text: str) -> list[tuple[str, str]]:
 
 
 def section(address: str, page: str, heading: str, text: str) -> Section:
-    """One section; `text` is Markdown, of which the words are kept."""
+    """Makes a section from Markdown, of which only the words are kept."""
     plain = " ".join(_SIGNS.sub(" ", text).split())
     shown = heading.replace("`", "")
     return Section(address, page, shown, plain, f"{page} {shown}".lower(), plain.lower())
 
 
 def words_of(question: str) -> list[str]:
-    """The words of a question, in lower case; what is beyond the bounds is left out."""
+    """The words of a question in lower case, cut to the bounds."""
     return [word[:WORD_CHARS_MAX].lower() for word in _WORD.findall(question)[:WORDS_MAX]]
 
 
 def find(sections: Iterable[Section], question: str) -> list[Found]:
-    """The sections that have all words of the question, the best first; none for a question without words."""
+    """The sections with all words of the question, the best first; empty for a question without words."""
     words = words_of(question)
     if not words:
         return []
@@ -81,7 +82,7 @@ def find(sections: Iterable[Section], question: str) -> list[Found]:
 
 
 def _excerpt(one: Section, words: list[str]) -> str:
-    """What stands around the first word that the text has."""
+    """The text around the first of the words that it has."""
     places = [place for word in words if (place := one.text_lower.find(word)) >= 0]
     start = max(0, min(places, default=0) - EXCERPT_CHARS // 3)
     part = one.text[start : start + EXCERPT_CHARS]

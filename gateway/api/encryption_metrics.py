@@ -1,4 +1,4 @@
-"""The series of encryption: what was sealed and opened, and whether keys can be made."""
+"""Metrics of encryption: blocks sealed and opened, and whether keys can be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series of the listener's entrance: certificates, and connections refused for their PROXY header."""
+"""Metrics of the listener's entrance: certificates, and connections refused for their PROXY header."""
 
 from __future__ import annotations
 

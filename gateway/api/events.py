@@ -1,4 +1,4 @@
-"""Server-sent events: a queue as a stream that any browser can read."""
+"""HTTP handler for server-sent events: delivers a queue's messages as an event stream that any browser can read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     if attempts not in ("delivered", "begun"):
         raise invalid_field("/query/attempts", f"attempts is {attempts[:50]!r}; it is delivered or begun")
     if call.scope["method"] == "HEAD":
-        return Answer(200, content_type=EVENT_STREAM)  # a stream that nobody reads must not hold messages
+        return Answer(200, content_type=EVENT_STREAM)  # a stream that is not read must not lease messages
     credit = integer(query, "credit", None, low=1, high=CREDIT_MAX)
     visibility_ms = integer(query, "visibility_timeout_ms", None, low=0, high=VISIBILITY_MS_MAX)
     start = parse_query(query.get("from"))

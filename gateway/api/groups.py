@@ -1,4 +1,4 @@
-"""Consumer groups of a stream: list, make, move, delete."""
+"""HTTP handlers for consumer groups of a stream: list, create, move, delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def view(group: GroupInfo) -> GroupView:
 
 
 async def list_of_queue(gateway: Gateway, call: Call) -> Answer:
-    """By name. A work queue has none: its consumers are its one group."""
+    """A page of groups by name. A work queue has none: its consumers are its one group."""
     queue = gateway.desk.queue(call.principal, call.params[0], "view")
     query = call.query("limit", "cursor")
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
@@ -45,7 +45,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
-    """Makes a group, or moves it: what its consumers hold is lost to them, and they go on from there."""
+    """Creates a group, or moves it: its consumers lose their leases, and continue from the new position."""
     queue, name = gateway.desk.queue(call.principal, call.params[0], "manage"), call.params[1]
     wanted: GroupBody = await call.fields(GroupBody)
     checked_group(name, pointer="/name")
@@ -76,7 +76,7 @@ def _found(queue: Queue, name: str) -> GroupInfo:
 
 
 async def _decided(ask: Any) -> Any:
-    """What a group's command came to, once that is durable. Raises what kept it from that."""
+    """The result of a group's command, once it is durable. Raises the error that refuses it."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ask(partial(resolved, done))
     result = await done

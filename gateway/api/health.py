@@ -1,4 +1,4 @@
-"""Health: is the process alive, may it get traffic, should a balancer send it new connections."""
+"""Health checks: whether the process is alive, may get traffic, and should get new connections from a balancer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ CHECKS = ("draining", "disk", "load")
 
 
 async def livez(gateway: Gateway, query: dict[str, str]) -> Answer:
-    """The event loop turns: that is all a restart could mend."""
+    """200 while the event loop runs; a restart would help against nothing else."""
     return json_answer({"status": "ok"})
 
 
 async def readyz(gateway: Gateway, query: dict[str, str]) -> Answer:
-    """200 while everything works, 503 while draining or while publishes are refused for want of disk or memory."""
+    """200 while everything works; 503 while draining, or while publishes are refused for lack of disk or for load."""
     failing = _failing(gateway)
     if failing:
         return problem_answer(next(iter(failing.values())))
@@ -25,10 +25,11 @@ async def readyz(gateway: Gateway, query: dict[str, str]) -> Answer:
 
 
 async def lbz(gateway: Gateway, query: dict[str, str]) -> Answer:
-    """For balancers. 404 asks for no new connections and keeps the open ones, which 503 might cut.
+    """For load balancers. 404 while draining: a balancer then sends no new connections and keeps the open ones, which
+    503 might cut.
 
-    Neither a full disk nor overload is a reason for either: consumers must go on, for what they settle makes room, and
-    their acks may come by new connections. What the process cannot take it refuses by itself.
+    A full disk and overload do not change it: consumers must continue, because their acks make room, and acks may come
+    over new connections. The process refuses by itself what it cannot take.
     """
     if gateway.hub.draining:
         return problem_answer(NotFound("draining: send new connections elsewhere, open ones finish here"))

@@ -1,6 +1,6 @@
-"""Who has a message that is in flight, as far as this gateway knows: its own connections, and its answered receives.
+"""Finds the holder of a message in flight, as far as this gateway knows: its own connections and answered receives.
 
-Nothing is written down for it: a lease knows its holder while it lasts.
+Nothing is stored for this: a lease knows its holder while it lasts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from push.transports.longpoll import Poll
 
 
 def held(gateway: Gateway, asking: Principal, queue: Queue, partition: int, offset: int) -> HeldView:
-    """Whoever may end connections is told whose it is."""
+    """The lease of a message; only callers that may close connections see the consumer."""
     lease = queue.held_by(partition, offset)
     if lease is None:
         return HeldView(None, None)

@@ -1,4 +1,4 @@
-"""The series of who may come in: key sets of issuers, and connections that were ended by an administrator."""
+"""Metrics of authentication: key sets of issuers, and connections closed by administrators."""
 
 from __future__ import annotations
 

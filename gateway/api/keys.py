@@ -1,4 +1,4 @@
-"""API keys: make, list, rotate, revoke. For administrators; a tenant other than their own is for operators."""
+"""HTTP handlers for API keys: create, list, rotate, revoke. For administrators; other tenants for operators only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 def _expiry(gateway: Gateway, call: Call, text: str | None) -> int | None:
-    """When the new key ends: by default as late as it may, which is for ever unless the caller's credential ends."""
+    """When the new key expires: by default as late as allowed, which is never, unless the caller's credential
+    expires."""
     latest_ms = _latest_ms(gateway, call)
     if text is None:
         return latest_ms
@@ -83,7 +84,7 @@ def _whose(call: Call) -> str:
 
 
 async def list_keys(gateway: Gateway, call: Call) -> Answer:
-    """The keys of the caller's tenant; an operator sees all."""
+    """The keys of the caller's tenant; of all tenants for an operator."""
     _require_admin(call)
     query = call.query("limit", "cursor")
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
@@ -129,13 +130,14 @@ def _require_admin(call: Call) -> None:
 
 
 def _require_rank(call: Call, key: ApiKey) -> None:
-    """Whoever rotates a key holds its new secret, so an administrator must not rotate an operator's."""
+    """Raises `Forbidden` if an administrator would change an operator's key: rotation reveals the new secret."""
     if OPERATOR in key.scopes and not may_administer(call.principal.access, "operators' keys"):
         raise Forbidden("only an operator changes an operator's key")
 
 
 def _require_end(gateway: Gateway, call: Call, key: ApiKey) -> None:
-    """Whoever rotates a key holds its new secret, so it must not last longer than one that the caller may make."""
+    """Raises `Forbidden` if the key lasts longer than one that the caller may create: rotation reveals the new
+    secret."""
     latest_ms = _latest_ms(gateway, call)
     if latest_ms is not None and (key.expires_at_ms is None or key.expires_at_ms > latest_ms):
         end = "never ends" if key.expires_at_ms is None else f"ends at {timestamp(key.expires_at_ms)}"

@@ -1,4 +1,4 @@
-"""What limits refused, and how the shared counts are: for `/metrics`."""
+"""Metrics of rate limits and caps: what they refused, and the state of counting in Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def families(throttle: Throttle) -> Iterator[Metric]:
 
 
 def _shared(limiter: Limiter) -> Iterator[Metric]:
-    """All zero where rates are counted in this process anyway."""
+    """Families about Redis; all zero if rates are counted in this process."""
     away = GaugeMetricFamily("pushq_rate_store_away", "1 while rates are not counted in Redis, although they should.")
     away.add_metric((), int(getattr(limiter, "is_store_away", False)))
     yield away

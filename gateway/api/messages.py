@@ -1,4 +1,4 @@
-"""Messages in and out over HTTP: publish, receive, ack, nack, extend. The hot path of the API."""
+"""HTTP handlers for messages: publish, receive, ack, nack, extend. The hot path of the API."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
 
 
 async def _made(gateway: Gateway, call: Call) -> Target:
-    """A queue that was not there, made now where the settings say that a publish makes it. Raises `QueueNotFound`."""
+    """Creates the queue of a publish if `queues.auto_create` says so, and returns it. Raises `QueueNotFound`."""
     name = call.params[0]
     made = gateway.desk.made_by_publish(call.principal, name, call.until)
     if made is not None:
@@ -73,7 +73,8 @@ async def _made(gateway: Gateway, call: Call) -> Target:
 
 
 def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepared:
-    """The request's messages as blocks: an envelope of messages, or one message that is the body itself."""
+    """Encodes the request's messages into blocks: CloudEvents, an envelope of messages, or one message that is the
+    body itself."""
     headers, desk = call.headers, gateway.desk
     content_type = headers.get(b"content-type", b"application/json")
     trace = _trace(headers)
@@ -90,15 +91,15 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
     try:
         plain = _decode_plain(body)
     except (msgspec.MsgspecError, RecursionError):
-        # Not only bodies, or wrong: the full decoder takes the one and explains the other.
+        # Messages with other fields, or invalid ones: the full decoder takes the former and explains the latter.
         return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace, key_of)
     return desk.prepare_plain(queue, [message.body for message in plain.messages], "json", trace, key_of)
 
 
 def _trace(headers: dict[bytes, bytes]) -> str | None:
-    """The W3C trace context of the messages; what is not one is left out, as the standard asks.
+    """The W3C trace context of the messages; an invalid one is ignored, as the standard demands.
 
-    A CloudEvent's own, made with the event, goes before that of the request which brings it.
+    A CloudEvent's own context, made with the event, takes precedence over that of the request.
     """
     prefix = b"ce-" if b"ce-traceparent" in headers else b""
     stated, state = headers.get(prefix + b"traceparent"), headers.get(prefix + b"tracestate")
@@ -108,7 +109,8 @@ def _trace(headers: dict[bytes, bytes]) -> str | None:
 
 
 def _check_utf8(body: bytes) -> None:
-    """The decoder leaves bodies as they are, so it would let broken text through to every consumer."""
+    """Raises `InvalidRequest` for invalid UTF-8: the decoder keeps bodies raw, so it would pass broken text on to
+    consumers."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -116,7 +118,7 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _stored(gateway: Gateway, queue: Target, prepared: Prepared, until_ms: int) -> asyncio.Future[Published]:
-    """Resolves when the blocks are durable. Raises what kept them out."""
+    """Publishes the blocks. The future resolves when they are durable, or raises the error that refuses them."""
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     if prepared.claim is not None:
         timed = msgspec.structs.replace(prepared, until_ms=until_ms)
@@ -128,7 +130,7 @@ def _stored(gateway: Gateway, queue: Target, prepared: Prepared, until_ms: int) 
 
 def _resolve(done: asyncio.Future[Any], result: Any) -> None:
     if done.done():
-        return  # the client left, and its request was cancelled
+        return  # the client disconnected, and its request was cancelled
     if isinstance(result, PushqError):
         done.set_exception(result)
     else:
@@ -224,7 +226,7 @@ def _check_receipts(receipts: list[str]) -> None:
 
 
 async def _judged(queue: Queue, receipts: list[str], ask: Callable[[list[str], VerdictsReply], None]) -> Answer:
-    """One row a receipt, in their order, once it is durable."""
+    """The answer with one row per receipt, in their order, once the decisions are durable."""
     _check_receipts(receipts)
     done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
     ask(receipts, partial(_resolve, done))

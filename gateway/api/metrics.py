@@ -1,4 +1,4 @@
-"""`/metrics`, from numbers that the parts keep anyway: hardly anything is counted for it alone."""
+"""Renders `/metrics` from numbers that the components keep anyway: hardly anything is counted for it alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Answers = Counter[tuple[str, str, int]]
 def page(
     answers: Answers, lag: LoopLag, entrance: Entrance, overload: Overload
 ) -> Callable[[Gateway, str], Awaitable[Answer]]:
-    """The page, for a gateway and an `Accept`; `answers` counts what the API answered."""
+    """The metrics page, as a function of a gateway and an `Accept`. `answers`: counts of the API's answers."""
 
     async def metrics(gateway: Gateway, accept: str) -> Answer:
         form = Format(accept)
@@ -72,7 +72,7 @@ def _answer(form: Format, *parts: bytes) -> Answer:
 
 
 async def of_tenant(gateway: Gateway, call: Call) -> Answer:
-    """The same numbers of the caller's own queues, for a Prometheus of its own."""
+    """The metrics of the caller's own queues, for the tenant's own Prometheus."""
     query = call.query("tenant")
     tenant = visible_tenant(gateway, call, query.get("tenant"))
     numbers = await of_queues(gateway.store, tenant)

@@ -1,4 +1,4 @@
-"""Queues that move to other clusters, or are split over several: begun, listed and given up. For operators."""
+"""HTTP handlers for moves of queues to other clusters, or over several: begin, list and give up. For operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def begin(gateway: Gateway, call: Call) -> Answer:
 
 
 def _check(wanted: MoveWanted) -> None:
-    """Raises `InvalidRequest`."""
+    """Raises `InvalidRequest` for contradictory or invalid targets."""
     over = wanted.over
     if (wanted.to is None) == (over is None):
         detail = "name to, the cluster where the queue goes, or over, those that share it: one of the two"

@@ -1,6 +1,6 @@
-"""Places in partitions: where each begins and ends, and the messages between two offsets of one.
+"""HTTP handlers for partitions: their first and next offsets, and the messages between two offsets of one.
 
-For readers that keep their own places and come by lots, such as Spark's: see `docs/how-to/spark.md`.
+For batch readers that keep their own offsets, such as Spark's: see `docs/how-to/spark.md`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAGE: Final = b'{"uid":%b,"epoch":%d,"first":%d,"next":%d,"messages":[%b]}'
 
 
 def uid_of(queue: Queue) -> str:
-    """Text, since other stores may name queues by more than a number."""
+    """The queue's uid as text, because other stores may identify queues by more than a number."""
     return str(queue.uid)
 
 
@@ -81,6 +81,6 @@ def _rendered(chunk: Chunk, numbers: Sequence[int]) -> list[bytes]:
     try:
         return numbered_messages(chunk, numbers)
     except CorruptEntry as error:
-        # Its checksum is right, so it was written like this: readers must come past it.
+        # Its checksum is right, so it was written like this: readers must be able to pass it.
         log.error("messages cannot be read", partition=chunk.partition, offset=chunk.base, reason=str(error))
         return []

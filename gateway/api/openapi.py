@@ -1,4 +1,4 @@
-"""`/openapi.json`: OpenAPI 3.1, made from the table of operations and the types that decode requests."""
+"""Generates `/openapi.json`, OpenAPI 3.1, from the table of operations and the types that decode requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def page() -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
 
 
 def document() -> dict[str, Any]:
-    """The whole document."""
+    """The complete document."""
     found = {kind for o in OPERATIONS for given in (o.request, *o.answers.values()) for kind in _parts(given)}
     types = {kind for kind in found if _is_struct(kind)}
     types -= {s.PublishBody}
@@ -90,7 +90,7 @@ def document() -> dict[str, Any]:
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
-    """The types of a union; of anything else itself."""
+    """The types of a union; any other value alone."""
     return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
@@ -151,7 +151,7 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         response["headers"] = {name: _header(name) for name in _headers_of(operation, status)}
         if isinstance(kind, str):
-            # A document in YAML is read as what it says; other text is text.
+            # A YAML document has the type of its content; other text is a string.
             response["content"] = {kind: {"schema": {"type": "object" if kind == "application/yaml" else "string"}}}
         elif kind is not None:
             parts = [refs[cast(type, part)] for part in _parts(kind)]
@@ -186,7 +186,7 @@ HEADERS: Final = {
     "Location": "Where the work that was begun is looked at, and cancelled.",
     "Link": 'The next page, with `rel="next"`.',
 }
-"""Each header of an answer, and what it says."""
+"""Header of an answer → its description."""
 
 
 def _header(name: str) -> dict[str, str]:
@@ -194,7 +194,7 @@ def _header(name: str) -> dict[str, str]:
 
 
 def _headers_of(operation: Operation, status: int) -> list[str]:
-    """Those of a good answer."""
+    """The headers of a successful answer."""
     found = list(_EVERY_ANSWER)
     if operation.has_etag:
         found.append("ETag")
@@ -292,7 +292,7 @@ OFFSETS: Final[dict[str, dict[str, Any]]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": RANGE_MESSAGES_MAX, "default": RANGE_MESSAGES_MAX},
     "uid": {"type": "string", "description": "Of the queue that is meant: one made anew under its name is refused."},
 }
-"""Where a page is read by offset, `from` and the others are something else than in lists."""
+"""Parameters of reads by offset, where `from` and the others mean something else than in lists."""
 ALERT_STATES: Final = {"enum": ["pending", "firing", "resolved"]}
 DAYS: Final = {"type": "string", "format": "date", "description": "A day in UTC."}
 _TIMEOUT: Final = {

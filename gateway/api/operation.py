@@ -1,4 +1,4 @@
-"""One operation of the HTTP API: what answers it, and what the OpenAPI document says about it."""
+"""The type of one operation of the HTTP API: its handler, and its part of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Operation:
     handler: Handler
     summary: str
     scope: str
-    """What the caller's key must have, in words."""
+    """The scope that the caller needs, in words."""
     answers: dict[int, Any]
-    """Status → type of the body, or a union of such; None for an answer without one."""
+    """Status → type of the body, or a union of types; None for an answer without a body."""
     request: Any = None
     query: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
-    """Those of `query` that must be given."""
+    """Names in `query` that are required."""
     refusals: tuple[int, ...] = field(default=(400, 401, 403, 404))
     takes_ticket: bool = False
     takes_key: bool = False
     """Whether it may carry an `Idempotency-Key`."""
     has_etag: bool = False
-    """Whether what it answers has an `ETag`."""
+    """Whether its answer has an `ETag`."""
     takes_conditions: bool = False
-    """Whether `If-Match` and `If-None-Match` are heeded, which need not be given."""
+    """Whether it evaluates `If-Match` and `If-None-Match`, both optional."""
     name: str = field(init=False)
-    """What it is called among the rows of usage and audit: `publish`, `queues.patch`, …"""
+    """Its name in rows of usage and audit: `publish`, `queues.patch`, …"""
     takes_timeout: bool = field(init=False)
-    """Whether its caller may say how long it waits: as with all but streams."""
+    """Whether its caller may set a timeout: all but streams."""
     has_queue: bool = field(init=False)
-    """Whether the first variable part of its path is a queue's name."""
+    """Whether the first variable of its path is a queue's name."""
 
     def __post_init__(self) -> None:
         module = self.handler.__module__.rpartition(".")[2]

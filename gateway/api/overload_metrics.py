@@ -1,4 +1,4 @@
-"""What the process says about its load on `/metrics`: the level, what it was read from, and what was refused."""
+"""Metrics of the process' load: the level, the readings that determine it, and what was refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of a list that lies in memory, in the order of its names."""
+"""Pages of lists in memory, in the order of names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def page_of(
     query: dict[str, str], items: Iterable[T], name_of: Callable[[T], str], path: str
 ) -> tuple[list[T], str | None, tuple[Header, ...]]:
-    """The items behind `cursor`, `limit` at most; where the next page begins, and the link to it."""
+    """Sorts items into a page: (up to `limit` items after `cursor`, cursor of the next page, link to it)."""
     after = decode_cursor(query.get("cursor"))
     return _page(query, path, name_of, partial(_first_of, (item for item in items if name_of(item) > after), name_of))
 
@@ -26,7 +26,7 @@ def page_of(
 def page_in_order(
     query: dict[str, str], items: Iterable[T], name_of: Callable[[T], str], path: str
 ) -> tuple[list[T], str | None, tuple[Header, ...]]:
-    """The same of items that come in the order of their names; behind the page none is looked at."""
+    """The same for items already in the order of their names; reads none beyond the page."""
     after = decode_cursor(query.get("cursor"))
     return _page(query, path, name_of, partial(_next_of, dropwhile(lambda item: name_of(item) <= after, items)))
 

@@ -1,4 +1,4 @@
-"""Peek and search: looking at messages without touching them."""
+"""HTTP handler for peek and search: reads messages without leasing or changing them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
     query = call.query(*FILTERS, prefix=HEADER)
     wanted = _filter(query)
     if wanted.contains is not None and not with_bodies:
-        # Whoever may ask what is in a body can find out all of it.
+        # By asking what a body contains, a caller can find out all of it.
         raise Forbidden(f"`contains` needs the scope consume:{queue.name}, like the bodies it looks into")
     page = await queue.peek(wanted)
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
@@ -52,7 +52,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
 
 
 def _visible(gateway: Gateway, call: Call) -> tuple[Queue, bool]:
-    """The queue, and whether the caller may see bodies: those are for whoever may consume it."""
+    """The queue, and whether the caller may see bodies, which needs the scope consume."""
     name, access = call.params[0], call.principal.access
     queue = gateway.store.queue(call.principal.tenant, name)
     with_bodies = access.may("consume", name)

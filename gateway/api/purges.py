@@ -1,4 +1,4 @@
-"""Purges: dropping every message of a queue, as a job with an address of its own."""
+"""HTTP handlers for purges: jobs that drop all messages of a queue."""
 
 from __future__ import annotations
 

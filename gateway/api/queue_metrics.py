@@ -1,5 +1,5 @@
-"""Series of queues beyond their numbers: what ended without an ack, how far the groups of streams are behind, and how
-many partitions there are of queues that have several.
+"""Metrics of queues beyond their stats: messages that ended without an ack, lag of consumer groups, and partitions of
+queues that have several.
 """
 
 from __future__ import annotations

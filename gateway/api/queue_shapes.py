@@ -1,4 +1,4 @@
-"""What the API tells of queues: their config, their numbers, and how they lie in partitions."""
+"""Answers of the API about queues: their config, their stats, and their partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QueueStatsView(msgspec.Struct):
 
 
 class PartitionView(msgspec.Struct):
-    """One partition of a queue. `slots` are those whose messages it takes, `slots_arriving` are on their way to it."""
+    """One partition of a queue. `slots`: number of slots whose messages it takes; `slots_arriving`: moving to it."""
 
     partition: int
     state: Literal["open", "draining"]
@@ -36,13 +36,13 @@ class PartitionView(msgspec.Struct):
 
 
 class PartitionsView(msgspec.Struct):
-    """How many partitions a queue has now. It gets as many open ones as its config says, or `auto_expand` asks for."""
+    """The partitions of a queue now. The number of open ones approaches that of its config, or of `auto_expand`."""
 
     open: int
     draining: int
     slots_moving: int
     items: list[PartitionView] | msgspec.UnsetType = msgspec.UNSET
-    """Left out where queues are listed."""
+    """Left out in lists of queues."""
 
 
 class QueueView(msgspec.Struct):
@@ -51,11 +51,11 @@ class QueueView(msgspec.Struct):
     created_at: str
     owner: str
     stats: QueueStatsView | msgspec.UnsetType = msgspec.UNSET
-    """Left out in a list while the cluster where the queue lies is away."""
+    """Left out in a list while the queue's cluster is away."""
     partitions: PartitionsView | msgspec.UnsetType = msgspec.UNSET
-    """Of a queue that has several, had several, or gets more by itself."""
+    """Only for a queue that has several, had several, or expands automatically."""
     cluster: str | msgspec.UnsetType = msgspec.UNSET
-    """Where its messages lie; left out where the server keeps them itself."""
+    """The cluster of its messages; left out if the server stores them itself."""
 
 
 class QueuePage(msgspec.Struct):

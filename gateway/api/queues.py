@@ -1,4 +1,4 @@
-"""Queues: create, list, show, change, delete."""
+"""HTTP handlers for queues: create, list, show, change, delete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
 
 _UNKNOWN = Replication()
-"""Of a queue whose cluster is away."""
+"""Replication of a queue whose cluster is away."""
 
 
 def view(queue: Queue, clusters: ClustersView | None = None, *, is_listed: bool = False) -> QueueView:
@@ -60,10 +60,10 @@ def _defined(definition: QueueDefinition, clusters: ClustersView | None, place: 
 
 
 def _listed(gateway: Gateway, tenant: str, name: str) -> QueueView:
-    """One whose cluster is away hides nothing of the others."""
+    """A queue in a list; without numbers if its cluster is away, which must not hide the others."""
     try:
         queue = gateway.store.queue(tenant, name)
-    except ClusterAway:  # since this gateway began: it knows the definition alone
+    except ClusterAway:  # away since this gateway started: only the definition is known
         return _defined(gateway.store.metadata.queues[tenant, name], gateway.clusters)
     try:
         return view(queue, gateway.clusters, is_listed=True)
@@ -82,7 +82,7 @@ def _partitions(queue: Queue, *, is_listed: bool) -> PartitionsView | msgspec.Un
 
 
 def etag(queue: Queue) -> str:
-    """Changes with the config, and with a queue that was deleted and made again."""
+    """The ETag of a queue: changes with its config, and if the queue is deleted and created again."""
     return f'"{queue.definition.uid}-{queue.definition.version}"'
 
 
@@ -97,7 +97,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     check_new_queue_name(name)
     config = queue_config(await _settings(call), name)
     find = _finder(gateway, principal.tenant)
-    if find(name) is None:  # one that is there is found again, or in conflict, whatever became of its links
+    if find(name) is None:  # an existing queue is returned or in conflict, whatever became of its links
         check_links(name, config, find)
         _check_target(call, config, None)
     queue, created = await gateway.store.create_queue(principal.tenant, name, config)
@@ -111,7 +111,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def list_queues(gateway: Gateway, call: Call) -> Answer:
-    """Queues the key may view, by name."""
+    """Queues that the caller may view, by name."""
     query = call.query("limit", "cursor")
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert limit is not None
@@ -130,10 +130,10 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, owner_of(name), "manage")
     check_no_companion(name)
     _check_match(queue, call)
-    known = queue.definition  # what was matched: a change that comes while the body does makes it stale
+    known = queue.definition  # the matched one: a change made while the body arrives makes it stale
     changes = await _settings(call)
     if gateway.store.queue(queue.tenant, name).definition.uid != known.uid:
-        raise _stale(queue)  # it was deleted while the body came, and made anew: its version begins again
+        raise _stale(queue)  # deleted and created again while the body arrived: its version starts again
     config = changed_config(known.config, changes, name)
     check_links(name, config, _finder(gateway, queue.tenant), known=known.config)
     _check_target(call, config, known.config)
@@ -144,7 +144,7 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
 
 
 async def _settings(call: Call) -> dict[str, Any]:
-    """The settings that a request names. Raises `MessageTooLarge` and `InvalidRequest`."""
+    """The settings in a request's body. Raises `MessageTooLarge` and `InvalidRequest`."""
     body = await call.json_bytes()
     if len(body) > CONFIG_BYTES_MAX:
         raise MessageTooLarge(f"a config of {len(body)} bytes; it may have {CONFIG_BYTES_MAX}")
@@ -203,7 +203,7 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
 
 
 def _held(gateway: Gateway, tenant: str, name: str) -> int | None:
-    """Messages that go with a queue. None while its cluster is away, which drops them when it is back."""
+    """Number of messages deleted with a queue. None while its cluster is away, which drops them when it is back."""
     try:
         stats = gateway.store.queue(tenant, name).stats()
     except ClusterAway:
@@ -212,7 +212,8 @@ def _held(gateway: Gateway, tenant: str, name: str) -> int | None:
 
 
 def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) -> None:
-    """Dead letters are publishes: whoever names a queue for them must be allowed to publish there."""
+    """Raises `Forbidden` unless the caller may publish to the dead-letter queue it names: dead letters are
+    publishes."""
     target = config.dead_letter_queue
     if target in (None, COMPANION) or (known is not None and known.dead_letter_queue == target):
         return
@@ -222,7 +223,7 @@ def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) ->
 
 
 def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
-    """A queue that others name must not go unseen: their dead letters would have nowhere to go."""
+    """Raises `Conflict` if other queues name this one, or messages are moving to it: they would have no target."""
     for definition in gateway.store.metadata.of_tenant(tenant):
         if definition.name != name:
             for setting in ("dead_letter_queue", "colocate_with"):
@@ -250,9 +251,10 @@ def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
 
 
 def _deletable(gateway: Gateway, call: Call) -> tuple[str, str]:
-    """Tenant and name."""
+    """(tenant, name) of a queue that the caller may delete now. Raises `QueueNotFound`, `Forbidden`,
+    `InvalidRequest`."""
     principal, name = call.principal, owner_of(call.params[0])
-    with suppress(ClusterAway):  # it is there, and goes when its cluster is back
+    with suppress(ClusterAway):  # it exists, and is deleted when its cluster is back
         gateway.store.queue(principal.tenant, name)
     by_hand = f"`pushq queue delete {name} --data DIR` does it on the server's machine"
     if not may_administer(principal.access, "queue deletion"):
@@ -271,20 +273,20 @@ def encode_cursor(name: str) -> str:
 
 
 def decode_cursor(text: str | None) -> str:
-    """The name to go on after. Raises `InvalidRequest`."""
+    """The name after which the page begins. Raises `InvalidRequest`."""
     if text is None:
         return ""
     try:
         name = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (Base64Error, ValueError):
         name = ""
-    if encode_cursor(name) != text:  # the decoder skips over what it does not know
+    if encode_cursor(name) != text:  # the decoder skips invalid characters
         raise invalid_field("/query/cursor", "this is no cursor: send back `next` as it was given")
     return name
 
 
 def link_to_next(path: str, limit: int, cursor: str | None, **more: str) -> tuple[Header, ...]:
-    """RFC 8288: the next page as a link."""
+    """The `Link` header to the next page (RFC 8288)."""
     if cursor is None:
         return ()
     query = urlencode({**more, "limit": limit, "cursor": cursor})

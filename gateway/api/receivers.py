@@ -1,4 +1,4 @@
-"""Receivers of alerts: webhooks, each with a secret of its own that is shown once, and the server's log."""
+"""HTTP handlers for receivers of alerts: webhooks, each with a secret that is shown once, and the server's log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
-    """Another name or address; the secret stays, and so does the type."""
+    """Changes name or address; the secret and the type stay."""
     receiver = _find(gateway, call)
     check_conditions(call, etag(receiver), _named(receiver))
     given: ReceiverBody = await call.fields(ReceiverBody)
@@ -82,7 +82,7 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
 
 
 async def test(gateway: Gateway, call: Call) -> Answer:
-    """Sends one message that says that it is a test, and tells how that went."""
+    """Sends one message marked as a test, and returns its outcome."""
     receiver = _find(gateway, call)
     call.query()
     now_ms = gateway.clock_ms()
@@ -129,7 +129,7 @@ def _fields(gateway: Gateway, receiver: Receiver) -> dict[str, Any]:
 
 
 def etag(receiver: Receiver) -> str:
-    """Another one for each state of what may be changed: neither how its webhooks went nor who sealed its secret."""
+    """The ETag of what may be changed: independent of deliveries, and of the master key that sealed the secret."""
     return etag_of(msgspec.structs.replace(receiver, master="", sealed=b""))
 
 
@@ -160,14 +160,14 @@ def _check(gateway: Gateway, given: ReceiverBody) -> None:
     if wrong is None:
         host = urlsplit(given.url or "").hostname or ""
         is_address = ":" in host or host.replace(".", "").isdigit()
-        # A name is judged whenever something is sent: what it leads to changes.
+        # A host name is checked at each delivery, because the addresses it resolves to may change.
         wrong = refused(host, gateway.watching.notifier.networks) if is_address else None
     if wrong is not None:
         raise _invalid("/url", wrong)
 
 
 def wrong_url(url: str) -> str | None:
-    """What is wrong with a webhook's address, as a sentence."""
+    """What is wrong with a webhook's URL, as a message; None if it is valid."""
     try:
         parts = urlsplit(url)
         is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

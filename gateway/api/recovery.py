@@ -1,4 +1,4 @@
-"""What backends keep in quarantine: shown, published again, dropped. For operators."""
+"""HTTP handlers for messages that backends keep in quarantine: show, publish again, drop. For operators."""
 
 from __future__ import annotations
 

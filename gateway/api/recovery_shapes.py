@@ -1,4 +1,4 @@
-"""What `/v1/cluster/recovery` answers."""
+"""Bodies of requests and answers of `/v1/cluster/recovery`."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import msgspec
 
 
 class RecoveryPiece(msgspec.Struct, frozen=True):
-    """Confirmed messages of one queue that the leader which came after lacks."""
+    """Confirmed messages of one queue that the next leader lacks."""
 
     name: str
-    """SHARD-EPOCH-QUEUE, by their numbers: what one leadership of a shard confirmed."""
+    """SHARD-EPOCH-QUEUE, all numbers: messages of the queue that one leadership of a shard confirmed."""
     shard: str
     epoch: int
     tenant: str
     queue: str
-    """Empty where nobody knows any more which it was."""
+    """Empty if the name is no longer known."""
     queue_exists: bool
-    """False: it was deleted since, and they cannot be published again."""
+    """False: the queue was deleted, so the messages cannot be published again."""
     messages: int
-    """Where several backends keep it, those of the one with most."""
+    """If several backends keep the piece, the number of the one with the most."""
     bytes: int
     in_doubt: int
-    """How many of them may be in the queue already."""
+    """Messages that may be in the queue already."""
     confirmed_from: str
     confirmed_until: str
     set_aside_at: str
     backends: list[str]
-    """Who keeps it."""
+    """Backends that keep the piece."""
 
 
 class RecoveryPieces(msgspec.Struct, frozen=True):
     pieces: list[RecoveryPiece]
     unreachable: list[str]
-    """Backends that could not be asked: what they keep is not in the list."""
+    """Backends that did not answer: what they keep is not in the list."""
 
 
 class RecoveryMessage(msgspec.Struct, frozen=True):
-    """One message, without its body: that is its consumers' business."""
+    """One message without its body, which is for consumers only."""
 
     id: str
     key: str | None
@@ -48,41 +48,41 @@ class RecoveryMessage(msgspec.Struct, frozen=True):
 class RecoveryShown(msgspec.Struct, frozen=True):
     piece: RecoveryPiece
     items: list[RecoveryMessage]
-    """The first of them."""
+    """The first messages."""
     more: int
-    """How many are not shown."""
+    """Number of messages not shown."""
 
 
 class RecoveryPublish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Publishes a piece again, each message once."""
 
     dry_run: bool = False
-    """Only say what would be published."""
+    """Only report what would be published."""
     in_doubt: bool = False
-    """Also what may be in the queue already: consumers may get it twice."""
+    """Publish also what may be in the queue already: consumers may get it twice."""
     partial: bool = False
-    """Although not every backend of the cluster answers: one that is away may keep copies of the same messages."""
+    """Publish even if a backend of the cluster does not answer, which may keep copies of the same messages."""
 
 
 class RecoveryPublished(msgspec.Struct, frozen=True):
-    """What one request did. Ask again while `left` is above 0 and it gets on."""
+    """What one request did. Repeat it while `left` is above 0 and decreases."""
 
     published: int
     already_there: int
-    """The queue knew them: they were published again before, or by their producer."""
+    """The queue recognized them: they were published again before, or by their producer."""
     expired: int
-    """Their time to live is over: they are let go of."""
+    """Their TTL is over: they are released."""
     in_doubt: int
-    """Left alone, since they may be in the queue already."""
+    """Not published, because they may be in the queue already."""
     left: int
-    """Still in quarantine when it ended, those in doubt among them."""
+    """Still in quarantine at the end, including those in doubt."""
     problems: list[str]
     """Why some were not published."""
     dry_run: bool
 
 
 class RecoveryDrop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Deletes a piece for good. `messages`: how many it has, so that nobody drops what he has not seen."""
+    """Deletes a piece for good. `messages`: its number of messages, so that no unseen message is dropped."""
 
     messages: int
 
@@ -90,4 +90,4 @@ class RecoveryDrop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RecoveryDropped(msgspec.Struct, frozen=True):
     dropped: int
     unreachable: list[str]
-    """Backends that could not be asked, and may keep copies."""
+    """Backends that did not answer, and may keep copies."""

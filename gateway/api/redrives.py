@@ -1,4 +1,4 @@
-"""Redrives: moving dead letters back, as a job with an address of its own."""
+"""HTTP handlers for redrives: jobs that move dead letters back to queues."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _check(given: RedriveBody) -> None:
 
 
 def _is_named(gateway: Gateway, queue: Queue) -> bool:
-    """Whether other queues have their dead letters go to this one."""
+    """Whether this queue is the dead-letter queue of others."""
     return any(
         definition.config.dead_letter_queue == queue.name
         for definition in gateway.store.metadata.of_tenant(queue.tenant)
@@ -78,7 +78,7 @@ def _finder(gateway: Gateway, call: Call) -> Find:
     tenant, principal = call.principal.tenant, call.principal
 
     def find(name: str) -> Queue:
-        """The queue that messages go to. Raises `QueueNotFound`, and `Forbidden` where the caller may not publish."""
+        """The queue that messages go to. Raises `QueueNotFound`, `Forbidden` if the caller may not publish there."""
         target = gateway.store.queue(tenant, name)
         if not principal.access.may("publish", name):
             raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}, where the messages go")
@@ -97,9 +97,9 @@ def _check_target(find: Find, queue: Queue, name: str) -> None:
 
 
 def _check_origins(find: Find, counts: Counter[str]) -> None:
-    """Refuses where not one message could go: their queues are gone, or the caller may not publish there.
+    """Raises if no message could be moved: their queues are gone, or the caller may not publish to them.
 
-    Where some can, they do, and the job says of the others why they stay.
+    If some can be moved, they are, and the job reports why the others stay.
     """
     refusals: list[PushqError] = []
     for name in counts:
@@ -117,7 +117,7 @@ def _check_origins(find: Find, counts: Counter[str]) -> None:
 
 
 def matcher(given: RedriveFilter) -> LetterFilter:
-    """Whether a dead letter is among those asked for."""
+    """The filter of dead letters that a request asks for. Raises `InvalidRequest`."""
     ids = frozenset(given.ids) if given.ids is not None else None
     before_ms = time_ms(given.older_than, pointer="/filter/older_than") if given.older_than is not None else None
     return LetterFilter(given.reason, ids, before_ms, given.header or {})
@@ -132,7 +132,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def list_redrives(gateway: Gateway, call: Call) -> Answer:
-    """Those that are remembered, the oldest first."""
+    """The redrives that are still known, the oldest first."""
     queue = gateway.desk.queue(call.principal, call.params[0], "manage")
     query = call.query("limit", "cursor")
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
@@ -145,7 +145,8 @@ async def list_redrives(gateway: Gateway, call: Call) -> Answer:
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
-    """What was moved stays moved. It need not be looked for before: where a part of it is away, the others end."""
+    """Cancels a redrive; what was moved stays moved. Does not look it up before: if a part of it is away, the other
+    parts end."""
     queue, redrive_id = _named(gateway, call)
     return json_answer(view(_known(await queue.redrives.stop(redrive_id), queue, redrive_id)))
 

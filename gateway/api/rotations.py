@@ -1,4 +1,4 @@
-"""Rotations of keys: a new master key, new data keys, as a job with an address of its own. For operators."""
+"""HTTP handlers for key rotations: jobs that introduce a new master key or new data keys. For operators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
-    """What was done stays."""
+    """Cancels a rotation; what it did stays."""
     job = _find(gateway, call)
     await job.cancel()
     return json_answer(view(job))

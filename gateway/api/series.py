@@ -1,4 +1,4 @@
-"""Series from the ring store: of a queue, of a tenant's queues together, of this process, and small ones for lists."""
+"""HTTP handlers for time series: of a queue, of a tenant's queues summed up, of this process, and sparklines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIGITS: Final = 3
 
 
 class Span(NamedTuple):
-    """The slots of a tier that a range is about, the last one that of now."""
+    """The slots of a tier that cover a range; the last one is the current slot."""
 
     name: str
     tier: int
@@ -97,7 +97,7 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
 
 
 def _named(book: Book, tenant: str, names: str) -> Iterator[str]:
-    """Those of some queues that there are. Raises `InvalidRequest` where they are too many."""
+    """Those of the named queues that exist. Raises `InvalidRequest` for too many names."""
     if (count := names.count(",") + 1) > SPARK_NAMES_MAX:
         raise invalid_field(
             "/query/names", f"{count} names; a request takes {SPARK_NAMES_MAX}: ask for the others apart"
@@ -131,7 +131,7 @@ def _columns(
 
 
 def _values(series: Series | None, column: int, span: Span, covered: list[bool]) -> list[float | None]:
-    """Where the process looked and a queue has no value, nothing had happened to it yet."""
+    """A column's values: 0 where the process sampled and the queue has no value, because nothing had happened to it."""
     if series is None:
         return [0.0 if was_looked_at else None for was_looked_at in covered]
     found = series.column(span.tier, column, span.start, span.end)
@@ -142,7 +142,7 @@ def _values(series: Series | None, column: int, span: Span, covered: list[bool])
 
 
 def _thinned(values: list[float | None], width: int, *, is_level: bool) -> list[float | None]:
-    """Several points as one: of levels the highest, of rates the mean."""
+    """Merges `width` points into one: the maximum of levels, the mean of rates."""
     if width == 1:
         return values
     found: list[float | None] = []

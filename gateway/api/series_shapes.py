@@ -1,4 +1,4 @@
-"""What the API tells of series: columns of equal length, the oldest first; null where nothing was looked at."""
+"""Answers of the API with time series: columns of equal length, oldest first; null where nothing was sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers. The server decodes with these types, and the OpenAPI document is made from them."""
+"""Bodies of requests and answers: the types that the server decodes with and makes the OpenAPI document from."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PublishBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PlainPublishBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The hot one: messages that are only bodies. What is not one is decoded again as `PublishBody`."""
+    """The hot path: messages that have only bodies. Any other body is decoded again as `PublishBody`."""
 
     messages: list[PlainMessage]
 
 
 def _schema(**constraints: Any) -> msgspec.Meta:
-    """Constraints for the document. Handlers check them, for they can say more about what is wrong."""
+    """Constraints for the document only. Handlers check them, because they can give better errors."""
     return msgspec.Meta(extra_json_schema=constraints)
 
 
@@ -57,7 +57,7 @@ class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    """As the document shows it; bodies of messages are kept raw, so `AckRequest` is what is decoded."""
+    """The body of an ack, as documented. `AckRequest` is what is decoded: it keeps bodies of messages raw."""
 
     receipts: Annotated[list[str], RECEIPTS]
     publish: Annotated[Any, _schema(**ack_publishes())] = None
@@ -71,10 +71,10 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     receipts: Annotated[list[str], RECEIPTS]
     delay_ms: Annotated[int | None, _schema(minimum=0, maximum=DELAY_MS_MAX)] = None
-    """0: at once. Left out: after the queue's back-off."""
+    """0: at once. Left out: after the queue's backoff."""
     reason: str | None = None
     tried: bool = True
-    """False: nobody began with the messages, so it was no attempt."""
+    """False: no consumer began to process the messages, so it was no attempt."""
 
 
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +83,7 @@ class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GroupBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Without a position a new group begins at the end, and one that is there stays where it is."""
+    """Without a position, a new group begins at the end, and an existing one keeps its position."""
 
     position: Annotated[Any, _schema(description=f"Where the group is to stand: {POSITIONS}.")] = None
     mode: Annotated[str | None, _schema(enum=["offsets", "leases", None])] = None
@@ -98,14 +98,14 @@ REASONS: Final = ("max_attempts", "expired", "overflow", "undeliverable", "queue
 
 
 class RedriveFilter(msgspec.Struct, forbid_unknown_fields=True):
-    """All that is given must hold of a dead letter."""
+    """Selects the dead letters that match all given conditions."""
 
     reason: Annotated[str | None, _schema(enum=[*REASONS, None])] = None
     ids: Annotated[list[str] | None, _schema(maxItems=REDRIVE_IDS_MAX)] = None
     header: dict[str, str] | None = None
-    """Headers that the message has with just these values."""
+    """Headers that the message must have with exactly these values."""
     older_than: Annotated[str, _schema(format="date-time")] | None = None
-    """It died before."""
+    """It became a dead letter before this time."""
 
 
 class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,14 +143,14 @@ class TicketBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class TenantBody(msgspec.Struct, forbid_unknown_fields=True):
     quotas: Quotas | None = None
-    """Left out: those it has stay. Given: these and no others."""
+    """Left out: quotas stay as they are. Given: these replace all."""
 
 
 # ----------------------------------------------------------------------------------------------------- answers
 
 
 class JobView(msgspec.Struct):
-    """Long work: a purge, a redrive, a rotation of keys."""
+    """A background job: a purge, a redrive, a rotation of keys."""
 
     id: str
     state: str
@@ -166,7 +166,7 @@ class JobPage(msgspec.Struct):
 
 
 class RotationBody(msgspec.Struct, forbid_unknown_fields=True):
-    """At least one of them."""
+    """What to rotate: at least one of these."""
 
     master_file: Annotated[str | None, _schema(description="A file on the server with the master key from now on.")] = (
         None
@@ -179,7 +179,7 @@ class RotationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GroupLagView(msgspec.Struct):
-    """Of one partition. `position` and `end` are offsets; `lag` counts messages."""
+    """A group's position in one partition. `position` and `end` are offsets; `lag` counts messages."""
 
     partition: int
     position: int
@@ -188,7 +188,7 @@ class GroupLagView(msgspec.Struct):
 
 
 class GroupView(msgspec.Struct):
-    """A consumer group of a stream. Everything below `position` is behind it."""
+    """A consumer group of a stream. Everything below `position` is done for this group."""
 
     name: str
     mode: Literal["offsets", "leases"]
@@ -217,7 +217,7 @@ class KeyView(_KeyFacts):
 
 class NewKeyView(_KeyFacts, kw_only=True):
     key: str
-    """Shown this once."""
+    """Shown only once."""
 
 
 class KeyPage(msgspec.Struct):
@@ -242,7 +242,7 @@ class TenantPage(msgspec.Struct):
 
 
 class ReadingView(msgspec.Struct):
-    """A subscription: of which queue, and how many messages it was sent."""
+    """A subscription: its queue, and how many messages were sent to it."""
 
     queue: str
     group: str | None
@@ -259,7 +259,7 @@ class ConnectionView(msgspec.Struct, kw_only=True):
     address: str
     subscriptions: list[ReadingView]
     sent: int
-    """Messages, to the present subscriptions."""
+    """Messages sent to the present subscriptions."""
     outbox_bytes: int
 
 
@@ -271,14 +271,14 @@ class ConnectionPage(msgspec.Struct):
 class DeletedView(msgspec.Struct):
     name: str
     discarded: int | None
-    """Messages; null where the queue's cluster is away and nobody can count them."""
+    """Number of messages; null if the queue's cluster is away, so that they cannot be counted."""
     moved_to: str | None = None
 
 
 class PlacedView(msgspec.Struct, kw_only=True):
-    """Where one message of a publish stands; a repeated one where the first does. `error` in place of `seq`: refused.
+    """The place of one published message; of a repeat, that of the first. `error` in place of `seq`: it was refused.
 
-    Of a producer's number that came before, the first message's place may be forgotten: then `seq` is null.
+    If a repeat was recognized by its producer's number, the first message's place may be forgotten: then `seq` is null.
     """
 
     id: str | None
@@ -297,12 +297,12 @@ class PublishedView(msgspec.Struct):
     messages: list[PlacedView]
     durability: DurabilityView
     sequencing: Literal["arrival", "producer", "clock"]
-    """What the queue orders by, so that a producer knows what its next messages need."""
+    """What the queue orders by; tells a producer which fields its next messages need."""
     dedupe: Literal["none", "id", "content"]
 
 
 class OrderingView(msgspec.Struct):
-    """Where its producer said that a message belongs, and whether it came after its place was handed out."""
+    """The position that the producer gave a message, and whether it arrived after that position was delivered."""
 
     timestamp: str | None
     late: bool
@@ -318,7 +318,7 @@ class AttemptView(msgspec.Struct):
 
 
 class DeadLetterView(msgspec.Struct, kw_only=True):
-    """Why a message ended, and what was tried."""
+    """Why a message became a dead letter, and its attempts."""
 
     from_: str | None = msgspec.field(name="from")
     reason: str
@@ -328,7 +328,7 @@ class DeadLetterView(msgspec.Struct, kw_only=True):
 
 
 class MessageView(msgspec.Struct, kw_only=True):
-    """A message. It has `body`, or `body_base64` in its place."""
+    """A message. It has either `body` or `body_base64`."""
 
     id: str
     seq: int
@@ -360,7 +360,7 @@ MessageState = Literal["ready", "in_flight", "delayed", "dead"]
 
 
 class HolderView(msgspec.Struct):
-    """Who has a message: a connection, or a receive that was answered and has none any more."""
+    """The holder of a message's lease: a connection, or an answered receive, which has no connection any more."""
 
     principal: str
     name: str
@@ -371,8 +371,8 @@ class HolderView(msgspec.Struct):
 
 
 class HeldView(msgspec.Struct):
-    """`consumer` is null where another gateway's has it, a session that was cut, or the server itself; only
-    administrators are told. `expires_at` is null at a gateway with backends."""
+    """A lease. `consumer` is null if the holder is another gateway's, a disconnected session, or the server itself, and
+    for all but administrators. `expires_at` is null at a gateway with backends."""
 
     expires_at: str | None
     consumer: HolderView | None
@@ -380,20 +380,20 @@ class HeldView(msgspec.Struct):
 
 class PeekedMessage(MessageView, kw_only=True):
     attempt: int
-    """How often it was handed out so far."""
+    """How often it was delivered so far."""
     state: MessageState
     due_at: str | msgspec.UnsetType = msgspec.UNSET
-    """Of a delayed one: when it becomes ready."""
+    """Of a delayed message: when it becomes ready."""
     history: list[AttemptView] | msgspec.UnsetType = msgspec.UNSET
     """Its latest attempts that ended without an ack; a dead letter has them below `dead_letter`."""
     lease: HeldView | msgspec.UnsetType = msgspec.UNSET
-    """Of one in flight that was asked for by its `id`: who has it."""
+    """Of a message in flight that was asked for by its `id`: its lease."""
 
 
 class ReceivedView(msgspec.Struct):
     messages: list[DeliveredMessage]
     cursor: str | msgspec.UnsetType = msgspec.UNSET
-    """Of a stream: where to go on."""
+    """Of a stream: the cursor to continue from."""
     resume: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -404,7 +404,8 @@ class PeekView(msgspec.Struct):
 
 
 class PartitionOffsetsView(msgspec.Struct):
-    """Everything below `first` is gone; the next message comes at `next` or behind it."""
+    """The offsets of one partition. Everything below `first` was removed; the next message gets `next` or a later
+    offset."""
 
     partition: int
     first: int
@@ -415,7 +416,7 @@ class PartitionOffsetsView(msgspec.Struct):
 class OffsetsView(msgspec.Struct):
     queue: str
     uid: str
-    """A queue that is made anew under this name has another one."""
+    """A queue deleted and created again under this name has another uid."""
     kind: Literal["stream", "companion", "work"]
     partitions: list[PartitionOffsetsView]
 
@@ -425,7 +426,7 @@ class RangeView(msgspec.Struct):
     epoch: int
     first: int
     next: int
-    """Where to go on."""
+    """The offset to continue from."""
     messages: list[DeliveredMessage]
 
 
@@ -440,7 +441,7 @@ class ResultsView(msgspec.Struct):
 
 
 class OutputView(msgspec.Struct):
-    """What one publish of an ack became."""
+    """The result of one publish of an ack."""
 
     queue: str
     messages: list[PlacedView]
@@ -449,7 +450,7 @@ class OutputView(msgspec.Struct):
 class AckedView(msgspec.Struct):
     results: list[ResultView]
     published: list[OutputView] | msgspec.UnsetType = msgspec.UNSET
-    """Of an ack that published: one row a publish; none where nothing was published now."""
+    """Of an ack that published: one row per publish; empty if nothing was published now."""
 
 
 class FieldErrorView(msgspec.Struct):

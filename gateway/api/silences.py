@@ -1,4 +1,5 @@
-"""Silences: alerts go on, and nobody is told, until a time and for a reason that somebody gave."""
+"""HTTP handlers for silences: until a given time, and for a stated reason, matching alerts are not sent to
+receivers."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ async def create(gateway: Gateway, call: Call) -> Answer:
 
 
 async def preview(gateway: Gateway, call: Call) -> Answer:
-    """What a silence would mute of the alerts of now."""
+    """The current alerts that a silence would mute."""
     tenant = visible_tenant(gateway, call, None)
     silence = _silence(gateway, call, tenant, await call.fields(SilenceBody))
     alerts = gateway.watching.alerts
@@ -43,7 +44,7 @@ async def preview(gateway: Gateway, call: Call) -> Answer:
 
 
 async def list_silences(gateway: Gateway, call: Call) -> Answer:
-    """The one that ends last comes first."""
+    """A page of silences; the one that ends last comes first."""
     query = call.query("tenant", "limit", "cursor")
     tenant = visible_tenant(gateway, call, query.get("tenant"))
     alerts = gateway.watching.alerts
@@ -54,7 +55,7 @@ async def list_silences(gateway: Gateway, call: Call) -> Answer:
     views: list[SilenceView] = []
     for one in found:
         views.append(silence_view(alerts, one))
-        await asyncio.sleep(0)  # each looks at all alerts of the tenant, and others wait for their turn
+        await asyncio.sleep(0)  # each view reads all alerts of the tenant: give other tasks their turn
     return json_answer(SilencePage(views, following), headers=headers)
 
 
@@ -65,7 +66,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 
 
 async def end(gateway: Gateway, call: Call) -> Answer:
-    """It ends now, and stays in the list."""
+    """Ends a silence now; it stays in the list."""
     silence = _find(gateway, call)
     call.query()
     what = "the silence"
@@ -79,7 +80,7 @@ async def end(gateway: Gateway, call: Call) -> Answer:
 
 
 def _etag_header(silence: Silence) -> Header:
-    """Whether it has begun or is over is no part of its state: that is the clock's."""
+    """The ETag of the stored silence; whether it has begun or is over depends on the clock and is not part of it."""
     return b"etag", etag_of(silence).encode()
 
 

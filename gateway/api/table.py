@@ -1,4 +1,4 @@
-"""Every operation of the HTTP API: what answers a path, and what the OpenAPI document says about it."""
+"""Table of all operations of the HTTP API: the handler of each path and method, and what OpenAPI says about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants: who shares this server, unseen by each other. For operators."""
+"""HTTP handlers for tenants, which share this server and are isolated from each other. For operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     if wanted.quotas is not None:
         _check_quotas(wanted.quotas)
     tenant, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms(), wanted.quotas)
-    # Not looked up again: a look-up that must ask begins the call anew, and the tenant would not be new any more.
+    # Not looked up again: a look-up that must ask runs the handler again, and the tenant would not be new any more.
     return json_answer(_view(tenant), 201 if created else 200)
 
 
@@ -71,7 +71,8 @@ def _view(tenant: Tenant) -> TenantView:
 
 
 def _visible(gateway: Gateway, call: Call) -> str:
-    """A tenant that the caller may know of: to everybody but operators the others do not exist."""
+    """The named tenant, if the caller may see it: for all but operators, other tenants do not exist. Raises
+    `NotFound`."""
     name, principal = call.params[0], call.principal
     known = name in gateway.store.metadata.tenants
     if not known or (name != principal.tenant and not may_administer(principal.access, "tenants")):

@@ -1,4 +1,4 @@
-"""Tickets: a key traded for something a browser may put into an address."""
+"""HTTP handler for tickets: exchanges a credential for a one-time ticket that a browser may put into a URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.policy import VERBS, Access, check_scopes
 
 
 async def issue(gateway: Gateway, call: Call) -> Answer:
-    """A ticket never opens more than the key that asked for it."""
+    """Issues a ticket, whose access never exceeds that of the credential that asked for it."""
     wanted: TicketBody = await call.fields(TicketBody)
     principal = call.principal
     if wanted.queue is not None:
@@ -34,7 +34,8 @@ async def issue(gateway: Gateway, call: Call) -> Answer:
 
 
 def _check_held(principal: Principal, access: Access, scopes: tuple[str, ...]) -> None:
-    """Says so early when a scope would open nothing. A pattern is cut down to what the key has, whatever that is."""
+    """Reports early a scope that the caller does not have. A pattern is narrowed to what the caller has, without an
+    error."""
     for scope in scopes:
         verb, _, queue = scope.partition(":")
         if verb == "admin":

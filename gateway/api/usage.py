@@ -1,4 +1,4 @@
-"""What a tenant used, by queue: counted from committed records, exact as of the last commit."""
+"""HTTP handlers for a tenant's usage by queue: counted from committed records, exact as of the last commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 async def totals(gateway: Gateway, call: Call) -> Answer:
-    """The tenant's queues in the order of their names, each with what was counted on the days asked for."""
+    """The tenant's queues by name, each with its counts of the days asked for."""
     query = call.query(*FILTERS)
     tenant = visible_tenant(gateway, call, query.get("tenant"))
     if (queue := query.get("queue")) is not None:
@@ -53,7 +53,8 @@ async def live(gateway: Gateway, call: Call) -> Answer:
 
 
 def visible_tenant(gateway: Gateway, call: Call, named: str | None) -> str:
-    """Whose numbers are asked for. To everybody but operators other tenants do not exist."""
+    """The tenant that a request is about. For all but operators, other tenants do not exist. Raises `Forbidden`
+    without the scope admin, and `NotFound`."""
     principal = call.principal
     if not principal.access.is_admin:
         raise Forbidden(f"usage and audit need the scope admin, which the key {principal.name!r} does not have")
@@ -65,7 +66,7 @@ def visible_tenant(gateway: Gateway, call: Call, named: str | None) -> str:
 
 
 def _days(now_ms: int, from_: str | None, to: str | None) -> tuple[date, date]:
-    """The first and the last day, in UTC: this month so far, unless the query says otherwise."""
+    """The first and the last day in UTC; by default the current month so far."""
     today = datetime.fromtimestamp(now_ms // 1000, UTC).date()
     last = _day("to", to) if to is not None else today
     first = _day("from", from_) if from_ is not None else last.replace(day=1)

@@ -1,4 +1,4 @@
-"""The series of usage: what was written, what waits, and what was lost."""
+"""Metrics of the usage export: rows written, waiting and lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.usage.writing import Written
 
 
 class Exports(Protocol):
-    """What takes rows out of one store or several."""
+    """The exporters of one store or several."""
 
     @property
     def waiting_seconds(self) -> float: ...
@@ -49,7 +49,7 @@ def of_files(usage: Exports, kinds: tuple[FileKind, ...]) -> Iterator[Metric]:
 
 
 def of_backend(usage: Exports) -> Iterator[Metric]:
-    """As a backend's page has them."""
+    """The families of a backend's page."""
     return of_files(usage, ("ledger", "audit"))
 
 

@@ -1,4 +1,4 @@
-"""What `/v1/usage` and `/v1/audit` answer."""
+"""Answers of `/v1/usage` and `/v1/audit`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gateway.usage.schema import AuditRow
 
 
 class UsageView(msgspec.Struct):
-    """What was counted of one queue."""
+    """The usage of one queue."""
 
     queue: str
     queue_uid: int
-    """Tells apart queues that had one name, one after the other."""
+    """Distinguishes queues that had the same name one after the other."""
     published: int
     published_bytes: int
     delivered: int
     """Messages that were acknowledged, by each consumer group of a stream."""
     counts: dict[str, int]
-    """Everything the ledger has of it, by kind."""
+    """All counts of the ledger, by kind."""
 
 
 class UsagePage(msgspec.Struct):
@@ -29,29 +29,28 @@ class UsagePage(msgspec.Struct):
     from_: str = msgspec.field(name="from")
     to: str
     unreadable: int
-    """Rows of these days that do not read and were passed over, whosoever they were: the counts may lack what they
-    said."""
+    """Unreadable rows of these days, of any tenant, that were skipped: the counts may be too low."""
 
 
 class LiveUsageView(msgspec.Struct):
-    """The last hour that the job `live_usage` has of a tenant."""
+    """A tenant's last hour, as the job `live_usage` has it."""
 
     tenant: str
     state: State
-    """`live`; `stale`: the job has said nothing for a minute; `absent`: it has written nothing yet; `unreadable`."""
+    """`live`; `stale`: no sign of life of the job for a minute; `absent`: it has written nothing yet; `unreadable`."""
     looked_at: str | None
-    """When the job last said that it is at work."""
+    """The job's last sign of life."""
     last_minute: str | None
-    """The latest minute that the job counted anything of, of any tenant."""
+    """The latest minute with counts of any tenant."""
     minutes: list[LiveMinute]
-    """Those in which the tenant did something."""
+    """Minutes in which the tenant was active."""
     queues: list[LiveQueue]
-    """Those with most requests."""
+    """The queues with the most requests."""
 
 
 class AuditPage(msgspec.Struct):
     items: list[AuditRow]
-    """The newest first."""
+    """Acts, newest first."""
     next: str | None
     unreadable: int
-    """Rows that do not read and were passed over on the way to these, whosoever they were."""
+    """Unreadable rows, of any tenant, that were skipped before these items."""

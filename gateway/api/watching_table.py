@@ -1,4 +1,4 @@
-"""The operations of series and alerts: how things went, what is getting worse, and who is told."""
+"""Table of the operations for monitoring and clusters: series, alerts, receivers, silences, moves, recovery."""
 
 from __future__ import annotations
 
