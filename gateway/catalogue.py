@@ -151,7 +151,7 @@ class Catalogue(Generic[K, V]):
             log.exception("a look-up failed", what=self.what)
             error = PushqError(f"looking up {self.what} failed; this is our mistake, the log has more")
         finally:
-            # Before any other look-up: those who waited are served first, in the order in which they came.
+            # Before any other look-up: waiting callers are served first, in their order.
             del self._flights[key]
             flight.land(error)
 

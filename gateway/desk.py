@@ -143,7 +143,7 @@ class GatewayDesk:
     def _is_made(self, tenant: str, name: str, done: asyncio.Task[None]) -> None:
         del self._making[tenant, name]
         if not done.cancelled():
-            done.exception()  # raised at those who wait; retrieved here in case no caller waits any more
+            done.exception()  # raised in callers that wait; retrieved here in case no caller waits any more
 
     async def _make(self, tenant: str, name: str, config: QueueConfig) -> None:
         await found(lambda: check_links(name, config, lambda other: self._config_of(tenant, other)))

@@ -303,14 +303,14 @@ def _allowed(match: Match[Any]) -> bytes:
 
 
 def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
-    """Whom a request is charged to. Of an unauthenticated caller only the address is known."""
+    """The account a request is charged to: of an unauthenticated caller, its address alone."""
     client = scope.get("client")
     address = client[0] if client else ""
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
 
 
 def _note_account(caller: Principal | Unauthenticated) -> None:
-    """Sets whose share the request's calls to other nodes take: the tenant's, or none's for an operator."""
+    """Sets the tenant whose share the request's calls to other nodes take; None for an operator."""
     if (request := ASKED.get()) is not None and isinstance(caller, Principal):
         request.whose = None if caller.access.is_operator else caller.tenant
 

@@ -26,9 +26,9 @@ from throttling.config import DISK_HOT_FRACTION, DISK_WARN_FRACTION
 log = structlog.get_logger("pushq.overload")
 
 MEASURED_EVERY: Final = 5
-"""Memory and lag are read at every so many checks of the disk's queue."""
+"""Checks of the disk's queue per read of memory and lag."""
 CLOSED_EVERY: Final = 10
-"""The slowest readers are closed at every so many checks of the disk's queue: once a second."""
+"""Checks of the disk's queue per round that closes the slowest readers: a second."""
 
 SETTLING: Final = frozenset(("POST", f"/v1/queues/{{queue}}/{verb}") for verb in ("ack", "nack", "extend"))
 """Calls that end messages or keep them from being delivered again. They are never refused under load."""

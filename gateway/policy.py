@@ -69,7 +69,7 @@ class Access:
 Role = Literal["member", "administrator", "operator"]
 """A member has scopes for queues; an administrator may do everything in its tenant; an operator in all tenants."""
 Act = Literal["keys", "operators' keys", "connections", "queue deletion", "tenants"]
-"""What is administered."""
+"""Kinds of administrative acts."""
 Reach = Literal["nothing", "own tenant", "all tenants"]
 
 REACH: Final[dict[Act, dict[Role, Reach]]] = {
@@ -127,7 +127,7 @@ def owner_of(queue: str) -> str:
 
 def check_scopes(scopes: Sequence[str], *, pointer: str = "/scopes") -> tuple[str, ...]:
     """The scopes without duplicates. Raises `InvalidRequest`, which says what is wrong with each."""
-    if len(scopes) > SCOPES_PER_KEY_MAX:  # before they are looked at
+    if len(scopes) > SCOPES_PER_KEY_MAX:  # before each is checked
         raise invalid_field(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}")
     errors = [
         FieldError(f"{pointer}/{index}", wrong)

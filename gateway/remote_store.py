@@ -169,7 +169,8 @@ class RemoteStore(Store):
         return self.tenants_known.cache.values()
 
     def names(self, tenant: str | None = None) -> Iterator[Name]:
-        """Names of one tenant's queues in the service; without a tenant, of all local queues."""
+        """Names of one tenant's queues in the service, and of local companions; without a tenant, of all local
+        queues."""
         here = set(super().names(tenant))
         if tenant is not None:
             page = partial(self._service.list_queues, tenant)

@@ -1,6 +1,6 @@
-"""What the server sends over WebSocket and SSE, as types for the AsyncAPI document.
+"""Types of the frames and events that the server sends over WebSocket and SSE, for the AsyncAPI document.
 
-The push side writes these as bytes or plain dictionaries, for speed; a test holds real frames against these types.
+`push` writes them as bytes or plain dictionaries, for speed; a test checks real frames against these types.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Sent(msgspec.Struct, kw_only=True, tag_field="type", tag=_type):
 
 
 class ConnectedFrame(_Sent, kw_only=True):
-    """The session is open. `resumed` says whether an earlier one goes on."""
+    """The session is open. `resumed`: an earlier session continues."""
 
     session: str
     resumed: bool
@@ -50,28 +50,28 @@ class OkFrame(_Sent, kw_only=True):
     sub: int | msgspec.UnsetType = msgspec.UNSET
     resume: Literal["complete", "gap", "reset"] | msgspec.UnsetType = msgspec.UNSET
     cursor: str | msgspec.UnsetType = msgspec.UNSET
-    """Of a subscription to a stream: where it begins."""
+    """Of a subscription to a stream: the cursor where it begins."""
     visibility_timeout_ms: int | msgspec.UnsetType = msgspec.UNSET
     """Of a subscription to a work queue: how long its leases last."""
     messages: list[PlacedView] | msgspec.UnsetType = msgspec.UNSET
     durability: DurabilityView | msgspec.UnsetType = msgspec.UNSET
     sequencing: Literal["arrival", "producer", "clock"] | msgspec.UnsetType = msgspec.UNSET
-    """Of a publish: what the queue orders by, so that a producer knows what its next messages need."""
+    """Of a publish: what the queue orders by; tells a producer which fields its next messages need."""
     dedupe: Literal["none", "id", "content"] | msgspec.UnsetType = msgspec.UNSET
     results: list[ResultView] | msgspec.UnsetType = msgspec.UNSET
     published: list[OutputView] | msgspec.UnsetType = msgspec.UNSET
-    """Of an ack that publishes: one row a publish."""
+    """Of an ack that publishes: one row per publish."""
 
 
 class ErrorFrame(_Sent, kw_only=True):
-    """A refusal. With an `id` it is a request's, and the socket stays open."""
+    """A refusal. With an `id` it answers a request, and the socket stays open."""
 
     problem: ProblemView
     id: RequestId | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeliverFrame(_Sent, kw_only=True):
-    """Messages of a subscription. A stream's come with the cursor to go on from."""
+    """Messages of a subscription. Those of a stream come with the cursor to continue from."""
 
     sub: int
     messages: list[DeliveredMessage]
@@ -79,18 +79,18 @@ class DeliverFrame(_Sent, kw_only=True):
 
 
 class GapFrame(_Sent, kw_only=True):
-    """Messages that the subscriber asked for and that are no longer there, by their seq."""
+    """The range of seqs that the subscriber asked for and that are no longer stored."""
 
     sub: int
     from_: int = msgspec.field(name="from")
     to: int
     partition: int | msgspec.UnsetType = msgspec.UNSET
-    """Of a stream with several: the one that the seqs belong to."""
+    """Of a stream with several partitions: the one of the seqs."""
 
 
 class ResetFrame(_Sent, kw_only=True):
-    """The cursor belongs to another log, or the log was replaced from there on while it was read: reading goes on from
-    there.
+    """The cursor belongs to another log, or the log was replaced from there on while it was read. Reading continues
+    from there.
     """
 
     sub: int
@@ -105,7 +105,7 @@ class LostFrame(_Sent, kw_only=True):
 
 
 class EndedFrame(_Sent, kw_only=True):
-    """The subscription is over, because its queue is."""
+    """The subscription has ended; `problem` says why, such as a deleted queue."""
 
     sub: int
     problem: ProblemView
@@ -120,7 +120,7 @@ class ByeFrame(_Sent, kw_only=True):
 
 
 class PingFrame(_Sent, kw_only=True):
-    """Answer with `pong`; any other frame does as well."""
+    """To be answered with `pong`; any other frame is an answer, too."""
 
 
 class PongFrame(_Sent, kw_only=True):
@@ -149,7 +149,7 @@ class MessageEvent(DeliveredMessage, kw_only=True):
 
 
 class GapEvent(_Sent, kw_only=True):
-    """`event: gap`: messages that are no longer there, by their seq."""
+    """`event: gap`: the range of seqs that are no longer stored."""
 
     from_: int = msgspec.field(name="from")
     to: int
@@ -163,7 +163,7 @@ class ResetEvent(_Sent, kw_only=True):
 
 
 class EndedEvent(_Sent, kw_only=True):
-    """`event: ended`: the queue is gone, or the key was revoked."""
+    """`event: ended`: the queue was deleted, or the key was revoked."""
 
     problem: ProblemView
 

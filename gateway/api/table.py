@@ -426,5 +426,5 @@ _KINDS: Final[dict[tuple[str, str], rules.Operation]] = {
 
 
 def kind_of(method: str, path: str) -> rules.Operation:
-    """How rules of rates name an operation. To look at messages is an administrator's, to publish some a client's."""
+    """The operation of rate rules that a request counts as: publish, ack and the like; all others are `admin`."""
     return _KINDS.get((method, path), "admin")
