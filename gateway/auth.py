@@ -92,7 +92,7 @@ class Keyring:
         self._used: dict[str, int] = {}
         """Key id → time of its last use, for keys used since that was last stored."""
 
-    # ------------------------------------------------------------------------------------------------ authentication
+    # ------------------------------------------------------------------------------------------- authentication
 
     def identify(self, token: str) -> Principal:
         """The principal of a token. Raises `Unauthenticated`, for an unknown API key with the same words whichever part

@@ -151,7 +151,7 @@ class GatewayDesk:
             await self._store.create_queue(tenant, name, config)
         except Conflict:
             if self._config_of(tenant, name) is None:
-                raise  # the limit of queues is reached; without this the publish would try again for ever
+                raise  # no more queues are allowed; without this the publish would try again for ever
             # Another caller created the queue with another config meanwhile, which is as good.
 
     def _config_of(self, tenant: str, name: str) -> QueueConfig | None:

@@ -72,7 +72,8 @@ class Vault:
         self._making = asyncio.Lock()
 
     async def open(self) -> None:
-        """Unwraps all stored keys. Raises `MasterError`, and `Unavailable` while the master key does not answer."""
+        """Unwraps the stored keys of all queues. Raises `MasterError`, and `Unavailable` while the master key does not
+        answer."""
         keys = sorted(self.rows.data_keys.by_id.values(), key=lambda key: key.id)
         definitions = {one.uid: one for one in self.rows.queues.values()}
         definitions.update({uid: moved.definition for uid, moved in self.rows.moved.items()})

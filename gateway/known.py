@@ -62,7 +62,7 @@ class RemoteDefinitions:
         service: MetadataService,
         here: Definitions,
     ) -> None:
-        """`here`: the definitions of this process' own store."""
+        """`here`: the definitions of this process's own store."""
         self._store = store
         self._service = service
         self.queues = here.queues

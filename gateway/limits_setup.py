@@ -1,4 +1,4 @@
-"""Builds a process' throttle from its settings: rate rules, the store of their counters, and caps on connections."""
+"""Builds a process's throttle from its settings: rate rules, the store of their counters, and caps on connections."""
 
 from __future__ import annotations
 

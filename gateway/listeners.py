@@ -1,4 +1,4 @@
-"""Runs uvicorn under the application, on TCP and on `DIR/admin.sock`, with its own shutdown and HTTP protocol.
+"""Runs uvicorn on TCP and on `DIR/admin.sock`, with an HTTP protocol class of our own and without uvicorn's shutdown.
 
 `entrance` handles TLS and a balancer's PROXY header before a connection comes here.
 

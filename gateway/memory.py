@@ -50,7 +50,7 @@ def _kilobytes(path: Path, name: str) -> int:
 
 
 def _group_limits(root: Path) -> list[int]:
-    """Limits of the process' control group and of all its parents, in both versions of control groups."""
+    """Limits of the process's control group and of all its parents, in both versions of control groups."""
     found = []
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():

@@ -150,7 +150,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment without this process' settings, as some contain passwords."""
+    """The environment without this process's settings, as some contain passwords."""
     return {
         name: value for name, value in os.environ.items() if name in ENV_OF_CLIENTS or not name.startswith(ENV_PREFIX)
     }

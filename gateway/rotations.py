@@ -57,7 +57,7 @@ class Rotations:
     """The running rotation, and the last ones for status requests."""
 
     def __init__(self, vault: Vault, clock_ms: Callable[[], int], *, is_alone: bool = True):
-        """`is_alone`: no other process wraps with the keys of this process' file."""
+        """`is_alone`: no other process wraps with the keys of this process's file."""
         self._is_alone = is_alone
         self._vault = vault
         self._clock_ms = clock_ms

@@ -24,7 +24,7 @@ _AUTHORIZATION = b"authorization"
 
 class Siblings:
     def __init__(self, clients: Mapping[int, httpx2.AsyncClient]) -> None:
-        """`clients`: process number → client of that process' socket."""
+        """`clients`: process number → client of that process's socket."""
         self._clients = clients
 
     async def metrics(self, accept: str) -> dict[int, str]:

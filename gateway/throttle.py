@@ -68,7 +68,7 @@ class Throttle:
         ]
 
     def counts_messages(self, who: Who) -> bool:
-        """Whether a publish is charged for more than its request: for messages or bytes."""
+        """Whether rules beside the default one apply to publishes, so that `publishing` may have charges."""
         plan = self._applying(who, "publish")
         return len(plan) != 1 or not plan[0].is_plain
 

@@ -1,4 +1,4 @@
-"""Sets up a process' OpenTelemetry spans if its settings ask for them; imports the library only then."""
+"""Sets up a process's OpenTelemetry spans if its settings ask for them; imports the library only then."""
 
 from __future__ import annotations
 

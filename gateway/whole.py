@@ -37,7 +37,7 @@ def write_at_once(send: Send, method: str, answer: Answer, extra: tuple[Header, 
     """Writes a successful answer (below 300). False if it must be sent by ASGI: then nothing was written."""
     cycle: Any = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or answer.content_type is None or answer.status >= 300:
-        return False  # an error may close its connection; a success never does
+        return False  # an error may have the header `Connection: close`; a success never has
     if cycle.more_body or cycle.disconnected or cycle.response_started or cycle.flow.write_paused or method == "HEAD":
         return False
     lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *answer.headers, *extra)]

@@ -1,4 +1,4 @@
-"""Metrics of the process' load: the level, the readings that determine it, and what was refused."""
+"""Metrics of the process's load: the level, the readings that determine it, and what was refused."""
 
 from __future__ import annotations
 
