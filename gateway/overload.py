@@ -148,5 +148,6 @@ class Overload:
             (mark for mark in (DISK_WARN_FRACTION, DISK_HOT_FRACTION) if self.disk_fraction >= mark), default=0.0
         )
         if reached > self._warned_of_disk:
-            log.warning("the disk fills up", used_fraction=round(self.disk_fraction, 3), publishes_stop_at=0.9)
+            stop = space.publish_stop_fraction if space is not None else None
+            log.warning("the disk fills up", used_fraction=round(self.disk_fraction, 3), publishes_stop_at=stop)
         self._warned_of_disk = reached

@@ -37,6 +37,9 @@ class _Used:
 
 
 class _Space:
+    publish_stop_fraction = None
+    """A setting of the backends, which they do not report."""
+
     def __init__(self) -> None:
         self.space = _Used()
 

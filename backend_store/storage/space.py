@@ -88,7 +88,7 @@ class SpaceGuard:
         self._unchecked = 0
         self._engine = engine
         self._ballast = directory / BALLAST_FILE
-        self._stop = rules.publish_stop_fraction
+        self.publish_stop_fraction = rules.publish_stop_fraction
 
     def refresh(self) -> None:
         """Reads the disk's space, keeps the ballast, and sets `publishes_allowed`, `reason` and `space`."""
@@ -98,7 +98,7 @@ class SpaceGuard:
             self.space,
             ballast_held=self._ballast_is_held(),
             ballast_bytes=self.ballast_bytes,
-            publish_stop_fraction=self._stop,
+            publish_stop_fraction=self.publish_stop_fraction,
         )
         self.publishes_allowed, self.reason = decision.publishes_allowed, decision.reason
         if decision.ballast is Ballast.RELEASE:

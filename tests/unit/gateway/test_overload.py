@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.client import Store
 from backend_store.model import Overloaded
@@ -147,6 +149,17 @@ async def test_a_disk_that_does_not_keep_up_refuses_publishes_and_lets_them_in_a
     assert measured.intake.publishes
     measured.overload.waited(0)
     assert not measured.intake.publishes
+
+
+def test_a_disk_that_fills_up_is_logged_with_where_publishes_stop(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = SimpleNamespace(space=SimpleNamespace(used_fraction=0.93), publish_stop_fraction=0.95)
+    monkeypatch.setattr(measured.overload, "_node", SimpleNamespace(space=space))
+    with capture_logs() as logs:
+        measured.overload._look_at_disk()
+        measured.overload._look_at_disk()
+    assert [(one["event"], one["publishes_stop_at"]) for one in logs] == [("the disk fills up", 0.95)]
 
 
 # ---------------------------------------------------------------------------------------------------- requests
