@@ -1,1 +1,1 @@
-"""Alerts: rules about queues and the process, what they found, who is told, and who does not want to hear it."""
+"""Alerts: rules about queues and the process, the alerts that they raise, receivers and webhooks, and silences."""

@@ -1,7 +1,8 @@
-"""The alerts of a gateway: after each look at the queues every rule is asked, what changed is written down and told.
+"""The alerts of a gateway: evaluates every rule after each sampling of the queues, stores state changes, sends them.
 
-Of several gateways one does this, and the others show what it finds.
-Rules, silences and receivers are changed by the API, one at a time. What is told was durable before.
+Of several gateways only the one that holds the duty evaluates rules; the others show its results. The API changes
+rules, silences and receivers, one at a time. A state change is stored before receivers are notified; while nothing can
+be stored they are notified nevertheless, as a full disk may be what the alert is about.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from gateway.series.book import Book, Watched
 log = structlog.get_logger("pushq.alerts")
 
 COUNT_MS: Final = 10_000
-"""SLOs are about minutes: their requests are counted at the first look after so long."""
+"""How often the requests of SLOs are counted. SLOs are about minutes, so this need not be done at each evaluation."""
 MINUTE_MS: Final = 60_000
 ID_BYTES: Final = 6
 RULE_IDS: Final = "rules go by their ids, which GET /v1/alert-rules lists"
@@ -55,7 +56,7 @@ Told = Callable[[Rule, Alert, Silence | None], None]
 
 
 class Alerts:
-    """See the file's first sentence."""
+    """Rules, silences, receivers and alerts of this process; made by `gateway.alerts.setup.watching`."""
 
     def __init__(
         self,
@@ -66,31 +67,33 @@ class Alerts:
         clock_ms: Callable[[], int],
         steady_ms: Callable[[], int],
     ) -> None:
-        """`steady_ms` goes on as `clock_ms` does, and nobody sets it."""
+        """`steady_ms`: a clock that runs at the rate of `clock_ms` and is never set."""
         wanted = Wanted(documents)
         self.rules: dict[str, Rule] = wanted.rules
         self.silences: dict[str, Silence] = wanted.silences
         self._silences_of: dict[str, list[Silence]] = {}
-        """By tenant, of those that were asked about since a silence was changed."""
+        """By tenant; filled on demand and cleared when a silence changes."""
         self.receivers: dict[str, Receiver] = wanted.receivers
         self.record = Record(documents, self.rules, clock_ms())
         self.teller = Teller(documents)
         self.on_seen: list[Told] = []
-        """Told of each transition that was found here or at another gateway; the silence is the one that mutes it."""
+        """Called for each transition found here or at another gateway; the silence is the one that mutes the alert."""
         self.on_told: list[Told] = []
-        """Told of each transition that receivers hear of from here by itself, after it is durable."""
+        """Called for each transition that this gateway notifies receivers of with a message of its own, after
+        `Record.write`."""
         self.on_grouped: list[Callable[[Note], None]] = []
-        """Told of transitions that they hear of together."""
+        """Called for transitions that receivers get in one message."""
         self.on_duty: list[Callable[[], None]] = []
-        """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
+        """Called when this gateway gets the duty: at the start, or after another gateway fell silent."""
         self.on_lost: list[Callable[[], None]] = []
-        """Told when another gateway tells by now, which goes on with webhooks that are still on their way here."""
+        """Called when another gateway has the duty; that gateway goes on with webhooks that are still on their way
+        here."""
         self.on_receiver_gone: list[Callable[[str], None]] = []
-        """Told of receivers that were deleted at another gateway."""
+        """Called for receivers that were deleted at another gateway."""
         self.omitted = 0
         self.evaluations = 0
         self.asked = 0
-        """How often a rule was asked about all that it is for."""
+        """How often a rule was evaluated over all its subjects."""
         self.fired = 0
         self._documents = documents
         self._taken_over = documents.changes_elsewhere(RULES, SILENCES, RECEIVERS)
@@ -105,7 +108,7 @@ class Alerts:
         self._counted_ms = 0
         self._kept_minute = 0
         self._heard = Heard.NOTHING_NEW
-        """Of the duty, and not acted on yet."""
+        """The last change of the duty that `evaluate` has not acted on yet."""
 
     @property
     def now_ms(self) -> int:
@@ -122,11 +125,12 @@ class Alerts:
     # ------------------------------------------------------------------------------------------------- one look
 
     async def evaluate(self, now_ms: int) -> None:
-        """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
+        """Evaluates every rule if this gateway has the duty. On return, changes are stored, as far as that is possible,
+        and receivers notified."""
         had = self.teller.duty
         heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
         async with self._turn.look():
-            is_lost = had is not None and self.teller.duty != had  # to one that may have left again
+            is_lost = had is not None and self.teller.duty != had  # a newer holder may have left again
             if is_lost:
                 self._lost()
             if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
@@ -139,7 +143,7 @@ class Alerts:
             if self.teller.is_ours:
                 await self._look(enabled, now_ms)
             else:
-                if not self.teller.has_lapsed:  # another one has it, or nobody yet
+                if not self.teller.has_lapsed:  # another gateway has it, or none yet
                     self.record.forget_unwritten()
                     self._follow(anew=is_lost)
                 await self._refresh(enabled, now_ms)
@@ -165,7 +169,7 @@ class Alerts:
         await self._keep(await self._ask(enabled, now_ms), now_ms)
 
     def _set_by_ms(self) -> int:
-        """By how much the clock was set since this was asked before."""
+        """Returns by how many ms the clock was set since the last call."""
         ahead_ms = self._clock_ms() - self._steady_ms()
         set_by_ms = ahead_ms - self._ahead_ms
         if abs(set_by_ms) < CLOCK_STEP_MS_MIN:
@@ -183,7 +187,7 @@ class Alerts:
                 continue
             try:
                 values = self.values(rule, now_ms)
-            except Unavailable:  # who cannot be asked has said so; what the rule had found stays as it was
+            except Unavailable:  # the source has logged why; the rule's alerts stay as they were
                 continue
             self._asked.note(rule, values, now_ms)
             self.asked += 1
@@ -196,7 +200,7 @@ class Alerts:
         return changed
 
     def _follow(self, *, anew: bool = False) -> None:
-        """What another gateway has found and told is shown here, too."""
+        """Takes over alerts that another gateway found, to show them here."""
         for alert in self.record.read(self.rules, anew=anew):
             rule = self.rules.get(alert.rule)
             if rule is not None:
@@ -205,7 +209,8 @@ class Alerts:
                     see(rule, alert, silence)
 
     async def _refresh(self, enabled: Iterable[Rule], now_ms: int) -> None:
-        """Values of open alerts are not written down with each look: they are shown as this gateway sees them."""
+        """Updates the values of open alerts. They are not stored at each evaluation; each gateway shows those it sees
+        itself."""
         for rule in enabled:
             if before := self.open.get(rule.id):
                 try:
@@ -218,7 +223,7 @@ class Alerts:
                 await asyncio.sleep(0)
 
     def _take_over(self) -> None:
-        """What other gateways have changed of rules, silences and receivers since the last look."""
+        """Takes over changes that other gateways made to rules, silences and receivers since the last evaluation."""
         at = self._documents.changes_elsewhere(RULES, SILENCES, RECEIVERS)
         if self._taken_over == at:
             return
@@ -240,7 +245,7 @@ class Alerts:
                 forget(receiver_id)
 
     def of_tenant(self, tenant: str) -> Iterator[tuple[Rule, Alert]]:
-        """Its alerts that are pending, fire, or are over since a moment ago."""
+        """The tenant's alerts that are pending or firing, or were resolved within the last hour."""
         for rule in self.rules.values():
             if rule.tenant == tenant:
                 for alert in self.open.get(rule.id, {}).values():
@@ -250,7 +255,7 @@ class Alerts:
                 yield self.rules[alert.rule], alert
 
     def values(self, rule: Rule, now_ms: int) -> list[tuple[str, float | None]]:
-        """What a rule looks at now, by subject. Raises `Unavailable`."""
+        """The current value of each of a rule's subjects; None where it is unknown. Raises `Unavailable`."""
         return list(self.sources.values(rule, self._queues(rule), now_ms))
 
     def _queues(self, rule: Rule) -> list[Watched]:
@@ -277,14 +282,14 @@ class Alerts:
             self.sources.count_requests(slos, {r.id: {q.definition.name for q in self._queues(r)} for r in slos})
 
     def _keep_budgets(self, enabled: Iterable[Rule], now_ms: int) -> None:
-        """Once a minute what SLOs have counted is to be written down."""
+        """Queues the counts of SLOs for storing, once a minute."""
         slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
         if slos and now_ms // MINUTE_MS != self._kept_minute:
             self._kept_minute = now_ms // MINUTE_MS
             self.record.count(self.sources.budgets.changed(slos))
 
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
-        """Writes down what changed, then tells of it. Pending alerts have no history."""
+        """Stores what changed, then notifies receivers. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
@@ -298,7 +303,7 @@ class Alerts:
         self._keep_notes(heard, now_ms)
         if not await self._write():
             return
-        is_ours = self.teller.is_ours  # that may have taken long; whoever tells next goes on with the webhooks
+        is_ours = self.teller.is_ours  # the write may take long; a new holder of the duty goes on with the webhooks
         groups = [note for note in heard if note.group is not None]
         together = {(note.rule.id, note.alert.state) for note in groups}
         for rule, alert, silence in told:
@@ -316,11 +321,11 @@ class Alerts:
         for note in heard:
             for receiver in self.webhooks_of(note.rule):
                 telling[note.rule.tenant] += 1
-                if telling[note.rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
+                if telling[note.rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # more are dropped
                     self.record.tell(note.rule, note.alert, receiver.id, now_ms, note.group)
 
     async def _write(self) -> bool:
-        """False: another gateway tells by now, so nothing of what was found here is told."""
+        """Returns False if another gateway has the duty by now: then nothing found here is sent."""
         try:
             await self.record.write(self.teller.duty)
         except Conflict as error:
@@ -332,13 +337,14 @@ class Alerts:
         return True
 
     def _lost(self) -> None:
-        """A try that came later would tell of a begin after the other one told of the end."""
+        """Stops webhooks: a later try from here would report an alert as firing after the new holder reported its
+        end."""
         self._heard = Heard.NOTHING_NEW
         for stop in self.on_lost:
             stop()
 
     async def note_told(self) -> None:
-        """Writes down which webhooks have arrived, so that the next process does not send them again."""
+        """Stores which webhooks have arrived, so that the next process does not send them again."""
         async with self._turn.look():
             if self.teller.is_ours:
                 await self._write()
@@ -348,7 +354,7 @@ class Alerts:
         return [one for one in found if one is not None and one.tenant == rule.tenant and one.type == "webhook"]
 
     async def leave(self) -> None:
-        """This process ends: another gateway tells from now on."""
+        """Stores what is left and gives the duty up, as this process ends: another gateway notifies from now on."""
         async with self._turn.look():
             if self.teller.is_ours:
                 enabled = [rule for rule in self.rules.values() if rule.enabled]
@@ -373,7 +379,7 @@ class Alerts:
         )
 
     def muting(self, rule: Rule, subject: str) -> tuple[Silence | None, Silence | None]:
-        """The silence that mutes such an alert now, and the last one that is over."""
+        """The silence that mutes an alert of the rule about `subject` now, and the fitting one that expired last."""
         own = self._silences_of.get(rule.tenant)
         if own is None:
             own = [one for one in self.silences.values() if one.tenant == rule.tenant]
@@ -383,9 +389,11 @@ class Alerts:
     # ---------------------------------------------------------------------------------------------------- rules
 
     async def put_rule(self, rule: Rule, known: Rule | None) -> None:
-        """`known`: what it is a change of. What a changed rule had found is looked for anew.
+        """Stores a rule. `known`: the version that it changes; None for a new rule. The queues that a changed rule
+        matches and its SLO's budget are determined anew; a disabled rule's alerts are removed.
 
-        Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
+        Raises `Conflict` where the tenant has its most rules or the rule was changed meanwhile, `NotFound` where it was
+        deleted.
         """
         async with self._turn.change():
             self._take_over()
@@ -402,7 +410,8 @@ class Alerts:
             self.sources.forget(rule.id)
 
     async def delete_rule(self, rule: Rule, *, is_as_known: bool = False) -> None:
-        """`is_as_known`: only as it is given. Raises `Conflict` and `NotFound` then, where somebody else was faster."""
+        """`is_as_known`: deletes the rule only if it is still as given; raises `Conflict` if changed and `NotFound` if
+        deleted meanwhile."""
         async with self._turn.change():
             if is_as_known:
                 self._take_over()
@@ -425,7 +434,7 @@ class Alerts:
     # ----------------------------------------------------------------------------------------------- silences
 
     async def put_silence(self, silence: Silence, known: Silence | None) -> None:
-        """`known`: what it is a change of. Raises as `put_rule`."""
+        """Stores a silence. `known`: the version that it changes. Expired ones make room. Raises as `put_rule`."""
         async with self._turn.change():
             self._take_over()
             _check_known(self.silences.get(silence.id), known, "silence")
@@ -456,7 +465,7 @@ class Alerts:
     # ---------------------------------------------------------------------------------------------- receivers
 
     async def put_receiver(self, receiver: Receiver, known: Receiver | None) -> None:
-        """`known`: what it is a change of. Raises as `put_rule`."""
+        """Stores a receiver. `known`: the version that it changes. Raises as `put_rule`."""
         async with self._turn.change():
             self._take_over()
             _check_known(self.receivers.get(receiver.id), known, "receiver")
@@ -488,7 +497,8 @@ class Alerts:
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:
-        """The tenant was removed, so this is never refused. The ids of the receivers that went with it."""
+        """Removes all that a deleted tenant had here; never refused. Returns the ids of the receivers that were
+        removed."""
         async with self._turn.look():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
@@ -522,7 +532,7 @@ def new_id(kind: str) -> str:
 
 
 def _check_known(stored: Known | None, known: Known | None, what: str) -> None:
-    """Between the look at it and this moment it may have been deleted or changed."""
+    """Raises if the stored object was deleted or changed since the caller read it."""
     if stored is None and known is not None:
         raise NotFound(f"the {what} was deleted meanwhile")
     if stored != known:
@@ -535,7 +545,7 @@ def _check_room(held: int, most: int, what: str) -> None:
 
 
 def _check_share(own: int, held: int, most: int, what: str) -> None:
-    """Of what all tenants have one may have as many as are still free, and each its first for as long as any is."""
+    """A tenant may have as many as are still free in the server, and its first one for as long as any is free."""
     free = most - held
     if free <= 0:
         raise Conflict(

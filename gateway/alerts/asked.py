@@ -1,4 +1,4 @@
-"""Rules that need not be asked again: about queues to which nothing happened, and that found nothing the last time."""
+"""Skips rules that need no evaluation: nothing happened to their queues, and they found nothing the last time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SLACK_MS: Final = 2 * PAUSE_SLOTS_MAX * TIERS[0].step_ms
 
 
 class Asked(NamedTuple):
-    """When a rule was asked, and of which of its tenant's queues. `holds_ms`: how long what it found cannot change by
-    itself."""
+    """A rule's last evaluation: when, and at which versions of its tenant's queues. `holds_ms`: how long its result
+    cannot change by time alone."""
 
     rule: Rule
     version: int
@@ -32,21 +32,21 @@ class Asked(NamedTuple):
 
 
 class AskedRules:
-    """What is known of the last time that each was asked."""
+    """The last evaluation of each rule; owned by `Alerts`."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self._asked: dict[str, Asked] = {}
 
     def is_as_before(self, rule: Rule, now_ms: int) -> bool:
-        """Whether a rule without an open alert would find none now, either."""
+        """Whether a rule without an open alert would still find none."""
         asked, happened = self._asked.get(rule.id), self._book.happened_to(rule.tenant)
         if asked is None or asked.rule is not rule:
             return False
         if (asked.version, asked.changes) != (happened.version, happened.changes):
             return False
         if rule.kind in ABOUT_WINDOWS:
-            # By the time of that look all of the window was quiet already.
+            # By the time of that evaluation the whole window was quiet already.
             return happened.changed_ms + rule.window_ms + _SLACK_MS < asked.at_ms <= now_ms
         return asked.at_ms <= now_ms < asked.at_ms + asked.holds_ms
 

@@ -1,7 +1,7 @@
-"""What SLOs have counted, over the end of a process: a row of each hour in which something was counted.
+"""Error budgets of SLOs that survive the process: a stored row for each hour in which requests were counted.
 
-Whoever tells of alerts writes them down, at the end of each minute and of the process; every gateway counts for itself
-and reads them when it begins.
+The gateway that has the duty writes the rows, at the end of each minute and of the process; every gateway counts for
+itself and reads the rows when it begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ log = structlog.get_logger("pushq.alerts")
 
 
 class Hour(msgspec.Struct, frozen=True, array_like=True):
-    """What a rule counted in an hour. `changed_at_ms`: of the rule; what was counted before fits another one."""
+    """The counts of a rule in an hour. `changed_at_ms`: the version of the rule; counts of an older version are not
+    used."""
 
     changed_at_ms: int
     minutes: list[Counted]
@@ -30,28 +31,28 @@ _decode = msgspec.msgpack.Decoder(Hour).decode
 
 
 class Budgets:
-    """By rule."""
+    """Budgets by rule; owned by `Sources`."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._of: dict[str, Budget] = {}
 
     def of(self, rule: Rule) -> Budget:
-        """The rule's, with what was written down of it."""
+        """The rule's budget, loaded from its rows on first use."""
         found = self._of.get(rule.id)
         if found is None:
             found = self._of[rule.id] = Budget(self._written(rule))
         return found
 
     def known(self, rule: Rule) -> Budget | None:
-        """The rule's, where something was asked about it before."""
+        """The rule's budget if it is loaded."""
         return self._of.get(rule.id)
 
     def forget(self, rule_id: str) -> None:
         self._of.pop(rule_id, None)
 
     def changed(self, rules: Iterable[Rule]) -> list[Document]:
-        """The rows of what was counted since this was asked before."""
+        """The rows of what was counted since the last call."""
         return [
             put(BUDGETS, budget_place(rule.id, hour), Hour(rule.updated_at_ms, minutes))
             for rule in rules

@@ -1,6 +1,6 @@
-"""Transitions of alerts as they are remembered: of each tenant the oldest first, and of each subject the newest.
+"""The history of alerts in memory: each tenant's transitions, oldest first, and the newest one of each subject.
 
-All of it is read once; from then on only what another gateway wrote or removed.
+It is read from the disk once; after that only rows that another gateway wrote or removed are read.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from gateway.alerts.stored import HISTORY, Transition, decode_transition, gone, 
 
 
 class History:
-    """See the file's first sentence."""
+    """The stored transitions of all tenants; owned by `Record`."""
 
     def __init__(self, documents: Documents) -> None:
         self.seq = 0
-        """Of the newest line."""
+        """Number of the newest line."""
         self.of_tenant: dict[str, deque[Transition]] = {}
         self._documents = documents
         self._lines: dict[str, Transition] = {}
         """By the name of their row."""
         self._newest: dict[tuple[str, str], int] = {}
-        """By rule and subject."""
+        """Number of the newest line by rule and subject."""
         self._elsewhere = documents.changes_from_now_on(HISTORY)
         self.read_all()
 
     def read_all(self) -> list[Transition]:
-        """As it is stored: what was not written down here is not so. The oldest first."""
+        """Reloads the history from the disk and forgets what was not written. Returns all lines, the oldest first."""
         self._elsewhere.clear()
         self.of_tenant, self._lines, self._newest = {}, {}, {}
         for line in load_transitions(self._documents):
@@ -41,7 +41,7 @@ class History:
         return list(self._lines.values())
 
     def read_changes(self) -> list[Transition]:
-        """Takes over what was written or removed elsewhere. The lines that are new here, the oldest first."""
+        """Takes over what was written or removed elsewhere. Returns the lines that are new here, the oldest first."""
         names = sorted(self._elsewhere)
         self._elsewhere.clear()
         found: list[Transition] = []
@@ -55,9 +55,10 @@ class History:
         return found
 
     def last_about(self, rule: Rule, subject: str) -> int:
-        """The number of the last line about a subject; where none is left, that of the first that its tenant has.
+        """Returns the number of the last line about a subject; if none is left, that of the tenant's first line.
 
-        It grows with each time that the rule fires about the subject, and who has the same lines knows the same.
+        The number grows each time the rule fires about the subject, and is the same at each gateway that has the same
+        lines.
         """
         found = self._newest.get((rule.id, subject))
         if found is not None:
@@ -66,11 +67,11 @@ class History:
         return lines[0].seq if lines else 0
 
     def newest_first(self, tenant: str, since_ms: int) -> Iterator[Transition]:
-        """By their numbers; clocks of gateways differ, so an older time may come before a newer one."""
+        """In the order of their numbers: clocks of gateways differ, so times may be out of order."""
         return (line for line in reversed(self.of_tenant.get(tenant, ())) if line.at_ms >= since_ms)
 
     def note(self, line: Transition, now_ms: int) -> list[Document]:
-        """The rows that change: the line, and those that make room for it."""
+        """Adds a line. Returns the rows to write: the line, and the removal of lines that make room for it."""
         self._add(line)
         lines = self.of_tenant[line.tenant]
         rows = [put_transition(line)]
@@ -81,7 +82,7 @@ class History:
         return rows
 
     def forget_tenant(self, tenant: str) -> list[str]:
-        """The names of the rows that go."""
+        """Returns the names of the rows to remove."""
         names = [row_of(line) for line in self.of_tenant.get(tenant, ())]
         for name in names:
             self._remove(name)

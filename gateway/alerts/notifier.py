@@ -1,4 +1,4 @@
-"""Tells receivers and open streams of what alerts do. What is silenced is told to streams, and to no receiver."""
+"""Notifies receivers and open streams of transitions of alerts. Silenced alerts go to streams, and to no receiver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Heard(msgspec.Struct):
-    """What became of a receiver's webhooks since the process began."""
+    """Outcomes of a receiver's webhooks since the process began."""
 
     at_ms: int | None = None
     status: int | None = None
@@ -39,7 +39,7 @@ class Heard(msgspec.Struct):
 
 
 class Listener:
-    """One open stream. Its queue ends with None when it was too slow."""
+    """One open stream. A stream whose reader is too slow is cut: its queue ends with None."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -57,7 +57,7 @@ class Listener:
 
 
 class Notifier:
-    """See the file's first sentence."""
+    """Connects `Alerts` with its webhooks and open streams."""
 
     def __init__(self, alerts: Alerts, secrets_: Secrets, *, networks: Iterable[Network]) -> None:
         self.alerts = alerts
@@ -98,7 +98,7 @@ class Notifier:
             await self.alerts.note_told()
 
     def show(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
-        """To those who watch, whatever is silenced."""
+        """Sends a transition to open streams, silenced or not."""
         view = alert_view(self.alerts, rule, alert)
         for listener in self.listeners:
             if listener.tenant == rule.tenant:
@@ -127,7 +127,7 @@ class Notifier:
         return view
 
     def resume(self) -> None:
-        """Goes on with webhooks that another process began, under the same ids: some may have arrived."""
+        """Goes on with webhooks that another process began, under the same ids: some may have arrived already."""
         for one in self.alerts.record.tellings():
             receiver = self.alerts.receivers.get(one.receiver)
             if receiver is None or one.at_ms < self.alerts.now_ms - TELLING_MS_MAX:
@@ -153,7 +153,7 @@ class Notifier:
         return Note(receiver.tenant, receiver.id, receiver.url, message_id, _encode(body))
 
     async def test(self, receiver: Receiver, view: AlertView) -> Outcome:
-        """One try with a message that says that it is a test."""
+        """Sends one test message, without retries."""
         if receiver.type != "webhook":
             log.warning("alert test", receiver=receiver.name, detail=view.detail)
             return Outcome(True, None, None, 0)
@@ -163,12 +163,13 @@ class Notifier:
         return outcome
 
     def forget(self, receiver_id: str) -> None:
-        """The receiver was deleted."""
+        """Drops what is known of a receiver that was deleted."""
         self.secrets.forget(receiver_id)
         self.heard.pop(receiver_id, None)
 
     def listen(self, tenant: str) -> Listener:
-        """Raises `Overloaded` when as many streams are open as may be, `too-many-connections` when the tenant's are."""
+        """Opens a stream. Raises `Overloaded` when the process has its most streams, `too-many-connections` when the
+        tenant has."""
         own = sum(listener.tenant == tenant for listener in self.listeners)
         if own >= LISTENERS_PER_TENANT_MAX:
             detail = f"{own} streams of alerts of this tenant are open, the most it may have; close one first"
@@ -193,5 +194,5 @@ class Notifier:
 
 
 def _at_ms(alert: Alert) -> int | None:
-    """When it became what it is: whoever tells of it says the same."""
+    """When the alert got its state: the same at each gateway that reports it."""
     return alert.resolved_at_ms if alert.state == "resolved" else alert.fired_at_ms

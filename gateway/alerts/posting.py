@@ -1,7 +1,7 @@
-"""One POST to somebody else's server: the status of its answer, of which no more than a bound is read.
+"""One HTTP POST to a foreign server: returns the status of its answer, of which a bounded amount is read.
 
-A server may answer with interim responses (1xx, RFC 9110 section 15.2) for as long as it likes, as fast as it can. A
-client that reads them all has nothing else to do meanwhile.
+A server may send interim responses (1xx, RFC 9110 section 15.2) for as long and as fast as it likes. A client that
+reads them all does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.alerts.limits import WEBHOOK_ANSWER_BYTES_MAX, WEBHOOK_READ_BYTES_M
 
 
 class AnswerTooLong(Exception):
-    """The bound came before the head of the answer did."""
+    """The bound was reached before the head of the answer was complete."""
 
     def __init__(self) -> None:
         super().__init__(f"no status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of its answer")
@@ -25,9 +25,9 @@ class AnswerTooLong(Exception):
 async def post(
     url: str, body: bytes, headers: Mapping[str, str], *, trusted: ssl.SSLContext, server_name: str, seconds_max: float
 ) -> int:
-    """Connects to the address in `url` and to no other; `server_name` is whom a certificate has to name.
+    """Connects to the address in `url` and to no other; `server_name` is the name that the certificate has to carry.
 
-    What else the answer says is left unread. Raises `AnswerTooLong`, and the errors of `httpcore2`.
+    Leaves the rest of the answer unread. Raises `AnswerTooLong` and the errors of `httpcore2`.
     """
     timeout = dict.fromkeys(("connect", "read", "write", "pool"), seconds_max)
     extensions: dict[str, Any] = {"timeout": timeout, "sni_hostname": server_name}
@@ -39,7 +39,7 @@ async def post(
 
 
 class _Bounded(httpcore2.AnyIOBackend):
-    """Connections that end where they have been read up to the bound."""
+    """Connections of which no more than the bound can be read."""
 
     async def connect_tcp(
         self,
@@ -60,7 +60,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self._left:
             raise AnswerTooLong
-        # What is read at once is looked through at once, and nobody else has a turn meanwhile.
+        # One read is parsed without yielding to other tasks, so it is kept small.
         data = await self._stream.read(min(max_bytes, WEBHOOK_READ_BYTES_MAX, self._left), timeout)
         self._left -= len(data)
         return data

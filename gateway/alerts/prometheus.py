@@ -1,4 +1,4 @@
-"""Alert rules as a file for Prometheus, as far as `/metrics` of gateways and backends has what they look at."""
+"""Exports alert rules as a rules file for Prometheus, over the `/metrics` of gateways and backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXPRESSIONS: Final[dict[str, str]] = {
     "dead_letters": "pushq_queue_dead_messages{Q}",
     "dead_letter_rate": "sum by (tenant, queue) (rate(pushq_messages_ended_total{Q}[W])) * 60",
     "redelivery_rate": "rate(pushq_messages_redelivered_total{Q}[W]) * 60",
-    # Each gateway of the same backends says the same of a queue: it counts once.
+    # Each gateway of the same backends exports the same value of a queue: it counts once.
     "total_depth": "sum by (tenant) (max by (tenant, queue) (pushq_queue_ready_messages{Q}))",
     "total_growth": "sum by (tenant) (max by (tenant, queue) (deriv(pushq_queue_ready_messages{Q}[W])))",
     "total_dead_letters": "sum by (tenant) (max by (tenant, queue) (pushq_queue_dead_messages{Q}))",
@@ -34,10 +34,10 @@ _EXPRESSIONS: Final[dict[str, str]] = {
     "memory_used_percent": 'pushq_overload_reading{reading="memory_fraction"} * 100',
     "certificate_days": "(pushq_certificate_expiry_timestamp_seconds - time()) / 86400",
     "key_days": "(pushq_key_expiry_timestamp_seconds{T} - time()) / 86400",
-    # What fails and what is slow is counted here: a series for each queue and outcome would be too many.
+    # The gateway computes the burn rate: a series for each queue and outcome would be too many.
     "slo_availability": "max by (tenant, rule) (pushq_slo_burn_ratio{R})",
     "slo_latency": "max by (tenant, rule) (pushq_slo_burn_ratio{R})",
-    # Only who serves a shard knows how its other replicas are.
+    # Only the leader of a shard knows the state of the other replicas.
     "out_of_sync": "max by (shard) (pushq_shard_wanted_replicas - pushq_shard_in_sync and pushq_shard_serving == 1)",
     "replica_lag": "max by (shard) (pushq_shard_lag_entries)",
 }
@@ -46,9 +46,9 @@ _SUBJECTS: Final = {
     "shard": "shard-{{ $labels.shard }}: ",
     "key_days": "key:{{ $labels.key }}: ",
 }
-"""By kind, or by what it is about: which one it is."""
+"""By kind, or by what the kind is about: the subject in the summary."""
 RATE_WINDOW_SECONDS_MIN: Final = 60
-"""Prometheus looks every 15 s or so: a shorter window has no two samples."""
+"""Prometheus scrapes every 15 s or so: a shorter window has no two samples."""
 
 
 def rules_file(rules: Iterable[Rule]) -> str:
@@ -76,12 +76,12 @@ def expression_of(rule: Rule) -> str:
 
 
 def _number(limit: float) -> str:
-    """With every digit that it has."""
+    """With all its digits."""
     return repr(float(limit)).removesuffix(".0")
 
 
 def _regex(pattern: str) -> str:
-    """A pattern of queue names as PromQL's, which is anchored at both ends."""
+    """Converts a pattern of queue names to a PromQL regex, which is anchored at both ends."""
     return ".*".join(re.escape(part).replace("\\-", "-") for part in pattern.split("*"))
 
 
@@ -114,5 +114,5 @@ def _entry(rule: Rule, expression: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A name must not be read as a template."""
+    """Escapes a name that would be read as a template."""
     return text.replace("{{", "{ {").replace("}}", "} }")

@@ -1,6 +1,6 @@
-"""What rules have found: alerts that are open, those that are over since a moment ago, and their history.
+"""The results of rules: open alerts, those resolved within the last hour, and the history of transitions.
 
-Who tells of alerts writes it down; other gateways of the same backends read it.
+The gateway that has the duty to notify writes them; other gateways of the same backends read them.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from gateway.alerts.unwritten import Unwritten
 log = structlog.get_logger("pushq.alerts")
 
 _KINDS: Final = (TELLING, FIRING, HISTORY, BUDGETS)
-"""In the order in which they are written. Who goes on after a part of them has the webhook, and finds what it is about
-anew, under the same id."""
+"""In the order in which they are written. A gateway that goes on after a part of them has the webhook, and finds the
+alert that it is about anew, under the same id."""
 _NOT_BEGUN: Final = (Unavailable, Overloaded, NotDurable, StorageFull)
 
 
 class Record:
-    """See the file's first sentence."""
+    """Alerts and their history, in memory and in `Documents`; owned by `Alerts`."""
 
     def __init__(self, documents: Documents, rules: Mapping[str, Rule], now_ms: int) -> None:
         self.open: dict[str, dict[str, Alert]] = load_open(documents, rules)
-        """By rule and subject: those that are pending or fire."""
+        """Pending and firing alerts by rule and subject."""
         self.resolved: dict[str, deque[Alert]] = {}
         """By tenant, of the last hour, the oldest first."""
         self.history = History(documents)
         self._documents = documents
         self._kept_seq = self.history.seq
-        """Of the newest line that was written down here, or shown: what another gateway wrote behind it is new."""
+        """The newest line of the history that was written or shown here: later lines are another gateway's news."""
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
         self.unwritten = Unwritten(
             _KINDS,
@@ -71,9 +71,9 @@ class Record:
             rows_max={HISTORY: HISTORY_UNWRITTEN_ROWS_MAX},
         )
         self.has_told = False
-        """Whether webhooks have arrived since somebody asked."""
+        """Whether webhooks have arrived since the caller reset this."""
         self._telling: set[str] = set()
-        """Ids of webhooks that are on their way and written down."""
+        """Ids of webhooks that are on their way and stored."""
         lines = self.history.all()
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
         self._end(rules, missed((_line(one) for one in lines if one.alert in late), {}))
@@ -81,9 +81,9 @@ class Record:
     # --------------------------------------------------------------------------------------------------- reading
 
     def read(self, rules: Mapping[str, Rule], *, anew: bool = False) -> list[Alert]:
-        """Takes over what another gateway has written: the alerts that became something else, as they are now.
+        """Takes over what another gateway has written. Returns the alerts whose state changed, as they are now.
 
-        `anew`: what was not written down here is not so.
+        `anew`: discards what this gateway has not written yet.
         """
         at = self._documents.changes_elsewhere(FIRING, HISTORY)
         if at == self._read_at and not anew:
@@ -103,7 +103,7 @@ class Record:
         return changed + ended
 
     def read_lines(self) -> None:
-        """Another gateway may have removed a tenant, and its lines."""
+        """Takes over lines that another gateway removed together with a tenant."""
         self.history.read_changes()
 
     def _end(self, rules: Mapping[str, Rule], alerts: Iterable[Alert]) -> None:
@@ -117,7 +117,7 @@ class Record:
     # --------------------------------------------------------------------------------------------------- writing
 
     def see(self, rule: Rule, alerts: dict[str, Alert]) -> None:
-        """The rule's open alerts after a look."""
+        """Sets the rule's open alerts after an evaluation."""
         is_shared = self._documents.are_shared
         changed = kept(self.open.get(rule.id, {}), alerts, with_pending=is_shared)
         self.open[rule.id] = alerts
@@ -125,7 +125,7 @@ class Record:
         self.unwritten.put(gone(FIRING, f"{rule.id}/{subject}") for subject in changed.gone)
 
     def note(self, rule: Rule, alert: Alert, now_ms: int, silence: Silence | None) -> None:
-        """A line of history, and the lines that make room for it."""
+        """Adds a transition to the history, and removes the lines that make room for it."""
         if alert.state == "resolved":
             self._over(rule.tenant).append(alert)
         line = Transition(
@@ -136,7 +136,7 @@ class Record:
         self.unwritten.put(self.history.note(line, now_ms))
 
     def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int, group: Group | None = None) -> None:
-        """A webhook is to be sent: whoever tells next goes on with it."""
+        """Queues a webhook for storing: the next holder of the duty goes on with it."""
         one = Telling(telling_id(alert, receiver, group), receiver, rule, alert, now_ms, group)
         self.unwritten.put([put(TELLING, one.id, one)])
         self._telling.add(one.id)
@@ -148,23 +148,23 @@ class Record:
         return found
 
     def told(self, message_id: str) -> None:
-        """It arrived, or was given up."""
+        """Removes a webhook that arrived or was given up."""
         if message_id in self._telling:
             self._telling.discard(message_id)
             self.has_told = True
             self.unwritten.put([gone(TELLING, message_id)])
 
     def count(self, rows: Iterable[Document]) -> None:
-        """What SLOs have counted."""
+        """Queues rows of what SLOs have counted."""
         self.unwritten.put(rows)
 
     async def write(self, duty: Duty | None) -> None:
-        """Writes down what changed. Raises `Conflict` when the duty is another gateway's: nothing of it is so then.
+        """Stores what changed. Raises `Conflict` when another gateway has the duty: then nothing of it holds.
 
-        A full disk or a cluster without a leader is what somebody may have to be told about: then it goes on in memory,
-        and is written down later.
+        Other failures (a full disk, a cluster without a leader) may be what an alert has to report: then the changes
+        stay in memory and are stored later.
         """
-        self._written(self.unwritten.landed())  # what was not answered in time may have been done
+        self._written(self.unwritten.landed())  # a write without an answer in time may have been committed
         try:
             async with asyncio.timeout(WRITE_SECONDS_MAX if self._documents.are_far else None):
                 while piece := self.unwritten.piece():
@@ -192,43 +192,42 @@ class Record:
         self._kept_seq = max((self._kept_seq, *lines))
 
     def forget_unwritten(self) -> None:
-        """It is on another gateway to write."""
+        """Discards what waits: another gateway has to write it."""
         self.unwritten.clear()
 
     # -------------------------------------------------------------------------------------------------- forgetting
 
     def ending(self, rule: Rule) -> list[Document]:
-        """The rows that go when nobody looks any more: its alerts go without being told as resolved. Until this is
-        written down, and `ended`, they stay.
-        """
+        """The rows to remove when a rule is no longer evaluated: its alerts end without a "resolved" notification. The
+        alerts stay until these rows are written and passed to `ended`."""
         return [gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.get(rule.id, {})]
 
     def ending_with(self, rule: Rule) -> list[Document]:
-        """Those that go with a rule: what an SLO had counted, too."""
+        """The rows to remove with a rule: its alerts, and what an SLO had counted."""
         places = [budget_place(rule.id, hour) for hour in range(HOURS_KEPT)] if KINDS[rule.kind].is_slo else []
         return self.ending(rule) + [gone(BUDGETS, place) for place in places]
 
     def ended(self, rows: Iterable[Document]) -> None:
-        """They are gone."""
+        """Drops the alerts of rows that were removed."""
         for one in rows:
             self.unwritten.forget(one.kind, one.name)
             if one.kind == FIRING:
                 self.open.pop(one.name.partition("/")[0], None)
 
     def forget_rules(self, rules: Iterable[str]) -> None:
-        """Another gateway removed them, and may not have known all of their alerts."""
+        """Removes alerts of rules that another gateway deleted or disabled: it may not have known all of them."""
         for rule_id in rules:
             self.unwritten.put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
 
     def forget_strays(self, enabled: Container[str]) -> None:
-        """Of rules that were removed or turned off: who did that had not heard yet of these alerts, and who found them
-        did not come to it."""
+        """Removes stored alerts of rules that were deleted or disabled: the gateway that did so did not know of these
+        alerts, and the one that found them did not remove them."""
         for alert in load_strays(self._documents, enabled):
             self.open.pop(alert.rule, None)
             self.unwritten.put([gone(FIRING, f"{alert.rule}/{alert.subject}")])
 
     def forget_tenant(self, tenant: str) -> list[Document]:
-        """The rows that go."""
+        """Returns the rows to remove."""
         self.resolved.pop(tenant, None)
         rows = [gone(HISTORY, name) for name in self.history.forget_tenant(tenant)]
         self.ended(rows)

@@ -1,4 +1,4 @@
-"""What only a gateway itself knows, told to the one that asks the rules: how its process is, how its requests went."""
+"""Reports of facts that only a gateway itself knows (its process, its requests) to the gateway that evaluates rules."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ log = structlog.get_logger("pushq.alerts")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """`name`: what people call the gateway. `node`: by kind of rule. `number`: it grows, so that a gateway whose values
-    stay the same is not taken for one that is gone."""
+    """`name`: the gateway's display name. `node`: values by kind of rule. `number`: grows, so that a gateway whose
+    values stay the same is not taken for one that is gone."""
 
     name: str
     node: dict[str, float]
@@ -32,18 +32,18 @@ _decode = msgspec.msgpack.Decoder(Report).decode
 
 
 class Reports:
-    """Of a gateway among others; where one is alone there are none."""
+    """Writes and reads reports of gateways that share backends; a gateway of its own store has none."""
 
     def __init__(self, documents: Documents, name: str) -> None:
         self.name = name
         self._documents = documents
         self._seen: dict[str, tuple[bytes, float, Report]] = {}
-        """By gateway: the row, since when it is so, and what is in it."""
+        """By gateway: the row, when it was first seen, and its content."""
         self._said_at = -REPORT_SECONDS
         self._number = 0
 
     async def say(self, node: dict[str, float], minutes: Minutes) -> None:
-        """At most each `REPORT_SECONDS`."""
+        """Writes this gateway's report, at most every `REPORT_SECONDS`."""
         now = time.monotonic()
         if not self._documents.are_shared or now - self._said_at < REPORT_SECONDS:
             return
@@ -55,7 +55,7 @@ class Reports:
         )
 
     def others(self) -> list[tuple[str, Report]]:
-        """Those of gateways that are there."""
+        """Reports of the other live gateways, by holder."""
         now = time.monotonic()
         seen: dict[str, tuple[bytes, float, Report]] = {}
         for gateway, row in self._documents.all(REPORTS) if self._documents.are_shared else ():
@@ -66,14 +66,14 @@ class Reports:
         return [(gateway, one) for gateway, (_, at, one) in seen.items() if now - at < REPORT_SECONDS_MAX]
 
     async def forget(self, present: Iterable[str]) -> None:
-        """Rows of gateways that are gone go; whoever tells does this."""
+        """Removes rows of gateways not in `present`; the gateway that has the duty calls it."""
         dead = self._seen.keys() - set(present)
         if dead:
             rows = [gone(REPORTS, gateway) for gateway in dead]
             await self._write(rows, "reports of gateways that are gone stay")
 
     async def _write(self, rows: list[Document], or_else: str) -> None:
-        """A look at the rules waits for it, and the next one says it anew."""
+        """Failures are logged only: an evaluation waits for this write, and the next one repeats it."""
         try:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await self._documents.write(rows)

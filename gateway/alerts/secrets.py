@@ -1,4 +1,4 @@
-"""The secrets of receivers: made here, shown once, sealed by the master key, opened when something is signed."""
+"""Signing secrets of webhook receivers: generated here, shown once, stored sealed by the master key, opened to sign."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gateway.encryption import Encrypting
 from gateway.masters import Context, Masters
 
 _UID = 0
-"""No queue has this number: a receiver's secret opens as nothing else."""
+"""No queue has this uid: a receiver's secret cannot be opened as anything else."""
 
 
 class Secrets:
     def __init__(self, encryption: Encrypting | None) -> None:
         self._encryption = encryption
         self._known: dict[str, tuple[bytes, bytes]] = {}
-        """By receiver: what is stored, and what is in it."""
+        """By receiver: the sealed secret as stored, and the secret."""
 
     @property
     def masters(self) -> Masters:
@@ -33,13 +33,14 @@ class Secrets:
         return self._encryption.vault.masters
 
     async def sealed(self, receiver_id: str) -> tuple[bytes, str, bytes]:
-        """A new secret, the master key that seals it, and how it is stored. Raises `Unavailable`."""
+        """A new secret, the name of the master key that sealed it, and the sealed form to store. Raises
+        `Unavailable`."""
         secret = os.urandom(SECRET_BYTES)
         (wrapped,) = await self.masters.wrap([(_context(receiver_id), secret)])
         return secret, wrapped.master, wrapped.data
 
     async def open(self, receiver: Receiver) -> bytes:
-        """Raises `MasterError` and `Unavailable`."""
+        """The receiver's secret. Raises `MasterError` and `Unavailable`."""
         known = self._known.get(receiver.id)
         if known is None or known[0] != receiver.sealed:
             context = _context(receiver.id)
@@ -49,7 +50,8 @@ class Secrets:
         return known[1]
 
     async def sealed_anew(self, receiver: Receiver) -> tuple[str, bytes]:
-        """Its secret under the active master key: which one that is, and what is stored. Raises as `open`."""
+        """Seals the receiver's secret with the active master key. Returns the key's name and the sealed form. Raises as
+        `open`."""
         (wrapped,) = await self.masters.wrap([(_context(receiver.id), await self.open(receiver))])
         return wrapped.master, wrapped.data
 
@@ -58,7 +60,8 @@ class Secrets:
 
 
 class Renewal:
-    """The secrets of all receivers, for when another master key takes over. Implements `gateway.keys.OtherSecrets`."""
+    """Reseals the secrets of all receivers when another master key becomes active. Implements
+    `gateway.keys.OtherSecrets`."""
 
     def __init__(self, alerts: Alerts, secrets: Secrets) -> None:
         self._alerts = alerts
@@ -72,7 +75,7 @@ class Renewal:
             for receiver in old:
                 master, sealed = await self._secrets.sealed_anew(receiver)
                 anew = msgspec.structs.replace(receiver, master=master, sealed=sealed)
-                with suppress(Conflict, NotFound):  # it was changed or deleted meanwhile: it is looked at again
+                with suppress(Conflict, NotFound):  # changed or deleted meanwhile: the loop looks again
                     await self._alerts.put_receiver(anew, receiver)
                 await asyncio.sleep(0)
 

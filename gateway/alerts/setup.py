@@ -1,4 +1,4 @@
-"""Alerts of one process, put together."""
+"""Builds the alerts of one process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gateway.usage.meter import Meter
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What the API needs of alerts."""
+    """The parts of alerts that the API needs."""
 
     alerts: Alerts
     notifier: Notifier
     secrets: Secrets
 
     async def close(self) -> None:
-        """What was found is written down, and another gateway tells."""
+        """Stores what was found and gives the duty to another gateway."""
         await self.notifier.close()
         await self.alerts.leave()
 
     async def forget_tenant(self, tenant: str) -> None:
-        """The tenant was removed."""
+        """Removes all that a deleted tenant had."""
         for receiver_id in await self.alerts.forget_tenant(tenant):
             self.notifier.forget(receiver_id)
 
@@ -53,7 +53,7 @@ def watching(
     memory_bytes_max: int,
     clock_ms: Callable[[], int],
 ) -> Watching:
-    """Rules are asked after each look of the sampler."""
+    """Builds the parts; rules are evaluated after each round of the sampler."""
     name = _name(settings) if store.documents.are_shared else ""
     reports = Reports(store.documents, name)
     sources = Sources(store, sampler, meter, entrance, cluster, reports, memory_bytes_max=memory_bytes_max)
@@ -67,6 +67,6 @@ def watching(
 
 
 def _name(settings: Settings) -> str:
-    """What people call this gateway among others: its machine, and the port that it listens on."""
+    """The gateway's name in reports: its machine, and the port it listens on or else its process id."""
     port = settings.address.port
     return f"{socket.gethostname()}:{port}" if port else f"{socket.gethostname()}:{os.getpid()}"

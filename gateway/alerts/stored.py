@@ -1,4 +1,4 @@
-"""What alerts keep on the disk: rules, silences, receivers, alerts that fire, webhooks on their way, the history."""
+"""The stored rows of alerts: rules, silences, receivers, open alerts, webhooks on their way, and the history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Receiver(msgspec.Struct, frozen=True):
-    """Who is told. The secret is sealed by the master key named beside it; a log has none."""
+    """Where alerts are sent. The secret is sealed by the master key `master`; a receiver of type log has none."""
 
     id: str
     tenant: str
@@ -42,7 +42,7 @@ class Receiver(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """One line of the history; what the rule was called then stays."""
+    """One line of the history. It keeps the rule's name at that time."""
 
     seq: int
     at_ms: int
@@ -58,11 +58,11 @@ class Transition(msgspec.Struct, frozen=True):
     limit: float
     silence: str | None = None
     since_ms: int | None = None
-    """When the alert was seen first; lines of before 0.9 do not say it."""
+    """When the alert was first seen; None in lines written before 0.9."""
 
 
 class Telling(msgspec.Struct, frozen=True):
-    """A webhook that is on its way: written down with what it tells, and gone when it arrived or was given up."""
+    """A webhook that is on its way, stored with its content until it arrived or was given up."""
 
     id: str
     receiver: str
@@ -70,18 +70,19 @@ class Telling(msgspec.Struct, frozen=True):
     alert: Alert
     at_ms: int
     group: Group | None = None
-    """Of alerts that are told together with this one."""
+    """The group of alerts that the message is about."""
 
 
 def telling_id(alert: Alert, receiver: str, group: Group | None = None) -> str:
-    """The webhook's id: whoever tells this receiver of this change of this alert, or group, has the same one."""
+    """The webhook's id: the same at each gateway that sends this transition of this alert, or group, to this
+    receiver."""
     about = group.key if group is not None else alert.id
     digest = hashlib.sha256(f"{about}\0{alert.state}\0{receiver}".encode()).hexdigest()
     return f"msg_{digest[:24]}"
 
 
 def budget_place(rule_id: str, hour: int) -> str:
-    """The name of a row; an hour takes the place of one that no window of an SLO has any more."""
+    """The name of an hour's row, which replaces that of an hour no window of an SLO needs any more."""
     return f"{rule_id}/{hour % HOURS_KEPT}"
 
 
@@ -94,7 +95,7 @@ def gone(kind: str, name: str) -> Document:
 
 
 def row_of(one: Transition) -> str:
-    """The name of a line's row: they sort by it."""
+    """The name of a line's row; rows sort by it in the order of `seq`."""
     return f"{one.seq:016x}"
 
 
@@ -108,7 +109,7 @@ def _load(documents: Documents, kind: str, type_: type[T]) -> list[T]:
 
 
 class Wanted:
-    """What people have made, as of now."""
+    """Rules, silences and receivers as stored now."""
 
     def __init__(self, documents: Documents) -> None:
         self.rules = {rule.id: rule for rule in _load(documents, RULES, Rule)}
@@ -125,7 +126,7 @@ def load_transitions(documents: Documents) -> list[Transition]:
 
 
 def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str, Alert]]:
-    """Alerts that are not over, by rule and subject, of rules that are there."""
+    """Pending and firing alerts of known rules, by rule and subject."""
     found: dict[str, dict[str, Alert]] = {}
     for alert in _load(documents, FIRING, Alert):
         if alert.rule in rules:
@@ -134,7 +135,7 @@ def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str
 
 
 def load_strays(documents: Documents, enabled: Container[str]) -> list[Alert]:
-    """Alerts that are not over, of rules that nobody asks any more."""
+    """Pending and firing alerts of rules that are not evaluated any more."""
     return [alert for alert in _load(documents, FIRING, Alert) if alert.rule not in enabled]
 
 
@@ -142,7 +143,7 @@ _decode_telling = msgspec.msgpack.Decoder(Telling).decode
 
 
 def load_tellings(documents: Documents, unwritten: Iterable[Document]) -> list[Telling]:
-    """The oldest first: who hears of an alert's end before its begin takes it for one that goes on."""
+    """Oldest first: a receiver that learns of an alert's end before its begin would take it for one that goes on."""
     rows: dict[str, bytes | None] = dict(documents.all(TELLING))
     rows.update((one.name, one.data) for one in unwritten)
     found = [_decode_telling(data) for data in rows.values() if data is not None]

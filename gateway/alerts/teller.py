@@ -1,8 +1,8 @@
-"""Which of several gateways asks the rules and tells what they find: the one that has the duty.
+"""Decides which of several gateways evaluates the rules and notifies: the one that holds a lease, the duty.
 
-One that is alone has it always. Among several it is asked for with each look; whoever has it and is silent for some
-seconds loses it to the next one that asks, and has stopped by then: it counts from when it asked, not from when it was
-answered.
+A gateway on its own always has it. Several ask for it at each evaluation. A holder that is silent for some seconds
+loses the duty to the next gateway that asks, and has stopped by then: it counts from when it asked, not from when it
+was answered.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ log = structlog.get_logger("pushq.alerts")
 
 TELLER: Final = "alerts"
 _LOOKS_HELD: Final = 3
-"""A gateway that takes long for its looks keeps the duty for so many of them."""
+"""A holder whose evaluations take long keeps the duty for this many of them."""
 
 
 def _now() -> float:
-    """Seconds; they go on while the machine sleeps."""
+    """Seconds on a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Heard(enum.Enum):
-    """What an answer says of the duty."""
+    """How the last answer changed the duty."""
 
     NOTHING_NEW = enum.auto()
     TAKEN = enum.auto()
-    """It is new to us: what we know of the alerts is to be read anew."""
+    """This gateway got the duty: it has to read the alerts anew."""
     KEPT = enum.auto()
-    """We had stopped, and nobody had it meanwhile: what we know is so."""
+    """This gateway's lease had lapsed and no other took the duty meanwhile: its state of the alerts is current."""
 
 
 class Teller:
-    """Ask with each look; `is_ours` is as of now."""
+    """The duty of this gateway. `Alerts` calls `ask` at each evaluation; `is_ours` is as of now."""
 
     def __init__(self, documents: Documents) -> None:
         self.is_shared = documents.are_shared
         self.duty: Duty | None = None
-        """Ours as of the last answer; None for one that is alone, and while it is another's."""
+        """The duty as of the last answer; None for a gateway on its own, and while another gateway has it."""
         self._documents = documents
         self._looks = 0
         self._asked_at = 0.0
         self._until = 0.0
-        """By this process's clock: nobody else gets the duty before."""
+        """On this process's clock: no other gateway gets the duty earlier."""
         self._are_older = False
-        """The backends know of no duties."""
+        """The backends are of a version without duties."""
         self._is_lapse_said = False
 
     @property
@@ -68,24 +68,28 @@ class Teller:
 
     @property
     def has_lapsed(self) -> bool:
-        """The backends have not answered for so long that another gateway may have it by now."""
+        """This gateway had the duty, and the backends have not answered for so long that another may have it by now."""
         return self.duty is not None and not self.is_ours
 
     async def ask(self) -> Heard:
-        """While the backends do not answer, it stays as it was until its time is over: they may answer others."""
+        """Asks for the duty. While the backends do not answer, a held duty stays until its time is over: they may
+        answer others."""
         if not self.is_shared:
             return Heard.NOTHING_NEW
         self._looks += 1
         if self._looks <= DUTY_LOOKS_BEFORE:
-            return Heard.NOTHING_NEW  # a gateway that has just begun does not know yet what there is
+            return Heard.NOTHING_NEW  # a gateway that has just begun has not sampled the queues yet
         hold_ms = self._hold_ms()
         until = self._asked_at + (hold_ms - DUTY_MARGIN_MS) / 1000
-        had_lapsed, self._until = self.has_lapsed, min(self._until, until)  # this may be heard, and its answer not
+        had_lapsed, self._until = (
+            self.has_lapsed,
+            min(self._until, until),
+        )  # the request may arrive and its answer be lost
         try:
             async with asyncio.timeout(DUTY_ASK_SECONDS_MAX):
                 duty = await self._documents.take_duty(TELLER, hold_ms)
         except InvalidRequest as error:
-            if not self._are_older:  # said once: it is so with each look
+            if not self._are_older:  # logged once, not at each evaluation
                 log.warning("no gateway tells of alerts: upgrade the backends", error=error.detail)
             self._are_older = True
             return Heard.NOTHING_NEW
@@ -96,7 +100,7 @@ class Teller:
                 log.warning("this gateway tells of no alerts until the backends answer")
             return Heard.NOTHING_NEW
         self._are_older = self._is_lapse_said = False
-        had_lapsed = had_lapsed or self.has_lapsed  # while it asked
+        had_lapsed = had_lapsed or self.has_lapsed  # it may have lapsed during the request
         self._until = until
         return self._take(duty, had_lapsed=had_lapsed)
 
@@ -114,11 +118,11 @@ class Teller:
         return Heard.KEPT if had_lapsed else Heard.NOTHING_NEW
 
     def lost(self) -> None:
-        """The backends took nothing from us: it is another's."""
+        """The backends refused a write: another gateway has the duty."""
         self.duty = None
 
     async def leave(self) -> None:
-        """Another one need not wait until we were silent for long enough."""
+        """Gives the duty up, so that another gateway need not wait for it to lapse."""
         if self.duty is None:
             return
         self.lost()

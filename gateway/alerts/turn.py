@@ -1,6 +1,6 @@
-"""One change of the alerts at a time: those that people make have a time in which they are made or refused.
+"""Serializes changes of the alerts, and limits how long a change made by the API may wait and take.
 
-A look at the rules waits for its turn, too, and must not stand behind a row of changes each of which waits for backends
+The evaluation of the rules takes the same lock: it must not wait behind a row of changes that each wait for backends
 that do not answer.
 """
 
@@ -18,10 +18,10 @@ _RETRY_MS: Final = 1_000
 
 
 class Turn:
-    """See the file's first sentence."""
+    """A lock around changes, owned by `Alerts`."""
 
     def __init__(self, *, has_limit: bool) -> None:
-        """Without a limit where the disk is this process's: what is not answered for may not be given up there."""
+        """`has_limit`: False where the disk is this process's own, as a write to it cannot be given up half-way."""
         self._lock = asyncio.Lock()
         self._seconds_max = CHANGE_SECONDS_MAX if has_limit else None
 
@@ -31,12 +31,12 @@ class Turn:
             yield
 
     def limit(self) -> asyncio.Timeout:
-        """The time that a change has."""
+        """The time limit of a change."""
         return asyncio.timeout(self._seconds_max)
 
     @asynccontextmanager
     async def change(self) -> AsyncIterator[None]:
-        """Raises `Unavailable` where it was not begun in time, `OutcomeUnknown` where it was not written down."""
+        """Raises `Unavailable` if the change did not begin in time, `OutcomeUnknown` if it was not stored in time."""
         has_begun = False
         try:
             async with self.limit(), self._lock:

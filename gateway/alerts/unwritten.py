@@ -1,7 +1,7 @@
-"""Rows of alerts that are so and not on the disk yet: of each place the last word, in pieces that one commit takes.
+"""Rows of alerts that are not on the disk yet: of each place the latest version, in pieces that fit into one commit.
 
-What begins and ends while nothing can be written leaves no row, so that hours without backends are not a pile of rows
-for the first commit after them. Of the history the newest lines wait; what is so is never given up.
+An alert that begins and ends while nothing can be written leaves no row: hours without backends must not pile up rows
+for the next commit. Of the history the newest lines wait; the current state is never given up.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Place = tuple[str, str]
 
 
 class Unwritten:
-    """See the file's first sentence. One writes at a time."""
+    """A write-behind buffer of `Record`. There is one writer at a time."""
 
     def __init__(
         self, kinds: Sequence[str], stored: Callable[[str, str], bytes | None], *, rows_max: Mapping[str, int]
     ) -> None:
-        """`kinds`: what is of the first ones is written first. `stored`: what the disk has at a place.
-        `rows_max`: of these kinds no more rows wait; the oldest are given up."""
+        """`kinds`: in the order in which they are written. `stored`: returns the row on the disk at a place.
+        `rows_max`: how many rows of a kind wait at most; the oldest are given up."""
         self.merged = 0
-        """Rows that were never written, since a later word on the same place came first."""
+        """Rows that were never written, since a later version of the same place replaced them."""
         self.dropped = 0
         """Rows that were given up."""
         self._rows: dict[str, dict[str, Document]] = {kind: {} for kind in kinds}
         self._rows_max = rows_max
         self._stored = stored
         self._sent: dict[Place, Document] = {}
-        """The piece that was sent last and is not known to be written, as it was sent."""
+        """The last piece sent, as it was sent, while it is not known to be written."""
         self._is_unsure = False
-        """It may be on the disk."""
+        """The last piece may be on the disk."""
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -52,14 +52,14 @@ class Unwritten:
                     self.dropped += 1
 
     def forget(self, kind: str, name: str) -> None:
-        """Somebody else writes the last word about it."""
+        """Drops a waiting row: its last version is written by another commit."""
         self._rows[kind].pop(name, None)
 
     def of_kind(self, kind: str) -> Iterable[Document]:
         return self._rows[kind].values()
 
     def piece(self) -> list[Document]:
-        """What the next commit takes. One of which the outcome is not known comes again, before any other."""
+        """Rows for the next commit. A piece with an unknown outcome is sent again before any other."""
         found = [row for kind, name in self._sent if (row := self._rows[kind].get(name)) is not None]
         if not found:
             self._sent, found = {}, self._next()
@@ -68,7 +68,7 @@ class Unwritten:
         return found
 
     def landed(self) -> list[Document]:
-        """The piece of which the outcome was not known, where the disk has it by now."""
+        """The piece with an unknown outcome, if the disk has it by now; empty otherwise."""
         piece = list(self._sent.values()) if self._is_unsure else []
         is_there = any(one.data is not None for one in piece) and all(
             self._stored(one.kind, one.name) == one.data for one in piece
@@ -86,14 +86,14 @@ class Unwritten:
         return found
 
     def written(self, piece: Iterable[Document]) -> None:
-        """What was said of the same places meanwhile is not."""
+        """Removes a written piece. Newer versions of the same places keep waiting."""
         for one in piece:
             if self._rows[one.kind].get(one.name) is one:
                 del self._rows[one.kind][one.name]
         self._sent, self._is_unsure = {}, False
 
     def failed(self, *, is_unsure: bool) -> None:
-        """`is_unsure`: the disk may have the piece nevertheless."""
+        """`is_unsure`: the piece may be on the disk nevertheless."""
         self._is_unsure = self._is_unsure or is_unsure
         if not self._is_unsure:
             self._sent = {}

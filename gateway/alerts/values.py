@@ -1,4 +1,4 @@
-"""What rules may look at: pulses and series of queues, the process, keys, certificates, requests, shards."""
+"""The values that rules evaluate: of queues and their series, the process, keys, certificates, requests and shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Values = Iterable[tuple[str, float | None]]
 DAY_MS: Final = 86_400_000
 NODE: Final = "node"
 OWN: Final = ""
-"""This gateway, where others have names."""
+"""This gateway in tallies, where others have names."""
 REQUESTS: Final = "publishes"
 _STEP_MS: Final = TIERS[0].step_ms
 _READY: Final = QUEUE_COLUMNS.index("ready")
@@ -42,7 +42,7 @@ _RATES: Final = {
 
 
 class Sources:
-    """Everything that rules may look at."""
+    """Reads the current value of each subject of a rule; owned by `Alerts`."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Sources:
         self._reports = reports
         self.budgets = Budgets(store.documents)
         self._counted: Minutes = {}
-        """Of requests at this gateway, in the last minutes."""
+        """Requests at this gateway in the last minutes."""
         self._tallies = Tallies()
 
     def values(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
-        """Subject and value of each; None where nothing is known yet.
+        """Subject and value of each; None where the value is not known yet.
 
-        Raises `Unavailable` while nobody can say what subjects there are.
+        Raises `Unavailable` while the subjects are not known.
         """
         match rule.kind:
             case kind if (of := KINDS[kind].total_of) is not None:
@@ -112,11 +112,11 @@ class Sources:
         self.budgets.forget(rule_id)
 
     def _has_seen(self, window_ms: int, now_ms: int) -> bool:
-        """Whether this process looked during all of a window."""
+        """Whether this process sampled during the whole window."""
         return 0 < self._sampler.book.began_ms <= now_ms - window_ms
 
     def _total(self, rule: Rule, of: str, queues: list[Watched], now_ms: int) -> float | None:
-        """Of all the rule's queues; None where some of it is not known yet, and the rest is not past the limit."""
+        """Sum over the rule's queues; None if some of them are not known yet and the rest does not exceed the limit."""
         is_whole = self._are_all_met(rule)
         match of:
             case "depth":
@@ -134,16 +134,15 @@ class Sources:
         return found if is_whole or found > rule.limit else None
 
     def _are_all_met(self, rule: Rule) -> bool:
-        """Whether every queue of a rule has been looked at: after a start that takes a while."""
+        """Whether every queue of a rule has been sampled, which takes a while after a start."""
         met, fits = self._sampler.book.names, compile_pattern(rule.queue).fullmatch
         there = self._store.node.metadata.of_tenant(rule.tenant)
         return not any((one.tenant, one.name) not in met and fits(one.name) for one in there)
 
     def _rates(self, kind: str, queues: list[Watched], window_ms: int, now_ms: int) -> Iterator[tuple[str, float]]:
-        """Messages a minute over the window, with those in no row yet. Those of before a queue was looked at count
-        as none, so what a young process knows is the least that there was: enough to raise an alert, and not to end
-        one.
-        """
+        """Messages a minute over the window, including those in no row yet. Messages from before a queue was first
+        sampled count as none, so the rate of a young process is a lower bound: enough to raise an alert, and not to end
+        one."""
         column, total = _RATES[kind]
         end = now_ms // _STEP_MS + 1
         start = end - window_ms // _STEP_MS
@@ -156,7 +155,7 @@ class Sources:
             yield one.definition.name, seen / len(spans) * 60
 
     def _growth(self, watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
-        """Messages a second that the queue has more now than when the window began, by the rows of its series."""
+        """By how many messages a second the queue has grown over the window, by the rows of its series."""
         if not watched.has_series:
             return 0.0 if is_whole else None
         now = now_ms // _STEP_MS
@@ -174,14 +173,15 @@ class Sources:
         return None
 
     def _nodes(self, kind: str, now_ms: int) -> Values:
-        """Of this gateway, and of the others as they last said."""
+        """The value of this gateway, and the last reported ones of the others."""
         value = self._of_node(kind, now_ms)
         own = [(self._reports.name or NODE, value)] if value is not None else []
         others = [(one.name, one.node[kind]) for _, one in self._reports.others() if kind in one.node]
         return list({**dict(others), **dict(own)}.items())
 
     def with_unseen(self, rule: Rule, open_: Collection[str], values: Values) -> Values:
-        """With the subjects of open alerts that are there and not looked at yet: their alerts are not over."""
+        """Adds, without a value, the subjects of open alerts that exist and were not sampled yet: their alerts are not
+        over."""
         found = list(values)
         if open_ and KINDS[rule.kind].about == "queue":
             seen = {subject for subject, _ in found}
@@ -190,7 +190,7 @@ class Sources:
         return found
 
     async def report(self, rules: Iterable[Rule], now_ms: int) -> None:
-        """Tells the other gateways what only this one knows, where a rule is about such."""
+        """Reports to the other gateways what only this one knows, if a rule needs it."""
         kinds = {rule.kind for rule in rules if KINDS[rule.kind].about == "node" or KINDS[rule.kind].is_slo}
         if not kinds:
             return
@@ -202,7 +202,7 @@ class Sources:
         await self._reports.say(node, self._counted)
 
     async def forget_gone(self) -> None:
-        """Gateways that have fallen silent have no alerts any more."""
+        """Removes the reports of gateways that have fallen silent."""
         await self._reports.forget(gateway for gateway, _ in self._reports.others())
 
     def _of_node(self, kind: str, now_ms: int) -> float | None:
@@ -229,13 +229,14 @@ class Sources:
     # ----------------------------------------------------------------------------------------------------- SLOs
 
     def burn(self, rule: Rule, now_ms: int) -> float | None:
-        """How fast an SLO's error budget burns, of the threshold; None while too little is known."""
+        """How fast an SLO's error budget burns, relative to the threshold; None while too little is known."""
         assert rule.objective is not None
         budget = self.budgets.known(rule)
         return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None
 
     def count_requests(self, rules: Iterable[Rule], fits: dict[str, set[str]]) -> None:
-        """What the meter has of the minute that goes on, and of those just over. `fits`: queues that a rule names."""
+        """Adds the requests of the current minute and of those just before to the budgets. `fits`: the queues of each
+        rule."""
         slos = list(rules)
         if not slos:
             return
@@ -266,12 +267,12 @@ class Sources:
 
 
 def _working(queues: Iterable[Watched]) -> Iterator[Watched]:
-    """Without streams: what those keep is read by many and waits for nobody."""
+    """Without streams: their messages are retained for many readers and wait for no consumer."""
     return (one for one in queues if one.definition.config.kind != "stream")
 
 
 def _bad(rule: Rule, outcome: str, requests: int, latency: list[int]) -> int:
-    """Of requests with one outcome, those that a rule's objective counts as bad. A caller's mistake is none."""
+    """Number of requests with an outcome that count as bad for a rule's objective. Errors of the caller do not."""
     if rule.kind == "slo_availability":
         return requests if outcome != "ok" and _is_ours(outcome) else 0
     assert rule.latency_ms is not None

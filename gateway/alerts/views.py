@@ -17,7 +17,7 @@ from gateway.policy import compile_pattern
 
 
 class AlertView(msgspec.Struct):
-    """`silence_expired`: a silence that was about it and is over, so that nobody wonders why its end is told."""
+    """`silence_expired`: a silence that was about the alert and is over, which explains why its end is sent."""
 
     id: str
     rule: str
@@ -170,14 +170,14 @@ def silence_view(alerts: Alerts, silence: Silence) -> SilenceView:
 
 
 def muted(alerts: Alerts, silence: Silence) -> list[tuple[Rule, Alert]]:
-    """The alerts of now that a silence is about, whether it has begun or not."""
+    """The open alerts that a silence applies to, whether it has begun or not."""
     found: list[tuple[Rule, Alert]] = []
     known: dict[str, bool] = {}
     for rule in alerts.rules.values():
         if not fits_rule(silence, rule):
             continue
         for alert in alerts.open.get(rule.id, {}).values():
-            if (is_fit := known.get(alert.subject)) is None:  # many rules find the same queues
+            if (is_fit := known.get(alert.subject)) is None:  # many rules have the same queues
                 is_fit = known[alert.subject] = fits_subject(silence, alert.subject, compile_pattern)
             if is_fit:
                 found.append((rule, alert))
@@ -185,7 +185,7 @@ def muted(alerts: Alerts, silence: Silence) -> list[tuple[Rule, Alert]]:
 
 
 class ReceiverView(msgspec.Struct):
-    """What became of its webhooks counts since this process began."""
+    """The counts and the last outcome of its webhooks are those since this process began."""
 
     id: str
     name: str
@@ -201,7 +201,7 @@ class ReceiverView(msgspec.Struct):
 
 class NewReceiverView(ReceiverView):
     secret: str | None = None
-    """In this answer only."""
+    """Only in the answer that creates the receiver."""
 
 
 def receiver_fields(receiver: Receiver) -> dict[str, str | None]:

@@ -1,7 +1,7 @@
-"""Sends webhooks: signed, to an address that was judged, some at a time, and again after a failure.
+"""Sends webhooks: signed, to a checked address, a bounded number at a time, with retries.
 
-Each tenant and each receiver has its share of what waits and of what is under way, so one that never answers holds up
-nobody else's.
+Each tenant and each receiver has a share of the waiting webhooks and of those in flight, so a receiver that never
+answers delays only its own.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class Outcome(NamedTuple):
-    """How one try went. `error` is a sentence where no answer came."""
+    """The result of one try. `error`: a sentence, if the try failed."""
 
     ok: bool
     status: int | None
     error: str | None
     ms: int
     is_final: bool = False
-    """Another try would not help."""
+    """A further try would not help."""
 
 
 class Note(NamedTuple):
-    """What is to be sent. A repeat has the same id."""
+    """A message to send. A repeat has the same id."""
 
     tenant: str
     receiver: str
@@ -63,19 +63,20 @@ class Note(NamedTuple):
 
 
 Secret = Callable[[str], Awaitable[bytes]]
-"""A receiver's secret by its id. Raises `PushqError` while it cannot be opened, `LookupError` where it has gone."""
+"""Returns a receiver's secret by its id. Raises `PushqError` while it cannot be opened, `LookupError` if the receiver
+is gone."""
 Ended = Callable[[Note, Outcome], None]
 Done = Callable[[str], None]
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """All addresses of a name. Raises `OSError`."""
+    """All addresses of a host name. Raises `OSError`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 class _Share:
-    """What a receiver, a tenant or everybody has waiting, and the places for what is under way."""
+    """The waiting count and the in-flight slots of a receiver, a tenant or the whole process."""
 
     __slots__ = ("places", "waiting", "waiting_max")
 
@@ -86,11 +87,11 @@ class _Share:
 
 
 Shares = dict[tuple[str, str], _Share]
-"""By tenant and receiver; without a receiver the tenant's, without both everybody's."""
+"""By tenant and receiver; without a receiver the tenant's, without both the process's."""
 
 
 class Webhooks:
-    """See the file's first sentence. `run` goes beside the server."""
+    """Delivers webhooks in background tasks; owned by `Notifier`, which calls `close`."""
 
     def __init__(
         self,
@@ -102,8 +103,8 @@ class Webhooks:
         networks: Sequence[Network],
         resolve: Resolve = resolve,
     ) -> None:
-        """`ended` hears of each try; `done` of each webhook's id when it arrived, was given up or dropped. Where it may
-        not be tried any more it is left to whoever goes on with it."""
+        """`ended` is called after each try; `done` with the id of each webhook that arrived, was given up or dropped.
+        Once `may_try` returns False a webhook is left to the gateway that has the duty."""
         self._secret = secret
         self._ended = ended
         self._done = done
@@ -111,10 +112,10 @@ class Webhooks:
         self._networks = tuple(networks)
         self._resolve = resolve
         self._shares: Shares = {}
-        """Those that have something waiting."""
+        """Shares that have something waiting."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        """By id: those that wait or are tried."""
+        """By id: webhooks that wait or are being tried."""
         self._authorities: ssl.SSLContext | None = None
         self.dropped = 0
         self.sent = 0
@@ -125,7 +126,7 @@ class Webhooks:
         return len(self._tasks)
 
     def send(self, note: Note) -> None:
-        """Sends it, and again after failures, unless it is under way. Beyond a bound it is dropped."""
+        """Sends a webhook, with retries, unless its id is already under way. Beyond a bound it is dropped."""
         if note.id in self._under_way:
             return
         shares = self._shares_of(note)
@@ -146,7 +147,7 @@ class Webhooks:
         task.add_done_callback(partial(self._left, note, shares))
 
     def _shares_of(self, note: Note) -> Shares:
-        """The receiver's, its tenant's and everybody's; places are taken in this order."""
+        """The shares of the receiver, its tenant and the process; slots are taken in this order."""
         bounds = {
             (note.tenant, note.receiver): (WEBHOOKS_PER_RECEIVER_AT_ONCE_MAX, WEBHOOKS_PER_RECEIVER_WAITING_MAX),
             (note.tenant, ""): (WEBHOOKS_PER_TENANT_AT_ONCE_MAX, WEBHOOKS_PER_TENANT_WAITING_MAX),
@@ -193,7 +194,7 @@ class Webhooks:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
     async def attempt(self, note: Note) -> Outcome:
-        """One try, with its own time and signature."""
+        """One try, with its own time limit and signature."""
         began = time.monotonic()
 
         def outcome(
@@ -228,7 +229,7 @@ class Webhooks:
         address = await self._judged(host, port)
         signed = headers(secret, note.id, int(time.time()), note.body)
         shown = f"[{address}]" if ":" in address else address
-        # The name was resolved here and once: the client is given the address, and the name only to be checked.
+        # The name was resolved once, here: the client gets the address, and the name only to check the certificate.
         url = urlunsplit((parts.scheme, f"{shown}:{port}", parts.path or "/", parts.query, ""))
         sent = {
             **signed,
@@ -242,7 +243,7 @@ class Webhooks:
         return await post(url, note.body, sent, trusted=trusted, server_name=host, seconds_max=WEBHOOK_SECONDS_MAX)
 
     async def _trusted(self) -> ssl.SSLContext:
-        """The machine's authorities, read once, and not on the loop: to read them takes 40 ms."""
+        """The machine's certificate authorities, read once and in a thread: that takes 40 ms."""
         if self._authorities is None:
             self._authorities = await asyncio.to_thread(ssl.create_default_context)
         return self._authorities
@@ -262,22 +263,22 @@ class Webhooks:
         return addresses[0]
 
     def cut(self) -> None:
-        """What waits or is under way is somebody else's to send, or to be sent anew."""
+        """Cancels what waits or is in flight: another gateway sends it, or this one sends it anew."""
         self._under_way.clear()
         for task in list(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
-        """What is under way is cut."""
+        """Cancels what is in flight and waits for the tasks to end."""
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class NoPublicAddress(Exception):
-    """A name leads nowhere that webhooks may go. `reason` is for the log.
+    """A host name resolves to an address that webhooks may not go to, or to none. `reason` is for the log.
 
-    A tenant is told one sentence, whatever the name leads to: it must not learn what names there are in the server's
-    own network, nor their addresses.
+    The tenant gets one fixed sentence, whatever the name resolves to: it must not learn which names and addresses there
+    are in the server's own network.
     """
 
     def __init__(self, host: str, reason: str, *, is_final: bool) -> None:

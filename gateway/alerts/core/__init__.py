@@ -1,1 +1,1 @@
-"""What rules decide, without clocks, files and sockets."""
+"""The decisions of alerts, without clocks, files and sockets."""

@@ -1,7 +1,7 @@
 """Which addresses a webhook may go to: those of the public Internet, and networks that the settings name.
 
-A customer's address must not have the server ask its own neighbours. So a name is resolved once, every address it has
-is judged, and the connection goes to one that was judged.
+A tenant's webhook must not reach into the server's own network. So a name is resolved once, each of its addresses is
+checked, and the connection goes to one that was checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def refused(address: str, allowed: Sequence[Network]) -> str | None:
-    """Why a connection may not go there; None where it may."""
+    """Why a connection may not go to the address; None where it may."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -36,7 +36,7 @@ def refused(address: str, allowed: Sequence[Network]) -> str | None:
 
 
 def _meant(address: Address) -> list[Address]:
-    """The address, or the one inside of it: there are several ways to write an IPv4 address as an IPv6 one."""
+    """The address, or the IPv4 address that an IPv6 address embeds: there are several such notations."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if inner is None and address in _NAT64:

@@ -1,7 +1,8 @@
-"""From values to alerts: pending, firing, resolved; at most one alert for a rule and a subject.
+"""Turns values into alerts: pending, firing, resolved; at most one alert for a rule and a subject.
 
 An alert fires when its value was past the limit for the whole of `for_ms`. It is over when the value was at `clear_at`
-or better for the whole of `keep_ms`. In between nothing changes, so a value that trembles at its limit fires once.
+or better for the whole of `keep_ms`. In between nothing changes, so a value that oscillates around the limit fires
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ State = Literal["pending", "firing", "resolved"]
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """What a rule found about one subject. `quiet_since_ms`: since when a firing one looks as if it were over."""
+    """The state of a rule for one subject. `quiet_since_ms`: since when the value of a firing alert has been clear."""
 
     id: str
     rule: str
@@ -32,12 +33,12 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Observed(NamedTuple):
-    """What a rule knows after a look: its alerts by subject, and those of which the state changed."""
+    """The result of an evaluation: the rule's alerts by subject, and those whose state changed."""
 
     alerts: dict[str, Alert]
     changed: list[Alert]
     omitted: int
-    """Subjects past the limit that found no room."""
+    """Subjects past the limit beyond the most alerts of a rule."""
 
 
 def observe(
@@ -47,9 +48,9 @@ def observe(
     now_ms: int,
     last_about: Callable[[str], int],
 ) -> Observed:
-    """`values` has every subject that there is; None where its value is not known, and then nothing changes for it.
+    """`values` has every existing subject; None means that its value is unknown, and then nothing changes for it.
 
-    A subject that is not among them is gone, and its alert is over. `last_about`: see `alert_id`.
+    A subject that is missing is gone, and its alert is over. `last_about`: see `alert_id`.
     """
     is_above = KINDS[rule.kind].is_above
     limit = rule.limit
@@ -83,7 +84,7 @@ def observe(
 
 
 def moved(alerts: Mapping[str, Alert], by_ms: int) -> dict[str, Alert]:
-    """The alerts after the clock was set by so much: what has lasted a minute has still lasted a minute."""
+    """Shifts waiting times after the clock was set by `by_ms`: what has lasted a minute has still lasted a minute."""
     return {
         subject: msgspec.structs.replace(
             alert,
@@ -95,11 +96,12 @@ def moved(alerts: Mapping[str, Alert], by_ms: int) -> dict[str, Alert]:
 
 
 def alert_id(rule: Rule, subject: str, now_ms: int, last_about: int) -> str:
-    """One for each time that a rule fires about a subject, and the same at every gateway that finds it.
+    """The id of an alert: a new one each time a rule fires about a subject, and the same at every gateway that finds
+    it.
 
-    `last_about`: a number that is known to all of them, and greater each time: the last line of the history about it.
-    A time would be another one at each gateway. But an alert of which no line was written down leaves the number as it
-    was, and another one long after it must not have its id: so the span of time in which it was found is part of it.
+    `last_about`: the number of the last line of the history about the subject, which all gateways know and which grows
+    each time. A time would differ between gateways. But an alert without a stored line leaves the number as it was, and
+    a much later alert must not have its id: so the span of time in which it was found is part of the id.
     """
     return f"{rule.id}.{subject}.{now_ms // ID_SPAN_MS}.{last_about}"
 
@@ -118,12 +120,12 @@ def _begun(rule: Rule, subject: str, value: float, now_ms: int, last_about: int)
 
 
 def _judged(rule: Rule, alert: Alert, value: float, now_ms: int, *, is_above: bool) -> Alert | None:
-    """The alert with a new value; None for a pending one that came to nothing."""
+    """The alert with a new value; None for a pending one whose value is no longer past the limit."""
     is_past = value > rule.limit if is_above else value < rule.limit
     if alert.state == "pending":
         if not is_past:
             return None
-        since_ms = min(alert.since_ms, now_ms)  # of who wrote it down the clock may be ahead
+        since_ms = min(alert.since_ms, now_ms)  # the clock of the gateway that wrote it may be ahead
         if now_ms - since_ms >= rule.for_ms:
             return msgspec.structs.replace(alert, state="firing", value=value, since_ms=since_ms, fired_at_ms=now_ms)
         return msgspec.structs.replace(alert, value=value, since_ms=since_ms)

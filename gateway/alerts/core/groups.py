@@ -1,4 +1,4 @@
-"""Alerts of one rule that begin or end at one look: a few are told one by one, many with one message."""
+"""Groups alerts of one rule that begin or end at one evaluation: a few are sent one by one, many in one message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gateway.alerts.limits import GROUP_ALERTS_MIN, GROUP_SUBJECTS_MAX
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What one message tells of. `key`: the same where the same alerts are told of. `subjects`: the worst first."""
+    """The content of one message about many alerts. `key`: the same for the same alerts. `subjects`: the worst
+    first."""
 
     key: str
     alerts: int
@@ -22,7 +23,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Note(NamedTuple):
-    """One message: about an alert, or about a group with the worst of its alerts."""
+    """One message: about an alert, or about a group, with its worst alert."""
 
     rule: Rule
     alert: Alert

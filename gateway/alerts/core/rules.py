@@ -1,4 +1,4 @@
-"""What a rule is: the kinds there are, and the fields that each needs."""
+"""What a rule is: its kinds, and the fields that each kind needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HYSTERESIS: Final = 0.1
 
 
 class Kind(NamedTuple):
-    """`is_above`: it is bad to be above the limit, not below it."""
+    """One kind of rule. `is_above`: values above the limit are bad; otherwise those below."""
 
     about: About
     unit: str
@@ -23,20 +23,22 @@ class Kind(NamedTuple):
     has_window: bool = False
     is_slo: bool = False
     total_of: str | None = None
-    """It is one value for all of the rule's queues together: the sum of this kind's. Its subject is their pattern."""
+    """Set if the value is one for all of the rule's queues together: the sum of this kind's values. Its subject is the
+    pattern."""
     is_signed: bool = False
-    """Its values may be below 0, and so may its limit."""
+    """Its values, and so its limit, may be below 0."""
     hysteresis: float = HYSTERESIS
-    """By default: how far from its limit a value must be before an alert is over, as a part of the limit."""
+    """The default distance from the limit that a value must reach before an alert is over, as a fraction of the
+    limit."""
 
     @property
     def has_queues(self) -> bool:
-        """It looks at the queues that the rule's pattern names: at each, or at all of them together."""
+        """It evaluates the queues that the rule's pattern names: each, or all of them together."""
         return self.about == "queue" or self.is_slo or self.total_of is not None
 
     @property
     def is_for_operators(self) -> bool:
-        """It is about what all tenants have in common, and what none of them may know."""
+        """It is about what all tenants share, which no tenant may see."""
         return self.about in ("node", "shard")
 
 
@@ -93,7 +95,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule as it is stored. `limit` of an SLO is 1: its value is said against the thresholds of burn rates."""
+    """A rule as it is stored. `limit` of an SLO is 1: its value is relative to the thresholds of burn rates."""
 
     id: str
     tenant: str
@@ -117,6 +119,6 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def default_clear_at(kind: Kind, limit: float) -> float:
-    """A tenth on the good side of the limit; the limit itself where what is counted is few."""
+    """The limit less the kind's hysteresis, on the good side; the limit itself for kinds that count few things."""
     away = abs(limit) * kind.hysteresis
     return limit - away if kind.is_above else limit + away

@@ -1,4 +1,4 @@
-"""Alerts that several gateways have in common: what of them is written down, and what a reader of that has missed."""
+"""Alerts that several gateways share: which changes are stored, and what a reader of the history has missed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.alerts.core.evaluate import Alert
 
 
 class Kept(NamedTuple):
-    """What a look changed of the rows of one rule."""
+    """The changes to the rows of one rule after an evaluation."""
 
     put: list[Alert]
     gone: list[str]
@@ -19,8 +19,9 @@ class Kept(NamedTuple):
 
 
 def kept(before: Mapping[str, Alert], after: Mapping[str, Alert], *, with_pending: bool) -> Kept:
-    """Values alone are not written down: they change with every look. `with_pending`: so that another gateway goes on
-    waiting where this one stopped; who is alone begins to wait anew."""
+    """The rows to write. A change of value alone is not stored: values change at each evaluation. `with_pending`:
+    stores pending alerts and `quiet_since_ms`, so that another gateway goes on waiting where this one stopped; a
+    gateway on its own begins to wait anew."""
     if not with_pending:
         before = {subject: _plain(alert) for subject, alert in before.items() if alert.state == "firing"}
         after = {subject: _plain(alert) for subject, alert in after.items() if alert.state == "firing"}
@@ -41,7 +42,7 @@ def _differ(before: Alert | None, alert: Alert) -> bool:
 
 
 class Line(NamedTuple):
-    """What a reader needs of a line of the history."""
+    """The fields of a line of the history that a reader needs."""
 
     alert: str
     subject: str
@@ -50,11 +51,11 @@ class Line(NamedTuple):
     value: float
     at_ms: int
     since_ms: int | None
-    """None in lines of older programs, whose ids of alerts end with it."""
+    """None in lines of older versions, whose ids of alerts end with it."""
 
 
 def missed(lines: Iterable[Line], known: Mapping[str, Alert]) -> list[Alert]:
-    """The alerts of new lines of the history as they became. `known`: those that were open before, by id."""
+    """The alerts of new lines of the history, one for each line, as they became. `known`: those open before, by id."""
     found: list[Alert] = []
     last = dict(known)
     for line in lines:

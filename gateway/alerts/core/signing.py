@@ -1,4 +1,4 @@
-"""Signatures of webhooks as Standard Webhooks has them: `id.timestamp.body` with HMAC-SHA256, version 1."""
+"""Signs webhooks as specified by Standard Webhooks: `id.timestamp.body` with HMAC-SHA256, version 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECRET_BYTES: Final = 32
 
 
 def secret_text(secret: bytes) -> str:
-    """As it is shown to whoever has to verify."""
+    """The secret in the form that a receiver needs to verify signatures."""
     return SECRET_PREFIX + base64.b64encode(secret).decode()
 
 
@@ -24,5 +24,5 @@ def headers(secret: bytes, message_id: str, timestamp_s: int, body: bytes) -> di
 
 
 def retry_after_s(tries: int, *, first_s: float, most_s: float) -> float:
-    """The pause after so many tries that failed, before somebody spreads it."""
+    """The pause in seconds after `tries` failed tries, before the caller adds jitter."""
     return float(min(most_s, first_s * 2 ** (tries - 1)))

@@ -1,4 +1,4 @@
-"""Silences: what they mute, and when."""
+"""Silences: which alerts they mute, and when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.alerts.core.rules import Rule, Severity
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Mutes alerts that fit everything that it names; `queue` is a pattern."""
+    """Mutes alerts that match every field that is set; `queue` is a pattern."""
 
     id: str
     tenant: str
@@ -36,7 +36,7 @@ def state_of(silence: Silence, now_ms: int) -> Literal["scheduled", "active", "e
 
 
 def fits_rule(silence: Silence, rule: Rule) -> bool:
-    """Whether it may be about alerts of that rule, at whatever time."""
+    """Whether the silence can apply to alerts of the rule, at any time."""
     return (
         silence.tenant == rule.tenant and silence.rule in (None, rule.id) and silence.severity in (None, rule.severity)
     )
@@ -47,14 +47,14 @@ def fits_subject(silence: Silence, subject: str, compile_pattern: Compile) -> bo
 
 
 def fits(silence: Silence, rule: Rule, subject: str, compile_pattern: Compile) -> bool:
-    """Whether it is about such an alert, at whatever time."""
+    """Whether the silence applies to such an alert, at any time."""
     return fits_rule(silence, rule) and fits_subject(silence, subject, compile_pattern)
 
 
 def muting(
     silences: Iterable[Silence], rule: Rule, subject: str, now_ms: int, compile_pattern: Compile
 ) -> tuple[Silence | None, Silence | None]:
-    """The silence that mutes an alert now, and the last one that did and is over."""
+    """A silence that mutes the alert now, and the fitting one that expired last."""
     active: Silence | None = None
     over: Silence | None = None
     for silence in silences:

@@ -1,8 +1,8 @@
 """Service level objectives: how fast the error budget burns, in two windows of time at once.
 
-A short window alone cries wolf, a long one alone is late and does not end. So both of a pair must burn faster than the
-pair's threshold: 14.4 times over 5 minutes and an hour (2 % of a month's budget in an hour), or 6 times over 30 minutes
-and 6 hours.
+A short window alone raises false alarms; a long one alone is late, and slow to end. So both of a pair must burn faster
+than the pair's threshold: 14.4 times over 5 minutes and an hour (2 % of a month's budget in an hour), or 6 times over
+30 minutes and 6 hours.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ PAIRS: Final = (Pair(5, 60, 14.4), Pair(30, 360, 6.0))
 
 HOUR_MINUTES: Final = 60
 HOURS_KEPT: Final = SLO_MINUTES // HOUR_MINUTES + 1
-"""Hours that the minutes lie in."""
+"""Hours that the minutes span."""
 
 Counted = tuple[int, int, int]
 """A minute, its requests, and those that were not good enough."""
 
 
 class Budget:
-    """Requests and those that were not good enough, by minute."""
+    """Counts of requests and of those that were not good enough, by minute; owned by
+    `gateway.alerts.budgets.Budgets`."""
 
     __slots__ = ("_bad", "_changed", "_minutes", "_total")
 
     def __init__(self, known: Iterable[Counted] = ()) -> None:
         self._changed: set[int] = set()
-        """Hours in which something was counted since somebody took them."""
+        """Hours in which something was counted since `take_changed`."""
         self._minutes = [-1] * SLO_MINUTES
         self._total = [0] * SLO_MINUTES
         self._bad = [0] * SLO_MINUTES
@@ -47,11 +48,11 @@ class Budget:
         self._changed.clear()
 
     def put(self, minute: int, total: int, bad: int) -> None:
-        """What is known of a minute; the word with more requests counts: a process that has just begun has seen less
-        of it than the one before."""
+        """Sets the counts of a minute. The counts with more requests win: a process that has just begun has seen less
+        of the minute than the one before."""
         at = minute % SLO_MINUTES
         known = self._minutes[at]
-        is_wrong = known - minute > SLO_MINUTES  # a clock that was far ahead counted there
+        is_wrong = known - minute > SLO_MINUTES  # it was counted by a clock that was far ahead
         if minute > known or is_wrong or (minute == known and (total, bad) > (self._total[at], self._bad[at])):
             self._minutes[at], self._total[at], self._bad[at] = minute, total, bad
             if total:
@@ -62,7 +63,7 @@ class Budget:
             self._changed = {hour, *(one for one in self._changed if one > hour - HOURS_KEPT)}
 
     def take_changed(self) -> dict[int, list[Counted]]:
-        """By hour what is known of those in which something was counted since this was asked before."""
+        """By hour, the counts of the hours that changed since the last call."""
         hours, self._changed = self._changed, set()
         return {hour: self._of_hour(hour) for hour in sorted(hours)}
 
@@ -75,7 +76,7 @@ class Budget:
         return found
 
     def counts(self, until: int, minutes: int) -> tuple[int, int]:
-        """Total and bad of so many minutes, `until` the last one."""
+        """Total and bad requests of the `minutes` that end with `until`."""
         total = bad = 0
         for minute in range(until - minutes + 1, until + 1):
             at = minute % SLO_MINUTES
@@ -85,14 +86,15 @@ class Budget:
         return total, bad
 
     def burn(self, until: int, minutes: int, objective: float) -> float | None:
-        """How many times faster than allowed; None where too little happened to say."""
+        """How many times faster than allowed the budget burns; None where there were too few requests."""
         total, bad = self.counts(until, minutes)
         if total < SLO_EVENTS_MIN:
             return None
         return bad / total / (1 - objective / 100)
 
     def value(self, until: int, objective: float) -> float | None:
-        """The burn rate against the threshold of the pair that burns most: above 1 is an alert."""
+        """The burn rate relative to the threshold, of the pair where that is highest: above 1 is an alert. None if
+        unknown."""
         found: list[float] = []
         for pair in PAIRS:
             short = self.burn(until, pair.short_minutes, objective)
