@@ -114,5 +114,5 @@ def _entry(rule: Rule, expression: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Escapes a name that would be read as a template."""
+    """Separates doubled braces in a name: Prometheus would read them as a template."""
     return text.replace("{{", "{ {").replace("}}", "} }")

@@ -81,10 +81,7 @@ class Teller:
             return Heard.NOTHING_NEW  # a gateway that has just begun has not sampled the queues yet
         hold_ms = self._hold_ms()
         until = self._asked_at + (hold_ms - DUTY_MARGIN_MS) / 1000
-        had_lapsed, self._until = (
-            self.has_lapsed,
-            min(self._until, until),
-        )  # the request may arrive and its answer be lost
+        had_lapsed, self._until = self.has_lapsed, min(self._until, until)  # it may arrive, and the answer be lost
         try:
             async with asyncio.timeout(DUTY_ASK_SECONDS_MAX):
                 duty = await self._documents.take_duty(TELLER, hold_ms)

@@ -1,1 +1,1 @@
-"""Series: how the numbers of queues and of the process went in the last day, kept in rings of fixed size."""
+"""Series: samples of queues and of the process over the last day, in rings of fixed size."""

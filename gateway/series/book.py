@@ -1,4 +1,4 @@
-"""The series of one process: of each queue that something happened to, of tenants, and of the process itself."""
+"""The series of one process: of each queue to which something has happened, of tenants, and of the process itself."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Place = tuple[str, int]
 """Tenant and uid of a queue; uid 0 is the tenant itself, the empty tenant the process."""
 NODE: Place = ("", 0)
 KEPT_MS: Final = max(tier.rows * tier.step_ms for tier in TIERS)
-"""What series look back."""
+"""How far series reach back."""
 PAUSE_SLOTS_MAX: Final = int(SAMPLE_SECONDS_MAX * 1000) // TIERS[0].step_ms + 1
-"""Slots of the finest tier between two looks, at most."""
+"""The most slots of the finest tier between two rounds of sampling."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A queue as it is looked at: its last pulse, and the one that its last row was made from."""
+    """A sampled queue: its last pulse, and the pulse that its last row was made from."""
 
     definition: QueueDefinition
     pulses: Pulses
@@ -47,13 +47,13 @@ class Watched:
     kept: Pulse
     is_seen: bool = True
     series: Series | None = None
-    """While its queue changes or somebody reads them. Without rows of quiet times: those `Book.series_of` adds."""
+    """Set while the queue changes or its series is read. It lacks rows of quiet times, which `Book.series_of` adds."""
     packed: Packed | None = None
-    """The series of a queue that has been quiet for a while."""
+    """The compressed series of a queue that has been quiet for a while."""
     is_used: bool = False
-    """The series were written to or read since they were last written down."""
+    """The series was written or read since the last call of `Book.unused`."""
     changed_ms: int = 0
-    """When something was last different: the quietest make room first."""
+    """When the queue last changed: the queues quiet for longest are evicted first."""
 
     @property
     def has_series(self) -> bool:
@@ -73,19 +73,19 @@ SERIES_BYTES = queue_series().bytes
 
 @dataclass(slots=True)
 class Happened:
-    """To the queues of one tenant."""
+    """Changes of the queues of one tenant."""
 
     version: int = 0
-    """Another one whenever queues came or went, and none that there was before; 0 where there are none."""
+    """A new number, never used before, whenever queues are added or removed; 0 where the tenant has none."""
     changes: int = 0
-    """How often a queue was found to be different."""
+    """How often a queue was found to have changed."""
     changed_ms: int = 0
-    """When that was so last."""
+    """When that was last the case."""
 
 
 @dataclass(slots=True)
 class Book:
-    """Written by the sampler, read by everybody else on the same loop."""
+    """All series of the process. The sampler writes it; others on the same event loop read it."""
 
     watched: dict[int, Watched] = field(default_factory=dict)
     """By uid."""
@@ -94,28 +94,28 @@ class Book:
     order: Dealt = field(default_factory=Dealt)
     """The names in order."""
     redelivered: Counter[str] = field(default_factory=Counter)
-    """By tenant: what all its queues had redelivered."""
+    """By tenant: redeliveries of all its queues."""
     tenants: dict[str, Series] = field(default_factory=dict)
-    """Without rows of quiet times: those `series_of_tenant` adds."""
+    """They lack rows of quiet times, which `series_of_tenant` adds."""
     tallies: dict[str, Tally] = field(default_factory=dict)
-    """Of each tenant that has queues with series: their levels, added up."""
+    """By tenant that has queues with series: their levels, added up."""
     _happened: dict[str, Happened] = field(default_factory=dict)
     _versions: int = 0
     _empty_since: dict[str, int] = field(default_factory=dict)
-    """Tenant with series and without such queues → since when, in ms."""
+    """Tenants with series and without such queues → since when, in ms."""
     node: Series = field(default_factory=node_series)
     written_ms: int = 0
     """When rows were last written; 0 before the first."""
     began_ms: int = 0
-    """When this process wrote its first rows: of what was before it knows what the file had."""
+    """When this process wrote its first rows: older ones came from the file."""
     forgotten: int = 0
-    """Series that made room for others."""
+    """Series that were evicted."""
     rows: int = 0
-    """Rows of queues that were written: none for a queue that nothing happens to."""
+    """Rows written for queues; quiet queues get none."""
     queues_max: int = SERIES_BYTES_MAX // SERIES_BYTES
     quiet_max: int = QUIET_SERIES_MAX
     _open: set[Watched] = field(default_factory=set)
-    """Those whose series are in memory as they are."""
+    """Queues whose series are in memory uncompressed."""
     _packed: set[Watched] = field(default_factory=set)
 
     def of_queue(self, tenant: str, name: str) -> Watched | None:
@@ -125,7 +125,7 @@ class Book:
         return self._happened.get(tenant, _NOTHING)
 
     def _other_queues(self, tenant: str) -> None:
-        """Queues of a tenant came or went."""
+        """Queues of a tenant were added or removed."""
         self._versions += 1
         if self.order.count(tenant):
             self._happened.setdefault(tenant, Happened()).version = self._versions
@@ -134,18 +134,18 @@ class Book:
             self.redelivered.pop(tenant, None)
 
     def queues_of(self, tenant: str) -> list[Watched]:
-        """One tenant's, by name."""
+        """A tenant's queues, by name."""
         return [self.watched[self.names[name]] for name in self.order.of(tenant)]
 
     def series_of(self, watched: Watched) -> Series | None:
-        """A queue's series up to the last look. None where nothing ever happened to it."""
+        """A queue's series up to the last round; None where nothing ever happened to the queue."""
         series = self._opened(watched)
         if series is not None:
             catch_up(series, self.node, self.node.rings[0].last + 1)
         return series
 
     def series_of_tenant(self, tenant: str) -> Series | None:
-        """A tenant's series up to the last look. None where nothing ever happened to it."""
+        """A tenant's series up to the last round; None where nothing ever happened to its queues."""
         series = self.tenants.get(tenant)
         if series is not None:
             catch_up(series, self.node, self.node.rings[0].last + 1)
@@ -162,8 +162,8 @@ class Book:
         return watched.series
 
     def met(self, watched: Watched, stored: Packed | None, now_ms: int, steady_ms: int) -> bool:
-        """A queue is looked at for the first time; `stored` is what the process before knew. Whether a row is due: not
-        where it follows from what is stored."""
+        """Adds a queue that is sampled for the first time. `stored`: its series from the previous process. Returns
+        whether a row is due: not if it follows from `stored`."""
         uid, name = watched.definition.uid, (watched.definition.tenant, watched.definition.name)
         before = self.watched.get(self.names.get(name, -1))
         self._count_redelivered(name[0], before.pulse if before is not None else None, watched.pulse)
@@ -173,14 +173,14 @@ class Book:
         self.names[name] = uid
         self._other_queues(name[0])
         if stored is not None:
-            # What the process before saw may have been a moment ago.
+            # The previous process may have seen a change a moment ago.
             watched.packed, watched.changed_ms = stored, now_ms
             self._packed.add(watched)
             self._tally(watched).add(watched.definition.uid, _waiting(watched))
         return stored is None or not follows(stored, watched.pulse, now_ms, steady_ms)
 
     def seen(self, watched: Watched, pulse: Pulse, now_ms: int) -> None:
-        """A queue is as its pulse says."""
+        """Takes over a queue's new pulse."""
         if pulse is not watched.pulse:
             name = (watched.definition.tenant, watched.definition.name)
             if self.names.get(name) == watched.definition.uid:
@@ -191,7 +191,7 @@ class Book:
             happened.changed_ms = now_ms
 
     def forget(self, uid: int) -> None:
-        """The queue was deleted."""
+        """Drops a deleted queue."""
         watched = self.watched.pop(uid)
         self._open.discard(watched)
         self._packed.discard(watched)
@@ -205,7 +205,7 @@ class Book:
         self._other_queues(name[0])
 
     def _count_redelivered(self, tenant: str, before: Pulse | None, now: Pulse | None) -> None:
-        """Of a queue that has its name."""
+        """Only for the queue that has its name now."""
         more = (now.redelivered_total if now else 0) - (before.redelivered_total if before else 0)
         if more:
             self.redelivered[tenant] += more
@@ -218,7 +218,7 @@ class Book:
         return found
 
     def write(self, some: Iterable[Watched], now_ms: int, steady_ms: int) -> None:
-        """A row for each of these queues: those that something happened to."""
+        """Writes a row for each of these queues, those to which something happened."""
         seconds = self._passed_seconds(now_ms)
         slot = now_ms // TIERS[0].step_ms
         for watched in some:
@@ -228,7 +228,7 @@ class Book:
                 watched.kept, watched.changed_ms = pulse, now_ms
             if not watched.has_series:
                 if not any(row):
-                    continue  # nothing ever happened to it
+                    continue  # nothing ever happened to the queue
                 watched.packed, watched.changed_ms = begun(slot, row), now_ms
                 self._packed.add(watched)
             elif (series := self._opened(watched)) is not None:
@@ -238,19 +238,19 @@ class Book:
             self._tally(watched).add(watched.definition.uid, _waiting(watched), row)
 
     def _passed_seconds(self, now_ms: int) -> float:
-        """Since the last rows; as long as a slot where the clock was set meanwhile."""
+        """Seconds since the last rows; the length of a slot if the clock was set meanwhile."""
         passed_ms = now_ms - self.written_ms
         if not self.written_ms:
             return 0.0
         return (passed_ms if 0 < passed_ms <= PAUSE_SLOTS_MAX * TIERS[0].step_ms else TIERS[0].step_ms) / 1000
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether another slot has begun, or the clock was set back so far that the last rows do not count."""
+        """Whether another slot has begun, or the clock was set back too far to wait for it."""
         slots = now_ms // TIERS[0].step_ms - self.written_ms // TIERS[0].step_ms
         return slots > 0 or slots < -BACK_SLOTS_MAX
 
     def close(self, now_ms: int, steady_ms: int, node: Sequence[float]) -> None:
-        """The round is over: rows of tenants and of the process."""
+        """Ends a round: writes the rows of tenants and of the process, and evicts series beyond the limits."""
         if now_ms < self.began_ms:
             self.began_ms = now_ms
         self._close_tenants(now_ms, steady_ms)
@@ -265,14 +265,15 @@ class Book:
             self._forget_quietest()
 
     def _close_tenants(self, now_ms: int, steady_ms: int) -> None:
-        """Those of a tenant without queues that have series end when they say nothing any more: it may be deleted."""
+        """Writes the rows of tenants. The series of a tenant without queues that have series ends once all its rows are
+        too old: the tenant may be deleted."""
         for gone in self.tenants.keys() - self.tallies.keys():
             if gone not in self._empty_since:
                 self._empty_since[gone] = now_ms
                 self._write_tenant(gone, [0.0] * len(QUEUE_COLUMNS), now_ms)
             elif now_ms - self._empty_since[gone] >= KEPT_MS:
                 del self.tenants[gone], self._empty_since[gone]
-        # One that nothing happened to has rows that follow from its last one, as quiet queues have.
+        # A tenant whose queues did not change has rows that follow from its last one, as quiet queues have.
         for tenant, tally in [found for found in self.tallies.items() if found[1].is_changed]:
             self._write_tenant(tenant, tally.row(steady_ms), now_ms)
             if tally:
@@ -297,20 +298,21 @@ class Book:
             self.forgotten += 1
 
     def pack(self, watched: Watched, small: Packed) -> None:
-        """Keeps a series in its small form from now on."""
+        """Keeps a series compressed from now on."""
         watched.series, watched.packed = None, small
         self._open.discard(watched)
         self._packed.add(watched)
 
     def unused(self) -> list[Watched]:
-        """Those that are in memory, and were neither written to nor read since this was asked before."""
+        """Queues with uncompressed series that were neither written nor read since the last call."""
         found = [watched for watched in self._open if not watched.is_used]
         for watched in self._open:
             watched.is_used = False
         return found
 
     def all(self) -> Iterator[tuple[Place, Series | Packed]]:
-        """Every series, for whoever writes them down. What a quiet queue is like now follows from what is there."""
+        """Every series, for the writer of the file. Rows of quiet times are not in them: they follow from those that
+        are."""
         yield NODE, self.node
         for tenant, series in list(self.tenants.items()):
             yield (tenant, 0), series
@@ -330,9 +332,10 @@ class Book:
                 yield watched.packed
 
     def spans(self, start: int, end: int) -> list[int]:
-        """For slots of the finest tier how many of them, from `start` on, a row there is about; 0 where none is.
+        """For each slot of the finest tier, the number of slots since `start` that its row covers; 0 where there is
+        none.
 
-        A row says how it was since the look before, and a busy process looks less often than a slot is long.
+        A row covers the time since the previous round, and a busy process samples less often than a slot is long.
         """
         before = start - PAUSE_SLOTS_MAX
         spans, last = [], before - 1
@@ -346,7 +349,7 @@ class Book:
         return spans
 
     def covered(self, tier: int, start: int, end: int) -> list[bool]:
-        """In which slots of a tier this process looked at all."""
+        """In which slots of a tier this process sampled at all."""
         return [value == value for value in self.node.column(tier, 0, start, end)]
 
 
@@ -354,7 +357,7 @@ _NOTHING: Final = Happened()
 
 
 def _waiting(watched: Watched) -> Pulse:
-    """What a queue adds to its tenant's numbers: what a stream keeps is read by many and waits for nobody."""
+    """What a queue adds to its tenant's numbers: messages that a stream retains wait for no consumer."""
     pulse = watched.pulse
     return pulse._replace(ready=0, oldest_since_ms=0) if watched.definition.config.kind == "stream" else pulse
 
@@ -363,7 +366,7 @@ def _unpacked(small: Packed) -> Series:
     try:
         return unpacked(small, queue_series())
     except (ValueError, zlib.error) as error:
-        # Its checksum was right, so it was written like this: plots are no data, and begin anew.
+        # The checksum was right, so it was written like this. Only plots are lost: begin anew.
         log.warning("a series does not read", error=str(error))
         return queue_series()
 

@@ -1,4 +1,4 @@
-"""Metrics of several processes as one page: each sample says whose it is, and each family stands once."""
+"""Merges the metrics of several processes into one page: each sample carries its process, each family appears once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ END: Final = "# EOF"
 
 
 def labelled(pages: Mapping[int, str]) -> str:
-    """Pages by the number of their gateway process, put together with a label `gateway`. All in one of Prometheus'
-    text formats."""
+    """Merges pages, by the number of their gateway process, and adds a label `gateway`. All pages are in the same text
+    format of Prometheus."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for number, page in sorted(pages.items()):
@@ -31,7 +31,7 @@ def labelled(pages: Mapping[int, str]) -> str:
 
 
 def _with_label(sample: str, number: int) -> str:
-    """A sample's labels begin behind its name, which has neither a brace nor a space."""
+    """A sample's labels begin after its name, which has neither a brace nor a space."""
     at = min(place for place in (sample.find("{"), sample.find(" ")) if place >= 0)
     if sample[at] == "{":
         return f'{sample[: at + 1]}gateway="{number}",{sample[at + 1 :]}'

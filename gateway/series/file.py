@@ -1,6 +1,7 @@
-"""The series on the disk: one file, written whole and put in place at once. What does not read well is left behind.
+"""Stores the series on the disk: one file, written whole and renamed into place. Reading stops at the first damaged
+record.
 
-They are a convenience and no data: whoever loses the file loses plots, so nothing waits for them.
+Losing the file costs only plots, so no other work waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FRAME_BYTES: Final = 8
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What the rows of a file mean; one of another shape is not read."""
+    """The meaning of a file's rows; a file with another head is not read."""
 
     version: int
     tiers: tuple[Tier, ...]
@@ -42,7 +43,7 @@ HEAD: Final = Head(1, TIERS, QUEUE_COLUMNS, NODE_COLUMNS)
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """One series: its place, the last slots of its rings, their values, and the row written last. Older files lack the
+    """One series: its place, the last slots of its rings, their values, and the last row written. Older files lack the
     row."""
 
     tenant: str
@@ -58,13 +59,13 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class SeriesFile:
-    """`DIR/series.bin`."""
+    """The file `DIR/series.bin`; owned by `Sampler`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
     async def write(self, all_of_them: Iterator[tuple[Place, Series | Packed]]) -> None:
-        """Copies some series a turn and writes them in a thread. An error leaves the file as it was."""
+        """Copies a few series per turn of the loop and writes them in a thread. On an error the previous file stays."""
         partial = self._partial
         try:
             with _Created(partial) as fd:
@@ -77,7 +78,7 @@ class SeriesFile:
             self._failed(error)
 
     def write_now(self, all_of_them: Iterable[tuple[Place, Series | Packed]]) -> None:
-        """All at once, when the process ends."""
+        """Writes all series in one go, when the process ends."""
         try:
             with _Created(self._partial) as fd:
                 _put(fd, [_encode(HEAD)])
@@ -96,7 +97,7 @@ class SeriesFile:
         self._partial.unlink(missing_ok=True)
 
     def read(self) -> list[tuple[Place, Packed]]:
-        """What the file has, up to the first record that is damaged. Nothing where there is none."""
+        """The series up to the first damaged record; none if there is no file, or it has another head."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -116,9 +117,8 @@ class SeriesFile:
 
 
 async def _to_the_end(call: Callable[..., None], *arguments: object) -> None:
-    """Calls it in a thread, and waits for the thread even when cancelled: it writes to a descriptor that is closed
-    next, and its number may then be another file's.
-    """
+    """Runs `call` in a thread and waits for it even when cancelled: it writes to a descriptor that is closed next, and
+    whose number another file may then get."""
     work = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -131,7 +131,7 @@ async def _to_the_end(call: Callable[..., None], *arguments: object) -> None:
 
 
 class _Created:
-    """A new file that only its owner may read."""
+    """Context manager: creates a file that only its owner may read, and returns its descriptor."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,7 +145,7 @@ class _Created:
 
 
 def _copied(place: Place, held: Series | Packed) -> tuple[Place, Packed, bool]:
-    """With whether it is small already."""
+    """Also returns whether the copy is already compressed."""
     return (place, held, True) if isinstance(held, Packed) else (place, copied(held), False)
 
 
@@ -156,7 +156,7 @@ def _put_records(fd: int, copies: Iterable[tuple[Place, Packed, bool]]) -> None:
 def _record(place: Place, held: Packed, is_small: bool) -> Record:
     small = held if is_small else compressed(held)
     if not small.values:
-        small = packed(unpacked(small, queue_series()))  # programs of before know series by their rings alone
+        small = packed(unpacked(small, queue_series()))  # older versions read series by their rings alone
     return Record(*place, small.lasts, small.values, small.row)
 
 

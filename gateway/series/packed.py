@@ -1,4 +1,4 @@
-"""Series in their small form: as they lie in the file, for queues that have been quiet for a while."""
+"""The compressed form of a series, as it is stored in the file, for queues that have been quiet for a while."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.series.core.ring import NOTHING, TIERS, Series
 
 _OVERHEAD_BYTES: Final = 500
 _AGE_DIFFERS_MS: Final = 10_000
-"""What the age of an oldest message may differ by from what follows from a stored row: it was counted in slots."""
+"""Tolerance between a message's age and the age that follows from a stored row, which counts in slots."""
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A series: the last slots of its rings, their values compressed, and its last row.
+    """A compressed series: the last slots of its rings, their values, and its last row.
 
-    Without values it is one row old, and the row says all.
+    A series without values consists of that row only.
     """
 
     lasts: Sequence[int]
@@ -31,7 +31,7 @@ class Packed(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         return _OVERHEAD_BYTES + sum(map(len, self.values))
 
 
@@ -41,18 +41,18 @@ def begun(slot: int, row: Sequence[float]) -> Packed:
 
 
 def packed(series: Series) -> Packed:
-    """Takes a tenth of a millisecond and more."""
+    """Compresses a series; takes 0.1 ms or more."""
     return compressed(copied(series))
 
 
 def copied(series: Series) -> Packed:
-    """The values as they are, for a thread to compress."""
+    """A copy with uncompressed values, for a thread to compress."""
     lasts = [ring.last for ring in series.rings]
     return Packed(lasts, [ring.values.tobytes() for ring in series.rings], last_row(series))
 
 
 def last_row(series: Series) -> Sequence[float]:
-    """The row written last; none where there is none."""
+    """The last row written; empty where there is none."""
     row = series.rings[0].row(series.rings[0].last)
     return list(row) if row is not None else ()
 
@@ -62,7 +62,8 @@ def compressed(copy: Packed) -> Packed:
 
 
 def unpacked(small: Packed, empty: Series) -> Series:
-    """`empty`: a new series of the same shape. Raises `ValueError` and `zlib.error` where the values are none of it."""
+    """Decompresses into `empty`, a new series of the same shape. Raises `ValueError` and `zlib.error` if the values are
+    damaged."""
     if not small.values:
         empty.write(small.lasts[0] * TIERS[0].step_ms, small.row)
         return empty
@@ -76,7 +77,7 @@ def unpacked(small: Packed, empty: Series) -> Series:
 
 
 def follows(small: Packed, pulse: Pulse, now_ms: int, steady_ms: int) -> bool:
-    """Whether a queue is as it was at its last row, but for the time that has gone by."""
+    """Whether a queue's pulse is what follows from its last row after the time that has passed."""
     if not small.row:
         return False
     since = pulse.oldest_since_ms

@@ -1,5 +1,5 @@
-"""Looks at the process itself and at the queues that something happened to, every few seconds, and never for more than
-a part of a core. A queue that is quiet costs nothing.
+"""Samples the process and the queues to which something happened, every few seconds, with at most a fraction of a core.
+A quiet queue costs nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ log = structlog.get_logger("pushq.series")
 
 T = TypeVar("T")
 After = Callable[[int], Awaitable[None]]
-"""Called after each look, with the time of it in ms."""
+"""Called after each round, with its time in ms."""
 
 
 class Sampler:
-    """See the file's first sentence. `book` has what it found."""
+    """The sampling task. `book` has the results."""
 
     def __init__(
         self, store: Store, hub: Hub, lag: LoopLag, *, clock_ms: Callable[[], int], folder: Path | None = None
     ) -> None:
-        """Without a folder the series end with the process."""
+        """Without a folder the series are lost when the process ends."""
         self.book = Book()
         self.after: list[After] = []
         self.looks = 0
         self.looked_at = 0
-        """Queues that were looked at, all in all."""
+        """How many queues were sampled, in total."""
         self.seconds = 0.0
-        """Time of the core that looking has taken, all in all."""
+        """CPU seconds spent on sampling, in total."""
         self.node_row: tuple[float, ...] = (0.0,) * 7
-        """The process at the last look: what it is like as of that one, what it does as of the last that was kept."""
+        """The process: levels as of the last round, rates as of the last round that wrote rows."""
         self._store = store
         self._hub = hub
         self._lag = lag
@@ -63,15 +63,15 @@ class Sampler:
         self._at = 0.0
         self._toucher = Toucher(store)
         self._unmet: dict[int, QueueDefinition] = {}
-        """By uid: those whose numbers are not here yet."""
+        """By uid: queues that are not loaded yet."""
         self._unmet_uids: dict[tuple[str, str], int] = {}
         self._due: set[Watched] = set()
-        """Those that something was seen to happen to since rows were last written."""
+        """Queues that changed since rows were last written."""
         self._restored: dict[int, Packed] = {}
-        """By uid: series of the process before, until their queue is met."""
+        """By uid: series of the previous process, until their queue is sampled."""
 
     async def run(self) -> None:
-        """For as long as the process serves; what was found is on the disk when it is cancelled."""
+        """Runs until cancelled, and then writes the series to the disk."""
         if self._file is not None:
             for place, small in await asyncio.to_thread(self._file.read):
                 self._take_over(place, small)
@@ -81,7 +81,7 @@ class Sampler:
                 before = self.seconds
                 try:
                     await self.look()
-                except Unavailable as error:  # of a broken file, too: whoever met it first has told what is to be done
+                except Unavailable as error:  # of a broken file, too: the finder logged what to do
                     log.warning("a look at the queues failed", error=str(error))
                 except Exception:
                     log.exception("a look at the queues failed")
@@ -115,7 +115,7 @@ class Sampler:
             await self._file.write(self.book.all())
 
     async def _pack(self) -> None:
-        """Brings the series of queues that are quiet into their small form, in a thread."""
+        """Compresses the series of quiet queues, in a thread."""
         for some in _portions(self.book.unused(), QUEUES_PER_WRITE_MAX):
             copies = [copied(one.series) for one in some if one.series is not None]
             small = await asyncio.to_thread(lambda copies=copies: [compressed(one) for one in copies])  # type: ignore[misc]
@@ -126,7 +126,7 @@ class Sampler:
     # ------------------------------------------------------------------------------------------------- one look
 
     async def look(self) -> None:
-        """One round over the queues that something happened to. What listens is told afterwards."""
+        """One round over the queues to which something happened; then calls the functions in `after`."""
         now_ms = self._clock_ms()
         keeps = self.book.is_due(now_ms)
         began = time.thread_time()
@@ -135,7 +135,7 @@ class Sampler:
             for one in some:
                 self._see(one, now_ms)
             self.seconds += time.thread_time() - began
-            await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
+            await asyncio.sleep(0)  # thousands of queues must not delay messages
             began = time.thread_time()
         if touches is None:
             self._forget_deleted()
@@ -150,7 +150,7 @@ class Sampler:
             await tell(now_ms)
 
     def _some(self, touches: Touches | None) -> Sequence[QueueDefinition]:
-        """Those to be looked at, without what was deleted."""
+        """The queues to sample, without deleted ones."""
         if touches is None:
             for watched in self.book.watched.values():
                 watched.is_seen = False
@@ -168,7 +168,7 @@ class Sampler:
         return list(found.values())
 
     def _redefined(self, name: tuple[str, str], definition: QueueDefinition | None) -> None:
-        """A queue was made, changed or deleted."""
+        """Drops a queue that was deleted or replaced by another of its name."""
         uid = self.book.names.get(name)
         if uid is not None and (definition is None or definition.uid != uid):
             self._forget(uid)
@@ -189,7 +189,7 @@ class Sampler:
         self.book.close(now_ms, steady_ms, self.node_row)
 
     def _see(self, definition: QueueDefinition, now_ms: int) -> None:
-        """Takes the queue's pulse, but of one that was deleted meanwhile."""
+        """Takes the pulse of a queue, unless the queue was deleted meanwhile."""
         self.looked_at += 1
         watched = self.book.watched.get(definition.uid)
         if watched is not None and not watched.pulses.queue.deleted:

@@ -1,1 +1,1 @@
-"""Usage: what was counted becomes rows, rows become files, and files are brought together and checked."""
+"""Usage: counts become rows, rows become files, and files are collected into one folder and verified."""

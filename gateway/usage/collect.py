@@ -1,7 +1,7 @@
-"""Brings the usage files of several places together in one folder, as often as wanted: what is there stays.
+"""Copies the usage files of several folders into one; idempotent.
 
-A file is the same file if its name and content are. One of a known name and another content, such as a crash may leave
-behind, is kept beside it under a name with its hash: rows that are in both are equal, and count once.
+A file is the same if its name and content are. A file with a known name and other content, which a crash can cause, is
+kept beside the first under a name with its hash: rows in both are equal, and count once.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ HASH_CHARS = 12
 
 
 class SameFolder(ValueError):
-    """Files would be collected where they are: known there, and removed as such if they were to move."""
+    """A source is the target folder itself: its files would count as known, and be removed if files are to be moved."""
 
 
 class Collected(NamedTuple):
     copied: int
     known: int
     removed: int
-    """Files that are gone where they came from, because they were to move."""
+    """Files removed from their source, because files were to be moved."""
 
 
 def collect(
     to: Path, sources: Sequence[Path], *, moves: bool = False, told: Callable[[int], None] = lambda done: None
 ) -> Collected:
-    """Copies what is not in `to`. An interrupted run is gone on with by the next one.
+    """Copies files that are not in `to`; `moves` removes them from their source. The next run continues an interrupted
+    one.
 
     Raises `OSError`, and `SameFolder` before anything is done.
     """
@@ -39,7 +40,7 @@ def collect(
         if source.samefile(to):  # also by a link, or mounted elsewhere
             raise SameFolder(f"{source} is the folder {to} itself; collect into another one")
     copied = known = removed = 0
-    # The oldest first, so that what was collected has no hole if it ends early.
+    # The oldest first, so that a run that ends early leaves no hole.
     files = sorted((file for source in sources for file in found(source)), key=lambda file: (file.first, file.path))
     for done, file in enumerate(files, 1):
         if _is_new(to, file):
@@ -54,7 +55,7 @@ def collect(
 
 
 def _is_new(to: Path, file: UsageFile) -> bool:
-    """Copies a file unless its content is there."""
+    """Copies a file unless its content is there. Returns whether it was copied."""
     data = file.path.read_bytes()
     target = to / file.path.name
     if target.exists():

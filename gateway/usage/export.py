@@ -1,8 +1,8 @@
-"""Takes rows from where they are counted to files, once a period: the ledger's and the audit's out of the store, the
-minutes' out of memory.
+"""Exports usage rows to files, once a period: those of the ledger and the audit from the store, those of minutes from
+memory.
 
-What cannot be written waits, and metrics say so; nothing of the ledger or the audit is dropped. Whatever goes wrong
-with one turn, the next one tries again.
+Rows that cannot be written wait, and metrics show that; no row of the ledger or the audit is dropped. After any failure
+the next turn tries again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger("pushq.usage")
 
 
 class Exporter:
-    """See the file's first sentence. One task owns it."""
+    """The export of one process. One task owns it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Exporter:
         self._has_begun = False
         self._stopping = asyncio.Event()
         self.rows_lost = 0
-        """Rows of minutes that could not be written for so long that there was no room for them."""
+        """Rows of minutes that were dropped, as too many waited."""
 
     @property
     def files(self) -> Counter[FileKind]:
@@ -78,15 +78,15 @@ class Exporter:
         return self._store.waiting_seconds
 
     async def run(self) -> None:
-        """Writes what there is once a period, at whole periods of the clock."""
+        """Writes what waits, at once and at whole periods of the clock, until `stop`."""
         await each_period(self.turn, self._stopping, period_ms=self._period_ms, clock_ms=self._clock_ms)
 
     def stop(self) -> None:
-        """Lets `run` come to its end: a file that is being written is written to its end first."""
+        """Ends `run` after the file that is being written."""
         self._stopping.set()
 
     async def close(self) -> None:
-        """The last files of a clean stop."""
+        """Writes the last files of a clean stop."""
         try:
             async with asyncio.timeout(USAGE_CLOSE_SECONDS_MAX):
                 if await self.turn(last=True):
@@ -95,7 +95,7 @@ class Exporter:
             log.warning("the last usage rows were not written in time: the ledger's and the audit's wait in the store")
 
     async def turn(self, *, last: bool = False) -> bool:
-        """Writes everything that waits. False if it could not: the next turn tries again."""
+        """Writes everything that waits. Returns False if a part could not be written: the next turn tries again."""
         self._unwritten += self.meter.take(unfinished=last)
         try:
             await self._begin()
@@ -108,12 +108,12 @@ class Exporter:
         return is_taken
 
     async def _take_stored(self) -> bool:
-        """What is wrong with the store keeps no minutes from their files. Raises `OSError`."""
+        """Writes the rows of the store. A failure of the store does not stop the minutes. Raises `OSError`."""
         try:
             await self._store.turn()
         except OSError:
             raise
-        except PushqError as error:  # it takes no commit, or does not answer
+        except PushqError as error:  # the store takes no commit, or does not answer
             self._writer.failed(error)
             return False
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Writes the ledger and the audit of every shard that a backend leads, for as long as it does.
+"""Exports the ledger and the audit of every shard that a backend leads, for as long as it leads it.
 
-Rows are the shard's: their next leader has them until a file of some leader has them, and writes what may be in no file
-again, as it was. Files of two leaders have different names, so that of a leader who has not heard yet that it is none
-cannot take the place of its successor's.
+Rows belong to the shard: the next leader has them until a file of some leader has them, and writes rows that may be in
+no file again, unchanged. Files of two leaders have different names, so a deposed leader that does not know it yet
+cannot overwrite a file of its successor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger("pushq.usage")
 
 
 class LedExports:
-    """See the file's first sentence."""
+    """One export task per led shard; owned by the backend, which calls `lead`, `lose` and `close`."""
 
     def __init__(self, folder: Path, *, clock_ms: Callable[[], int], period_ms: int, bytes_max: int, kept_days: int):
         self._folder = folder
@@ -34,16 +34,17 @@ class LedExports:
         self._kept_days = kept_days
         self._led: dict[int, _Led] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """The last of each shard: the next one waits for its end, within a bound."""
+        """The last task of each shard: its successor waits for its end, within a bound."""
         self.written = Written()
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the oldest row of all that is led here has been waiting for a file."""
+        """How long the oldest row of all shards led here has been waiting for a file."""
         return max((led.export.waiting_seconds for led in self._led.values()), default=0.0)
 
     def lead(self, shard: int, log_name: str, epoch: int, *, ledger: LedgerBook, audit: AuditLog) -> None:
-        """`log_name`: as rows of the shard's ledger call its log, whoever leads it. `epoch`: of this leadership."""
+        """Begins to export a shard. `log_name`: the name of the shard's log in its ledger rows, the same under any
+        leader. `epoch`: of this leadership."""
         folder = UsageFolder(self._folder, log_name, epoch=epoch)
         writer = UsageWriter(folder, bytes_max=self._bytes_max, written=self.written)
         export = StoreExport(writer, ledger=ledger, audit=audit, clock_ms=self._clock_ms, kept_days=self._kept_days)
@@ -52,7 +53,7 @@ class LedExports:
         self._tasks[shard] = asyncio.get_running_loop().create_task(self._run(led, before), name=f"usage of {shard}")
 
     def lose(self, shard: int) -> None:
-        """Somebody else leads it, or will. A file that is being written is written to its end."""
+        """Stops exporting a shard that another backend leads. A file that is being written is completed."""
         if (led := self._led.pop(shard, None)) is not None:
             led.stopping.set()
 
@@ -60,13 +61,13 @@ class LedExports:
         if before is not None:
             await asyncio.wait((before,), timeout=USAGE_LEAD_SECONDS_MAX)
             if not before.done():
-                # Its disk does not answer; what it may still write has its own name and stays valid.
+                # The disk does not answer; a file that may still be written has its own name and is valid.
                 log.warning("usage rows of an earlier leader are still being written", shard=led.shard)
                 before.cancel()
         await each_period(led.turn, led.stopping, period_ms=self._period_ms, clock_ms=self._clock_ms)
 
     async def close(self) -> None:
-        """The last files of a clean stop, of what nobody else took over."""
+        """Writes the last files of a clean stop, for the shards still led here."""
         left = list(self._led.items())
         for shard, _ in left:
             self.lose(shard)
@@ -96,9 +97,9 @@ class _Led:
         except OSError as error:
             self._writer.failed(error)
         except PushqError as error:
-            # It is led by another one now, who has the rows.
+            # Another backend leads the shard now, and has the rows.
             log.info("usage rows wait for a leader", shard=self.shard, reason=error.detail)
         except Exception as error:
-            # What is wrong with one shard must not keep rows of others from their files.
+            # A failure of one shard must not stop the export of others.
             log.exception("usage rows of a shard cannot be written", shard=self.shard)
             self._writer.failed(error)

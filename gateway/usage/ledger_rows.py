@@ -1,4 +1,4 @@
-"""What the store counted in one range of a log, as rows of a file: one for each thing that became of messages."""
+"""Converts the counts of one ledger range to rows of a file: one for each kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELD = "held"
 
 
 def rows_of(cut: LedgerCut) -> Iterator[LedgerRow]:
-    """`published` and `held` are there for every range, so that a missing one shows."""
+    """`published` and `held` get a row in every range, so that a missing row is noticed."""
     sizes = {PUBLISHED: cut.published_bytes, "moved_in": cut.moved_in_bytes}
     for kind in LEDGER_KINDS:
         count = cut.counts.get(kind, 0)

@@ -1,7 +1,7 @@
-"""Reads what the job `live_usage` wrote about the last hour: a tenant's own file, while the job replaces it.
+"""Reads the live usage of a tenant's last hour, as written by the job `live_usage`, while the job replaces it.
 
-The folder may be on another machine's disk. One thread reads, and nobody waits for it for longer than a bound: a disk
-that hangs holds up no message.
+The folder may be on a network file system. One thread reads, and callers wait within a bound: a disk that hangs delays
+no message.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from gateway.validate import wrong_name
 log = structlog.get_logger("pushq.usage")
 
 PLACE: Final = "console"
-"""Where in the job's folder it is."""
+"""The subfolder of the job's folder."""
 VERSION: Final = 1
 _NOW: Final = "now.json"
 _FOLDER: Final = re.compile(r"page-[0-9a-f]{32}")
 _LOOKS_MAX: Final = 3
-"""The folder that counts may be replaced between two looks."""
+"""The current folder may be replaced while it is read."""
 
 
 class LiveMinute(msgspec.Struct, tag_field="row", tag="minute"):
@@ -52,7 +52,7 @@ class LiveMinute(msgspec.Struct, tag_field="row", tag="minute"):
 
 
 class LiveQueue(msgspec.Struct, tag_field="row", tag="queue"):
-    """What it used in the last hour of a queue, with one operation and outcome."""
+    """What a tenant used of a queue in the last hour, with one operation and outcome."""
 
     queue: str
     operation: str
@@ -63,20 +63,20 @@ class LiveQueue(msgspec.Struct, tag_field="row", tag="queue"):
     bytes_out: int
     seconds: float
     rows: int
-    """How many such rows there are; the file has those with most requests."""
+    """How many rows of this kind there are; the file has those with the most requests."""
 
 
 State = Literal["live", "stale", "absent", "unreadable"]
-"""`stale`: the job has said nothing for too long. `absent`: it never wrote there."""
+"""`stale`: the job has written nothing for too long. `absent`: it never wrote to the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
     state: State
     looked_at_ms: int | None = None
-    """When the job last said that it is at work."""
+    """When the job last wrote that it is at work."""
     last_minute: str | None = None
-    """The latest minute that it counted anything of, of any tenant."""
+    """The latest minute for which the job counted anything, of any tenant."""
     minutes: list[LiveMinute] = field(default_factory=list)
     queues: list[LiveQueue] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class _Now(msgspec.Struct):
 
 
 class _Unreadable(Exception):
-    """The folder does not have what it should; the text says what."""
+    """The folder's content is not what it should be; the text is the reason."""
 
 
 _now: Final = msgspec.json.Decoder(_Now)
@@ -96,7 +96,7 @@ _row: Final = msgspec.json.Decoder(LiveMinute | LiveQueue)
 
 
 class LiveUsage:
-    """What the job in one folder has of each tenant."""
+    """Reads the output of one job; owned by the API."""
 
     def __init__(self, folder: Path):
         self._folder = folder / PLACE
@@ -106,7 +106,7 @@ class LiveUsage:
         self._told = ""
 
     async def of(self, tenant: str, now_ms: int) -> Live:
-        """A tenant's last hour. Never raises for what is in the folder."""
+        """A tenant's last hour. Problems with the folder are returned as a state, not raised."""
         try:
             async with asyncio.timeout(USAGE_LIVE_READ_SECONDS_MAX):
                 found = await asyncio.get_running_loop().run_in_executor(self._reader, self._look, tenant, now_ms)
@@ -160,7 +160,7 @@ class LiveUsage:
 
 
 def _read(folder: Path, tenant: str) -> tuple[list[LiveMinute], list[LiveQueue]]:
-    """The rows of a tenant's files; none where nothing was counted of it, or the folder has been replaced."""
+    """The rows of a tenant's files; none where nothing was counted for the tenant, or the folder has been replaced."""
     minutes: list[LiveMinute] = []
     queues: list[LiveQueue] = []
     room = USAGE_LIVE_BYTES_MAX

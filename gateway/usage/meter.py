@@ -1,7 +1,7 @@
-"""Counts what callers do, a row a minute for each of them, queue, operation, transport and outcome.
+"""Counts usage by minute: a row for each principal, queue, operation, transport and outcome.
 
-Counted once a request, a frame or a delivery, never once a message; once for frames that were handled together. It is
-memory: a crash loses the minute it is in.
+Counts once per request, frame or delivery, never per message; once for frames that were handled together. The counts
+are in memory: a crash loses the current minute.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gateway.usage.schema import LATENCY_SECONDS_BUCKETS, OTHER, SCHEMA_VERSION,
 
 MINUTE_MS: Final = 60_000
 MINUTES_REMEMBERED: Final = 2
-"""Minutes that are over and can still be read: whoever reads them once a minute misses none."""
+"""How many completed minutes `recent` returns: a reader that calls it once a minute misses none."""
 
 Doer = tuple[str, str, str, str, str, str]
-"""Who did what, where and how it went: tenant, principal, queue, operation, transport, outcome."""
+"""Tenant, principal, queue, operation, transport, outcome."""
 
 
 class Counts:
@@ -33,7 +33,7 @@ class Counts:
 
 
 class Meter:
-    """The rows of the minute that is not over yet."""
+    """The rows of the current minute."""
 
     def __init__(self, node: str, clock_ms: Callable[[], int], *, rows_max: int = USAGE_ROWS_PER_MINUTE_MAX):
         self._node = node
@@ -46,7 +46,7 @@ class Meter:
         self._minute_ms = clock_ms() // MINUTE_MS * MINUTE_MS
         self._before: deque[tuple[int, dict[Doer, Counts]]] = deque(maxlen=MINUTES_REMEMBERED)
         self.overflowed = 0
-        """What was counted under `other`, because the minute had its most rows."""
+        """How many rows were counted under `other`, because the minute or the tenant had its most rows."""
 
     def count(
         self,
@@ -63,7 +63,7 @@ class Meter:
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """`seconds`: how long each of the requests took."""
+        """Adds to the row of the current minute. `seconds`: how long each of the requests took."""
         doer = (tenant, principal, queue, operation, transport, outcome)
         counts = self._counts.get(doer)
         if counts is None:
@@ -76,13 +76,13 @@ class Meter:
         counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += requests
 
     def _made(self, doer: Doer) -> Counts:
-        """A row's counts when they are first needed: the moment to look whether another minute has begun."""
+        """Adds a row, or returns that of `other`; first checks whether another minute has begun."""
         self.turn()
         tenant, free = doer[0], self._rows_max - len(self._counts)
         if free <= 0:
             self.overflowed += 1
             doer = (OTHER, OTHER, OTHER, *doer[3:])
-        elif self._rows_of[tenant] >= USAGE_ROWS_PER_FREE_MAX * free:  # those of others must not become nobody's
+        elif self._rows_of[tenant] >= USAGE_ROWS_PER_FREE_MAX * free:  # one tenant must not use up the rows of others
             self.overflowed += 1
             doer = (tenant, OTHER, OTHER, *doer[3:])
         counts = self._counts.get(doer)
@@ -92,7 +92,7 @@ class Meter:
         return counts
 
     def recent(self) -> list[tuple[int, Mapping[Doer, Counts]]]:
-        """What was counted in the last minutes, and in this one so far, each with its begin in ms."""
+        """The counts of the last minutes and of the current one so far, each with its begin in ms."""
         self.turn()
         return [*self._before, (self._minute_ms, self._counts)]
 
@@ -126,7 +126,7 @@ class Meter:
             )
 
     def take(self, *, unfinished: bool = False) -> list[MinuteRow]:
-        """The rows of the minutes that are over; with `unfinished`, of this one too."""
+        """The rows of completed minutes; with `unfinished`, of the current one, too."""
         self.turn()
         if unfinished:
             self._close()
@@ -134,7 +134,7 @@ class Meter:
         return ended
 
     def marker(self, *, lossy: bool) -> MinuteRow:
-        """The first row of a process: whether the one before it said all that it had counted."""
+        """The first row of a process. `lossy`: the previous process ended without writing all that it had counted."""
         zeros = [0] * (len(LATENCY_SECONDS_BUCKETS) + 1)
         now = timestamp(self._clock_ms() // MINUTE_MS * MINUTE_MS)
         return MinuteRow(SCHEMA_VERSION, self._node, now, "", "", "", "start", "", "ok", 0, 0, 0, 0, 0.0, zeros, lossy)

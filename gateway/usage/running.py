@@ -1,7 +1,8 @@
-"""The mark of a process that counts usage: what it had counted last is lost where it ends without taking it away.
+"""A marker file of a process that counts usage: if it is left behind, the process ended without writing its last
+counts.
 
-A node that comes back finds its own. A gateway without a store has another name each time, so the next process that
-writes to the folder finds the marks of those that are gone: a mark is locked for as long as its process is there.
+A node that restarts finds its own marker. A gateway without a store has another name each time, so the next process
+that writes to the folder finds the markers of ended ones: a marker is locked while its process runs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from gateway.usage.files import remove_unfinished, unlink_if_left
 _MODE: Final = 0o600
 _PREFIX: Final = "running-"
 _PASSING: Final = re.compile(r"gateway-[0-9a-f]{12}")
-"""Nodes that never come back under their name."""
+"""Nodes that never return under the same name."""
 
 
 class Running:
-    """One process's mark. Every call blocks on the disk, and raises `OSError`."""
+    """One process's marker. Every call blocks on the disk, and raises `OSError`."""
 
     def __init__(self, folder: Path, node: str):
         self._folder = folder
@@ -30,18 +31,18 @@ class Running:
         self._descriptor: int | None = None
 
     def begin(self) -> bool:
-        """Leaves the mark. True if a process before, of this node or of a gateway that is gone, never said that it had
-        ended; what such a gateway had not finished is removed."""
+        """Creates the marker. Returns True if an earlier process of this node, or a gateway that is gone, did not end
+        cleanly; removes the unfinished files of such gateways."""
         was_there = self._path.exists()
         if self._descriptor is None:
             self._descriptor = self._marked()
         return self._remove_left() > 0 or was_there
 
     def _marked(self) -> int:
-        """Open and locked, and still there: whoever removed it meanwhile took it for one that is left."""
+        """Opens and locks the marker; repeats if another process removed it in between as left behind."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, _MODE)
-            with suppress(OSError):  # without locks nobody removes it
+            with suppress(OSError):  # without locks no process removes it
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:
                 return descriptor
@@ -57,7 +58,7 @@ class Running:
         return removed
 
     def end(self) -> None:
-        """The process has taken everything away."""
+        """Removes the marker: the process has written everything."""
         self._path.unlink(missing_ok=True)
         if self._descriptor is not None:
             os.close(self._descriptor)

@@ -1,7 +1,7 @@
-"""The rows of usage files, written down once: the files, the reference page and the pipeline's types follow from here.
+"""The row types of usage files; the files, the reference page and the pipeline's types derive from them.
 
-Each file has rows of one kind, one JSON object a line. Every row says the version of its shape. Fields are only ever
-added, and at the end.
+Each file has rows of one kind, one JSON object per line. Every row carries the version of its shape. Fields are only
+ever added, at the end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ SCHEMA_VERSION: Final = 1
 FileKind = Literal["ledger", "minutes", "audit"]
 
 LATENCY_SECONDS_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-"""Upper bounds of `latency_counts`; its last number counts what took longer."""
+"""Upper bounds of `latency_counts`; its last number counts slower requests."""
 
 OTHER: Final = "other"
-"""In place of names, when a minute has more different ones than are kept."""
+"""Replaces names when a minute has too many different ones."""
 
 
 class Doc(NamedTuple):
-    """What the reference page says of a field."""
+    """The text of a field in the reference page."""
 
     text: str
 
@@ -30,7 +30,7 @@ Time = Annotated[str, Doc("RFC 3339, UTC, milliseconds")]
 
 
 class LedgerRow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """What became of messages in a range of one partition's log. Equal keys are equal rows."""
+    """The end or state of messages in a range of one partition's log. Rows with equal keys are equal."""
 
     version: int
     node: Annotated[str, Doc("the copy of the data whose log it is; a restored one has a name of its own")]
@@ -48,7 +48,7 @@ class LedgerRow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class MinuteRow(msgspec.Struct, frozen=True):
-    """What one principal did in one minute, as a gateway saw it. The last minute before a crash is lost."""
+    """What one principal did in one minute, as a gateway counted it. The last minute before a crash is lost."""
 
     version: int
     node: str
@@ -75,7 +75,7 @@ class MinuteRow(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One setting that an act changed, both values as JSON."""
+    """One setting that an act changed; both values as JSON."""
 
     field: str
     before: str | None
@@ -83,7 +83,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """One administrative act. It is written down before it is done, and its outcome before it is answered."""
+    """One administrative act. It is stored before it is done, and its outcome before it is answered."""
 
     version: int
     node: str
@@ -108,7 +108,8 @@ KEYS: Final[dict[FileKind, tuple[str, ...]]] = {
     "minutes": ("node", "minute", "tenant", "principal", "queue", "operation", "transport", "outcome"),
     "audit": ("node", "seq"),
 }
-"""What makes rows the same row. A file may repeat one after a crash; of `minutes`, rows of one key are added up."""
+"""The fields that identify a row. A file may repeat a row after a crash; of `minutes`, rows with equal keys are added
+up."""
 
 
 class Column(NamedTuple):
@@ -122,7 +123,7 @@ _TYPES: Final[dict[Any, str]] = {str: "string", int: "long", float: "double", bo
 
 
 def columns(kind: type[msgspec.Struct]) -> list[Column]:
-    """A row's fields in words that no language owns: string, long, double, boolean, timestamp, array<…>, struct<…>."""
+    """A row's fields with language-neutral types: string, long, double, boolean, timestamp, array<…>, struct<…>."""
     names = kind.__struct_encode_fields__
     hints = get_type_hints(kind, include_extras=True)
     return [_column(name, hints[field]) for name, field in zip(names, kind.__struct_fields__, strict=True)]

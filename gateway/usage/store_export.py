@@ -1,9 +1,9 @@
-"""Takes the rows of the ledger and of the audit out of a store into files.
+"""Exports the rows of the ledger and the audit from a store into files.
 
-A row leaves the store only when the file that has it is durable under its name. A crash in between writes it again, as
-it was. What cannot be written waits in the store; nothing is dropped. A row that does not read stays there, is counted,
-and holds up no other. While many rows wait no more are cut but one of
-each day, so that a folder that takes nothing for weeks does not fill the store.
+A row is removed from the store only when a file with it is durable under its final name. A crash in between makes the
+row be written again, unchanged. Rows that cannot be written wait in the store; none is dropped. A row that cannot be
+decoded stays there, is counted, and does not stop others. While many rows wait only one row of each day is cut, so that
+a folder that takes nothing for weeks does not fill the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _audit_row: Final = msgspec.json.Decoder(AuditRow).decode
 
 
 class StoreExport:
-    """See the file's first sentence."""
+    """The export of one store; owned by `Exporter` or by the leader of a shard."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class StoreExport:
         self._clock_ms = clock_ms
         self._kept_days = kept_days
         self._undecoded: set[int] = set()
-        """Rows of the audit whose bytes are whole and say nothing that is known here."""
+        """Numbers of audit rows that are undamaged and cannot be decoded."""
         self._unreadable = 0
-        """Rows that were counted as such."""
+        """How many rows were counted as unreadable."""
 
     @property
     def waiting_seconds(self) -> float:
@@ -54,10 +54,9 @@ class StoreExport:
         return 0.0 if oldest_ms is None else max(0, self._clock_ms() - oldest_ms) / 1000
 
     async def turn(self) -> None:
-        """Writes all that was counted and done before. Raises `OSError`, and `PushqError` where the store takes no
-        commit."""
+        """Writes what was counted and done before. Raises `OSError`, and `PushqError` if the store takes no commit."""
         if not (was_behind := self._ledger.is_behind):
-            await self._ledger.cut()  # also where no file can be written: the rows wait
+            await self._ledger.cut()  # even if no file can be written: the rows wait
         await self._writer.open()
         try:
             await self._write_ledger()
@@ -75,7 +74,7 @@ class StoreExport:
 
     async def _write_ledger(self) -> None:
         while (waiting := self._ledger.waiting()) and await self._writer.has_room():
-            await self._ledger.confirmed()  # no file has what another leader may never have heard of
+            await self._ledger.confirmed()  # no file may have rows that are not committed
             rows = [row for one in waiting for row in rows_of(one.row)]
             await self._writer.write("ledger", rows, waiting[0].row.at_ms, self._ledger.files + 1)
             await self._ledger.taken(waiting, kept_days=self._kept_days)

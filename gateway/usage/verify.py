@@ -1,8 +1,8 @@
-"""Checks a folder of ledger files without Spark: that no range is missing, that rows which are twice there are equal,
-and that what came in, less what went, is what was there.
+"""Verifies a folder of ledger files without Spark: no range is missing, repeated rows are equal, and in every range the
+messages held before, plus those in, minus those out, are those held after.
 
-Ranges of a partition are looked at in the order of their files. What files repeat is held against what was seen, for as
-many ranges back as a crash can repeat.
+Ranges of a partition are checked in the order of their files. Repeated ranges are compared with those seen before, as
+many as a crash can repeat.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.usage.ledger_rows import HELD, PUBLISHED
 from gateway.usage.schema import LedgerRow
 
 RANGES_REMEMBERED: Final = 4_096
-"""Ranges of one partition that a repeated row is compared with; it may repeat what one file had."""
+"""How many ranges of a partition are remembered for comparison; a crash may repeat the ranges of one file."""
 VIOLATIONS_MAX: Final = 100
 _KINDS: Final = frozenset({*LEDGER_KINDS, HELD})
 
@@ -27,7 +27,7 @@ PartitionKey = tuple[str, int, int]
 
 
 class Broken(NamedTuple):
-    """What does not hold, and where."""
+    """A violation, and its partition."""
 
     partition: str
     detail: str
@@ -45,7 +45,7 @@ class Range(NamedTuple):
 
 
 class Log:
-    """One partition's ranges, as they come."""
+    """One partition's ranges, in order."""
 
     def __init__(self, name: str):
         self.name = name
@@ -55,7 +55,7 @@ class Log:
         self._seen: OrderedDict[tuple[int, int], Range] = OrderedDict()
 
     def take(self, one: Range) -> Iterator[str]:
-        """Yields what does not hold."""
+        """Checks the next range; yields the violations."""
         before = self._seen.get((one.start, one.end))
         if before is not None:
             if before != one:
@@ -65,7 +65,7 @@ class Log:
             missing = "is missing" if one.start > self.end else "is there in two ways"
             yield f"{min(self.end, one.start)} to {max(self.end, one.start)} {missing}"
         elif self.end is None and one.start:
-            self.held = one.counts.get(HELD, 0) - one.flow  # what was there when the first file begins
+            self.held = one.counts.get(HELD, 0) - one.flow  # held before the first file begins
         if one.counts.get("unexplained"):
             yield f"{one.start} to {one.end}: {one.counts['unexplained']} messages that nothing explains"
         held = one.counts.get(HELD)
@@ -105,7 +105,7 @@ def verify(folder: Path, *, told: Callable[[int], None] = lambda done: None) -> 
 
 
 def _ranges(file: UsageFile) -> Iterator[tuple[PartitionKey, str, Range, int]]:
-    """A file's ranges: the rows of one stand side by side."""
+    """Yields a file's ranges; the rows of one range are adjacent."""
     last: tuple[PartitionKey, int, int] | None = None
     counts: dict[str, int] = {}
     name = ""

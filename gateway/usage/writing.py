@@ -1,4 +1,4 @@
-"""Writes usage rows to the files of one folder, as far as that may grow, and counts them."""
+"""Writes usage rows to the files of one folder, within a size limit, and counts them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = structlog.get_logger("pushq.usage")
 
 
 class Written:
-    """What was written by one or several, since the process began."""
+    """Counters since the process began, shared by the writers of a folder."""
 
     def __init__(self) -> None:
         self.files: Counter[FileKind] = Counter()
         self.rows: Counter[FileKind] = Counter()
         self.failures = 0
         self.unreadable = 0
-        """Rows that do not read and are in no file."""
+        """Rows that cannot be decoded and are in no file."""
         self.is_full = False
-        """The ledger and the audit fill what the folder may have: their rows wait in the store."""
+        """The folder is full of rows of the ledger and the audit: further rows wait in the store."""
         self.look: asyncio.Task[bool] | None = None
-        """Whether there is room, while that is being found out."""
+        """The check for room, while it runs."""
 
 
 class UsageWriter:
@@ -49,7 +49,7 @@ class UsageWriter:
         return self._folder.path
 
     async def open(self) -> bool:
-        """Whether it was closed. Raises `OSError`."""
+        """Opens the folder. Returns False if it was open already. Raises `OSError`."""
         if self._is_open:
             return False
         await asyncio.to_thread(self._folder.open)
@@ -59,17 +59,17 @@ class UsageWriter:
     async def write(
         self, kind: FileKind, rows: Sequence[msgspec.Struct], first_ms: int, number: int | None = None
     ) -> None:
-        """Returns when the file is there for good. Raises `OSError`."""
+        """Writes one file; returns when it is durable. Raises `OSError`."""
         await asyncio.to_thread(self._folder.write, kind, rows, first_ms, number)
         self._written.files[kind] += 1
         self._written.rows[kind] += len(rows)
 
     async def has_room(self) -> bool:
-        """Whether the folder may have another file, after the oldest minutes have gone. Those who ask at the same time,
-        as leaders of many shards do, have one answer: of a folder with many files each look takes long.
+        """Whether the folder has room for another file, after removing the oldest minutes. Concurrent callers, as
+        leaders of many shards are, share one answer: checking a folder with many files takes long.
 
-        Raises `OSError`, also where the disk does not say in time. The look goes on, and is the next one's, too: a disk
-        that hangs holds one thread.
+        Raises `OSError`, also if the disk does not answer in time. The check then goes on, and the next caller waits
+        for it: a disk that hangs occupies one thread.
         """
         if self._written.look is None:
             self._written.look = asyncio.get_running_loop().create_task(self._look(), name="usage room")
@@ -96,7 +96,7 @@ class UsageWriter:
         return not over
 
     def unreadable(self, rows: int) -> None:
-        """So many more rows were met that do not read."""
+        """Adds to the count of rows that cannot be decoded."""
         self._written.unreadable += rows
 
     def failed(self, error: Exception) -> None:
@@ -105,7 +105,7 @@ class UsageWriter:
 
 
 def _seen(look: asyncio.Task[bool]) -> None:
-    """What is wrong is for those who still wait."""
+    """Retrieves the exception: the callers that still wait get it."""
     if not look.cancelled():
         look.exception()
 
@@ -115,7 +115,7 @@ class Turn(Protocol):
 
 
 async def each_period(turn: Turn, stopping: asyncio.Event, *, period_ms: int, clock_ms: Callable[[], int]) -> None:
-    """Takes a turn at once, and then at whole periods of the clock, until it is to stop."""
+    """Calls `turn` at once and then at whole periods of the clock, until `stopping` is set."""
     while not stopping.is_set():
         await turn()
         with suppress(TimeoutError):

@@ -1,1 +1,1 @@
-"""Rings of numbers, decided without clocks and files."""
+"""The arithmetic of series, without clocks and files."""

@@ -1,4 +1,4 @@
-"""What the columns of series are: of a queue, or of all queues of a tenant, and of the process."""
+"""The columns of series: of a queue or all queues of a tenant, and of the process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ OLDEST: Final = QUEUE_COLUMNS.index("oldest_age_ms")
 
 
 def row_of(before: Sequence[int], after: Sequence[int], *, steady_ms: int, seconds: float) -> tuple[float, ...]:
-    """A row of a queue's series from two of its pulses. A total that fell began anew, so nothing is known of it."""
+    """A row of a queue's series from two of its pulses. A total that fell was reset, so its rate is unknown and written
+    as 0."""
     since = after[OLDEST]
-    # Only where there is no message the age is 0: what follows from a row hangs on that.
+    # The age is 0 only where there is no message: `quiet_row` depends on that.
     levels = (*after[:OLDEST], max(1, steady_ms - since) if since else 0, after[OLDEST + 1])
     if before is after or seconds <= 0:
         return (*levels, 0.0, 0.0, 0.0, 0.0)

@@ -1,7 +1,8 @@
-"""What a quiet queue was like: rows that nobody wrote, for they follow from the last one and from when it was looked.
+"""Computes the rows of quiet times, which are not stored: they follow from the last row and from when the process
+sampled.
 
-A queue that nothing happens to keeps its levels, its rates are none, and its oldest message grows old. So it costs
-nothing while it is quiet, and its rows are made when somebody asks for them.
+A queue to which nothing happens keeps its levels, its rates are 0, and its oldest message gets older. So it costs
+nothing while it is quiet; its rows are made when its series is read.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ _NO_RATES: Final = (0.0,) * (len(QUEUE_COLUMNS) - len(QUEUE_LEVELS))
 
 
 def quiet_row(row: Sequence[float], slots: int) -> tuple[float, ...]:
-    """The row that follows `slots` steps of the finest tier later, if nothing happens. An age of 0 says that there is
-    no message."""
+    """The row `slots` steps of the finest tier later, if nothing happens. An age of 0 means that there is no
+    message."""
     age_ms = row[OLDEST]
     levels = (*row[:OLDEST], age_ms + slots * _STEP_MS if age_ms else 0.0, *row[OLDEST + 1 : len(QUEUE_LEVELS)])
     return levels + _NO_RATES
 
 
 def catch_up(series: Series, looked: Series, end: int) -> None:
-    """Writes the rows that are missing before slot `end` of the finest tier. `looked`: a series with a row whenever the
-    process looked; when it did not, nothing is known."""
+    """Writes the rows missing before slot `end` of the finest tier. `looked`: a series with a row for each time the
+    process sampled; other slots stay empty."""
     base = series.rings[0].last
     row = series.rings[0].row(base)
     if base == NOTHING or row is None or end <= base + 1:
         return
-    # Up to the end of the longest step that has other rows in it they are written one by one, so that all count there.
+    # Up to the end of the longest step that has other rows, they are written one by one, so that the coarser row counts
+    # all.
     whole = (base // _RATIOS[-1] + 1) * _RATIOS[-1]
     for slot in range(base + 1, min(whole, end)):
         if was_looked_at(looked, slot):
@@ -49,7 +51,7 @@ def catch_up(series: Series, looked: Series, end: int) -> None:
 
 
 def was_looked_at(looked: Series, slot: int, number: int = 0) -> bool:
-    """Whether the process looked in a slot of a tier. Of what is too old for that tier a coarser one still tells."""
+    """Whether the process sampled in a slot of a tier. A coarser tier answers for slots too old for that tier."""
     for tier in range(number, len(TIERS)):
         ring, place = looked.rings[tier], slot * _RATIOS[number] // _RATIOS[tier]
         if place > ring.last - ring.rows:
@@ -58,7 +60,7 @@ def was_looked_at(looked: Series, slot: int, number: int = 0) -> bool:
 
 
 def _has_row(looked: Series, tier: int, place: int) -> bool:
-    """A step that is not over has one where finer ones do."""
+    """A step that is not over has a row if one of its finer steps has one."""
     ring = looked.rings[tier]
     if place > ring.last:
         finer = _RATIOS[tier] // _RATIOS[tier - 1] if tier else 0

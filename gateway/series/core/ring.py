@@ -1,7 +1,7 @@
-"""A ring of rows, one for each step of time: a row's place follows from its time, so nothing is ever moved.
+"""A ring of rows, one per time step: a row's position follows from its time, so rows are never moved.
 
-Three rings of falling detail make a series. A coarser row is made from the finer ones when its step is over: of what is
-a level the worst, of what is a rate the mean.
+Three rings of decreasing resolution make a series. When a coarser step is over, its row is computed from the finer
+rows: the worst value of levels, the mean of rates.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from math import isnan, nan
 from typing import Final, NamedTuple
 
 NOTHING: Final = -1
-"""The slot of a ring that nothing was written to."""
+"""The slot of an empty ring."""
 BACK_SLOTS_MAX: Final = 12
-"""Of the finest tier: by so many the clock may go back, and rows are dropped until it has caught up."""
+"""How far the clock may go back, in slots of the finest tier: rows are dropped until it has caught up."""
 
 
 class Tier(NamedTuple):
-    """Steps of one length, and how many are kept. `step_ms` divides that of the next tier."""
+    """The step and the number of rows of one resolution. `step_ms` divides that of the next tier."""
 
     step_ms: int
     rows: int
@@ -37,11 +37,11 @@ class Ring:
         self.rows = rows
         self.columns = columns
         self.last = NOTHING
-        """The slot written last: its time divided by the step."""
+        """The last slot written: its time divided by the step."""
         self.values = array("f", [nan]) * (rows * columns)
 
     def write(self, slot: int, row: Sequence[float]) -> None:
-        """Writes the row of a slot; one that is not above the last is dropped, for time does not go back."""
+        """Writes the row of a slot; a slot not above the last one is dropped, as time does not go back."""
         if slot <= self.last:
             return
         if slot != self.last + 1 and self.last != NOTHING:
@@ -57,20 +57,20 @@ class Ring:
             self.values[at : at + self.columns] = empty
 
     def cut(self, slot: int) -> None:
-        """Takes out the rows from a slot on."""
+        """Removes the rows from a slot on."""
         if slot <= self.last:
             self._blank(max(slot, self.last - self.rows + 1), self.last + 1)
             self.last = slot - 1
 
     def row(self, slot: int) -> array[float] | None:
-        """The row of a slot; None where it is not kept, or not there yet."""
+        """The row of a slot; None if it is overwritten or not written yet."""
         if self.last == NOTHING or not self.last - self.rows < slot <= self.last:
             return None
         at = slot % self.rows * self.columns
         return self.values[at : at + self.columns]
 
     def column(self, column: int, start: int, end: int) -> list[float]:
-        """The values of a column from slot `start` up to `end`, without it."""
+        """The values of a column from slot `start` to before `end`."""
         own = memoryview(self.values)[column :: self.columns].tolist()
         first, behind = self.last - self.rows + 1, self.last
         if self.last == NOTHING:
@@ -79,7 +79,7 @@ class Ring:
 
 
 class Series:
-    """The rings of one thing. `levels` columns come first, rates after them."""
+    """The rings of one object. The first `levels` columns are levels, the others rates."""
 
     __slots__ = ("levels", "rings")
 
@@ -92,14 +92,14 @@ class Series:
         return sum(ring.values.itemsize * len(ring.values) for ring in self.rings)
 
     def write(self, time_ms: int, row: Sequence[float], tiers: Sequence[Tier] = TIERS) -> None:
-        """Adds a row; the coarser steps that end before it are made first."""
+        """Adds a row, after closing the coarser steps that end before it."""
         self.go_back(time_ms, tiers)
         self.close(time_ms, tiers)
         self.rings[0].write(time_ms // tiers[0].step_ms, row)
 
     def go_back(self, time_ms: int, tiers: Sequence[Tier] = TIERS) -> None:
-        """Where rows stand far ahead of a time, a clock that was wrong wrote them: they would keep out all others until
-        then. They go, but how it was last is how it was a moment ago."""
+        """Removes rows far ahead of a time, which a wrong clock wrote: they would keep out all others until then. The
+        newest of them is kept as the row of the slot before."""
         slot, finest = time_ms // tiers[0].step_ms, self.rings[0]
         if finest.last - slot <= BACK_SLOTS_MAX:
             return
@@ -111,12 +111,12 @@ class Series:
             finest.write(slot - 1, newest)
 
     def close(self, time_ms: int, tiers: Sequence[Tier] = TIERS) -> None:
-        """Makes the rows of coarser steps that are over at a time, as far as finer rows came."""
+        """Writes the rows of coarser steps that are over at a time, as far as there are finer rows."""
         for number in range(1, len(tiers)):
             self._close(number, time_ms // tiers[number].step_ms - 1, tiers)
 
     def _close(self, number: int, until: int, tiers: Sequence[Tier]) -> None:
-        """Makes the row of the last step that has finer rows and is over."""
+        """Writes the row of the last step that is over and has finer rows."""
         finer, ring = self.rings[number - 1], self.rings[number]
         ratio = tiers[number].step_ms // tiers[number - 1].step_ms
         if finer.last == NOTHING:
@@ -128,9 +128,8 @@ class Series:
                 ring.write(slot, self.reduced(found))
 
     def column(self, number: int, column: int, start: int, end: int, tiers: Sequence[Tier] = TIERS) -> list[float]:
-        """The values of a column in slots of a tier, from `start` up to `end`. The step that is not over is there as
-        far as it has come.
-        """
+        """The values of a column in slots of a tier, from `start` to before `end`. For a step that is not over, its
+        value so far."""
         ring = self.rings[number]
         found = ring.column(column, start, end)
         if number and start <= end - 1 > ring.last:
@@ -143,7 +142,7 @@ class Series:
         return found
 
     def reduced(self, rows: Sequence[Sequence[float]]) -> list[float]:
-        """One row for several: the worst of levels, the mean of rates. NaN counts for nothing."""
+        """Reduces several rows to one: the worst of levels, the mean of rates. Rows of NaN are ignored."""
         whole = [row for row in rows if not isnan(row[0])]
         if not whole:
             return [nan] * len(rows[0])

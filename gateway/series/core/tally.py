@@ -1,4 +1,4 @@
-"""A tenant's queues added up: what one queue's pulse changes is taken out and put in, and nobody counts them all."""
+"""Sums over a tenant's queues, updated with each changed pulse instead of counted anew."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPARE: Final = 64
 
 
 class Tally:
-    """Levels are of now; rates are of the rows that were added since the last `row`."""
+    """Levels are current; rates are sums over the rows added since the last `row`."""
 
     def __init__(self) -> None:
         self.is_changed = False
@@ -22,14 +22,14 @@ class Tally:
         self._sums = [0] * _LEVELS
         self._rates = [0.0] * (len(QUEUE_COLUMNS) - _LEVELS)
         self._oldest: list[tuple[int, int]] = []
-        """Heap of when a queue's oldest message came, and the queue. What its pulse no longer says is passed by."""
+        """Heap of (when a queue's oldest message came, queue). Outdated entries are skipped."""
 
     def __len__(self) -> int:
-        """Queues that are added up."""
+        """The number of queues."""
         return len(self._pulses)
 
     def add(self, uid: int, pulse: Sequence[int], row: Sequence[float] = ()) -> None:
-        """A queue is as its pulse says; `row` is what its series got."""
+        """Replaces a queue's pulse; `row` is the row that its series got."""
         self.is_changed = True
         before = self._pulses.get(uid)
         self._pulses[uid] = pulse
@@ -45,14 +45,14 @@ class Tally:
                 heapq.heapify(self._oldest)
 
     def remove(self, uid: int) -> None:
-        """The queue is gone, or nobody keeps its series any more."""
+        """Takes a queue out: it was deleted, or its series was evicted."""
         self.is_changed = True
         before = self._pulses.pop(uid, None)
         for column, value in enumerate(before[:_LEVELS] if before is not None else ()):
             self._sums[column] -= value
 
     def row(self, steady_ms: int) -> list[float]:
-        """Of all queues together: levels are summed, but of ages the worst counts."""
+        """The row of all queues together: sums of levels, except the worst age. Resets the rates."""
         while self._oldest and not self._is_so(*self._oldest[0]):
             heapq.heappop(self._oldest)
         levels: list[float] = list(self._sums)
