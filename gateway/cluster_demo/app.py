@@ -1,6 +1,7 @@
-"""The page of the demo and what it asks: how the parts and the messages are, and to kill a part.
+"""The demo's web page and its API: the state of processes and messages, and killing a process.
 
-Whoever kills or looks shows the token of this process, from a page of this very server, under a name of this machine.
+Requests need the token of this process and a host name of this machine; a kill must also come from a page of this
+server.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from web_console.pages.render import page
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the page is about."""
+    """What the page shows and controls."""
 
     keeper: Keeper
     tally: Tally
     token: str
     url: str
-    """Where clients of the cluster go."""
+    """The URL for clients of the cluster."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -68,7 +69,7 @@ def create_demo_app(demo: Demo) -> Starlette:
 
 
 def report(demo: Demo) -> dict[str, Any]:
-    """What the page shows of now."""
+    """The current state, as the page shows it."""
     now_s, tally = demo.clock(), demo.tally
     return {
         "url": demo.url,
@@ -92,7 +93,7 @@ def report(demo: Demo) -> dict[str, Any]:
 
 
 def require_this_machine(request: Request) -> None:
-    """A foreign name that resolves to 127.0.0.1 would let a foreign page read this one."""
+    """Raises 403 for foreign host names: one that resolves to 127.0.0.1 would let a foreign page read this one."""
     if not is_loopback(request.url.hostname or ""):
         raise HTTPException(403, f'the demo answers on localhost, not on "{request.url.hostname}"')
 

@@ -1,4 +1,4 @@
-"""Watches the processes of the demo's cluster: says how they are, kills one, and starts again what has died."""
+"""Watches the processes of the demo's cluster: reports their state, kills one on request, restarts those that died."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gateway.dev_cluster.processes import NotReady
 from gateway.dev_cluster.state import Part, Role, State, StateError, load
 
 CANNOT_START = (MissingProgram, CaError, StateError, NotReady, OSError)
-"""Why a part does not start."""
+"""Errors with which a process does not start."""
 
 
 class PartView(msgspec.Struct, frozen=True):
@@ -40,26 +40,26 @@ class PartView(msgspec.Struct, frozen=True):
 
 class Event(msgspec.Struct, frozen=True):
     at_s: float
-    """Of the Unix epoch."""
+    """Seconds since the Unix epoch."""
     kind: Literal["killed", "back", "leads"]
     part: str
     text: str
 
 
 class NoSuchPart(Exception):
-    """The part is not there, or does not run; the text says so."""
+    """The process does not exist or does not run; the text says which."""
 
 
 @dataclass(slots=True)
 class Keeper:
-    """One for each folder. What blocks runs in threads; everything else belongs to the loop."""
+    """One per folder. Blocking calls run in threads; all else runs on the event loop."""
 
     folder: Path
     on_kill: Callable[[str], None]
-    """Told before the signal."""
+    """Called before the signal."""
     _state: State = field(init=False)
     _leaders: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Cluster and shard → the last backend that said that it leads it."""
+    """Cluster and shard → the backend last seen as its leader."""
     _died_s: dict[str, float] = field(default_factory=dict)
     _starting: set[str] = field(default_factory=set)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
@@ -79,7 +79,7 @@ class Keeper:
         ]
 
     def kill(self, name: str) -> None:
-        """SIGKILL. Raises `NoSuchPart`, `StateError`."""
+        """Sends SIGKILL. Raises `NoSuchPart`, `StateError`."""
         self._state = self._loaded()
         part = next((part for part in self._state.parts if part.name == name), None)
         if part is None:
@@ -110,7 +110,8 @@ class Keeper:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _revive(self) -> None:
-        """Starts what has been down for long enough. A part that dies meanwhile is started with the next round."""
+        """Restarts processes that have been down for `DOWN_SECONDS`. One that dies meanwhile is started in the next
+        round."""
         while True:
             due = time.monotonic() - DOWN_SECONDS
             dead = {name for name, at_s in self._died_s.items() if at_s <= due}
@@ -150,7 +151,7 @@ class Keeper:
 
 
 def _reap(part: Part) -> None:
-    """What this process started stays in the system's list until its parent has looked."""
+    """A child that ended stays a zombie until its parent has waited for it."""
     if part.pid is not None:
         with suppress(ChildProcessError):
             os.waitpid(part.pid, os.WNOHANG)
@@ -163,4 +164,4 @@ def _shards(before: str, shards: tuple[int, ...]) -> str:
 
 
 def _silent(_: str) -> None:
-    """The events say it."""
+    """The page shows the events instead."""

@@ -1,4 +1,4 @@
-"""`pushq dev-cluster demo`: the cluster, its stream and its page, until a signal ends all of them."""
+"""`pushq dev-cluster demo`: runs the cluster, its stream and its page until a signal ends all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
-    """Its signals are ours."""
+    """Leaves signal handling to this module."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
 
 
 def serve_demo(folder: Path, address: Address, say: Callable[[str], None], announce: Callable[[str], None]) -> None:
-    """Starts the cluster in `folder`, or what of it does not run, serves, and ends all of it. Raises `CannotStart`."""
+    """Starts what does not run of the cluster in `folder`, serves, and ends all of it. Raises `CannotStart`."""
     if not address.is_loopback:
         raise CannotStart(
             f"the demo kills processes when asked, so it listens on this machine alone, not {address.host}"
@@ -50,7 +50,7 @@ def serve_demo(folder: Path, address: Address, say: Callable[[str], None], annou
         except CANNOT_START as error:
             raise CannotStart(str(error)) from error
         finally:
-            # A second signal must not leave half of it running.
+            # A second signal must not leave a part of the cluster running.
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             running.down(folder, say)
@@ -61,7 +61,7 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def _bound(address: Address) -> socket.socket:
-    """Before anything is started: a port that is taken is said at once. Raises `CannotStart`."""
+    """Binds before anything is started, so that a port in use is reported at once. Raises `CannotStart`."""
     sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -84,7 +84,7 @@ async def _serve(folder: Path, url: str, key: str, sock: socket.socket, announce
     app = create_demo_app(Demo(keeper, tally, token, url))
     server = _Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", ws="none"))
     host, port = sock.getsockname()[:2]
-    # What follows the # is the browser's own: it is in no request, and so in no log.
+    # The fragment after # stays in the browser: it is in no request, and so in no log.
     announce(f"{Address(host, port).url}/#token={token}")
     working = [
         asyncio.create_task(work, name=name)

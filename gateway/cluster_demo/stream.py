@@ -1,4 +1,4 @@
-"""The stream of the demo: a producer and a consumer with the Python SDK, as any program would have them."""
+"""The stream of the demo: a producer and a consumer that use the Python SDK as any program would."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from push.client import Admin, Limits, Message, Pushq, PushqError, SessionClosed
 QUEUE: Final = "demo.cluster"
 _CONFIG: Final = {"dedupe": "id", "visibility_timeout_ms": LEASE_MS}
 _LIMITS: Final = Limits(backoff_cap_s=1.0, publish_timeout_s=10.0, settle_timeout_s=10.0)
-"""A reader waits before the page: better a few attempts more than a long pause."""
+"""A reader waits for the page: prefer more attempts to a long pause."""
 
 
 class Stream:
-    """Publishes 0, 1, 2, … and acknowledges what comes, for as long as `run` runs, whatever dies meanwhile."""
+    """Publishes 0, 1, 2, … and acks deliveries while `run` runs, whatever process dies meanwhile."""
 
     def __init__(self, url: str, key: str, tally: Tally, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -34,7 +34,7 @@ class Stream:
         self._tally = tally
         self._clock = clock
         self._run = secrets.token_hex(4)
-        """What an earlier demo on the same folder left in the queue is taken and not counted."""
+        """Identifies this run: messages of an earlier demo in the same queue are acked and not counted."""
         self._places = asyncio.Semaphore(UNCONFIRMED_MAX)
         self._is_there = asyncio.Event()
 
@@ -52,7 +52,8 @@ class Stream:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The SDK comes back by itself after a cut; what it gives up, such as a first connection, is begun again."""
+        """The SDK reconnects by itself; errors that it gives up on, such as a failed first connection, restart the
+        work."""
         while True:
             try:
                 await work()
@@ -60,7 +61,7 @@ class Stream:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _connect(self) -> Pushq:
-        # The page shows what is away; a line for each attempt would bury what else the terminal says.
+        # The page shows outages; a line for each attempt would bury other output of the terminal.
         return connect(self._url, self._key, limits=_LIMITS, on_event=lambda event: None)
 
     async def _produce(self) -> None:
@@ -73,7 +74,7 @@ class Stream:
                 await asyncio.sleep(PUBLISH_EVERY_SECONDS)
 
     async def _publish(self, pushq: Pushq, n: int) -> None:
-        """Until it is confirmed: the id makes one message of all attempts."""
+        """Retries until the message is confirmed; the id makes all attempts one message."""
         try:
             while True:
                 try:
@@ -81,7 +82,7 @@ class Stream:
                     self._tally.confirm(n, self._clock())
                     return
                 except SessionClosed:
-                    raise  # this session sends nothing more, and the next one begins with a number of its own
+                    raise  # this session sends nothing more; the next one begins with another number
                 except PushqError:
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
@@ -101,6 +102,6 @@ class Stream:
         try:
             await message.ack()
         except PushqError:
-            return  # its lease is over, and it comes again
+            return  # the lease is over, and the message comes again
         if is_ours:
             self._tally.ack(n)

@@ -1,5 +1,5 @@
-"""Counts numbered messages from their confirmation to their ack, so that neither a lost one nor a doubled one can hide,
-and measures how long none arrived. Times are seconds of one clock, given by the caller.
+"""Counts numbered messages from confirmation to ack, so that each lost or duplicated one shows, and measures how long
+none arrived. Times are seconds of one clock, given by the caller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ACKED: Final = 2
 
 @dataclass(slots=True)
 class Kill:
-    """A part that was killed, and the longest silence since."""
+    """A killed process, and the longest gap in deliveries since."""
 
     part: str
     at_s: float
@@ -25,29 +25,29 @@ class Kill:
 
 @dataclass(slots=True)
 class Tally:
-    """The messages are numbered 0, 1, 2, …"""
+    """Counts of the messages, which are numbered 0, 1, 2, …"""
 
     confirmed: int = 0
     received: int = 0
     again: int = 0
-    """Deliveries of a message whose ack was not confirmed: its lease had ended, or its connection."""
+    """Redeliveries of a message whose ack was not confirmed: its lease or its connection had ended."""
     doubled: int = 0
-    """Deliveries of a message after its ack was confirmed. There are none."""
+    """Deliveries of a message after its ack was confirmed; expected to be 0."""
     next_number: int = 0
-    """What the next message is called."""
+    """The number of the next message."""
     longest_away_s: float = 0.0
     kills: deque[Kill] = field(default_factory=lambda: deque(maxlen=BARS_MAX))
     _marks: bytearray = field(default_factory=bytearray)
     _on_the_way: dict[int, float] = field(default_factory=dict)
-    """Number → when it was confirmed, of those that were not received."""
+    """Number → when it was confirmed, for messages not received yet."""
     _arrived_s: float | None = None
-    """When the last one came."""
+    """When the last message came."""
     _bars: deque[list[int]] = field(default_factory=deque)
     _bar: int = 0
-    """The number of the last bar: time through `BAR_SECONDS`."""
+    """The number of the last bar: time divided by `BAR_SECONDS`."""
 
     def confirm(self, n: int, now_s: float) -> None:
-        """The server has answered that `n` is stored."""
+        """The server confirmed that `n` is stored."""
         self.confirmed += 1
         if not self._mark(n) & _RECEIVED:
             self._on_the_way[n] = now_s
@@ -69,7 +69,7 @@ class Tally:
             self._arrived_s = now_s
 
     def ack(self, n: int) -> None:
-        """The server has answered that the ack of `n` is stored."""
+        """The server confirmed that the ack of `n` is stored."""
         self._mark(n)
         self._marks[n] |= _ACKED
 
@@ -77,25 +77,25 @@ class Tally:
         self.kills.append(Kill(part, now_s))
 
     def missing(self, now_s: float) -> int:
-        """Those that were confirmed, have not come, and are not merely on their way."""
+        """Confirmed messages that did not come within `SETTLED_SECONDS`."""
         return sum(now_s - at_s > SETTLED_SECONDS for at_s in self._on_the_way.values())
 
     def under_way(self, now_s: float) -> int:
         return len(self._on_the_way) - self.missing(now_s)
 
     def away_s(self, now_s: float) -> float:
-        """How long nothing has come, where that is long enough to be noticed."""
+        """How long no message has come; 0 if shorter than `AWAY_SECONDS_MIN`."""
         self._silence_until(now_s)
         silent_s = 0.0 if self._arrived_s is None else now_s - self._arrived_s
         return silent_s if silent_s >= AWAY_SECONDS_MIN else 0.0
 
     def bars(self, now_s: float) -> list[list[int]]:
-        """[confirmed, received] of each half second of the last minute, the newest last."""
+        """[confirmed, received] for each half second of the last minute, the newest last."""
         self._bar_at(now_s)
         return [list(bar) for bar in self._bars]
 
     def per_second(self, now_s: float) -> float:
-        """Arrivals, over the last two seconds that are whole."""
+        """Deliveries per second over the last two whole seconds."""
         whole = self.bars(now_s)[-5:-1]
         return sum(received for _, received in whole) / (len(whole) * BAR_SECONDS) if whole else 0.0
 

@@ -1,1 +1,1 @@
-"""Rules of the gateway that need no I/O, clock or chance: what may be served from memory, and for how long."""
+"""Decisions of the gateway that need no I/O, clock or randomness: what may be served from a cache, and for how long."""

@@ -1,8 +1,9 @@
-"""What may be served from memory of a service elsewhere: answers with the time at which they were last known to hold.
+"""A cache of a remote service's answers, each with the time at which it was last known to hold.
 
-While the service is heard, whatever it does not call changed is fresh. Once it is silent, what is held ages: it is
-served stale up to a bound, so that known queues outlive an outage. What is called changed is not served any more; it is
-asked for anew. That something is absent is remembered too, for seconds, or each look-up of a wrong name would travel.
+While the service is heard from, every entry that it has not reported as changed is fresh. Once the service is silent,
+entries age: they are served stale up to a bound, so that known queues survive an outage. An entry reported as changed
+is never served again; it is fetched anew. Absence is cached too, for seconds, or each look-up of a wrong name would
+cause a request.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ V = TypeVar("V")
 
 EXCUSE_MS: Final = 1_000
 TOLD_MAX: Final = 10_000
-"""Changes whose moments are remembered."""
+"""How many changes are remembered with their positions."""
 
 
 class At(Protocol):
-    """A moment in the history of the service. Those of two eras cannot be compared."""
+    """A position in the change history of the service. Positions of two eras cannot be compared."""
 
     @property
     def era(self) -> str: ...
@@ -31,16 +32,16 @@ class At(Protocol):
 
 class Must(Enum):
     ASK = "ask"
-    """Nothing is held that may be served."""
+    """No entry may be served: fetch the key."""
 
 
 class Bounds:
-    """How long what is held may be served, and how much is held."""
+    """How long entries may be served, and how many are kept."""
 
     __slots__ = ("absent_max", "entries_max", "fresh_ms", "stale_ms_max")
 
     def __init__(self, *, entries_max: int, absent_max: int, fresh_ms: int, stale_ms_max: int):
-        """`fresh_ms`: what was confirmed so lately needs no excuse, and what is absent is known for so long."""
+        """`fresh_ms`: an entry confirmed within this time is fresh, and absence is cached for this long."""
         assert 0 < fresh_ms <= stale_ms_max
         self.entries_max = entries_max
         self.absent_max = absent_max
@@ -54,19 +55,19 @@ class _Held(Generic[V]):
     def __init__(self, value: V, confirmed_ms: int):
         self.value = value
         self.confirmed_ms = confirmed_ms
-        """When it was last known to hold, as far as this entry alone knows."""
+        """When the value was last known to hold, as far as this entry alone knows."""
         self.excused_until_ms = 0
-        """It was asked for and nobody answered: until then it is served all the same."""
+        """Until then a doubtful entry is served although the service is heard: a fetch got no answer."""
         self.is_doubtful = False
-        """The service forgot what it told us: that it is heard says nothing about this entry."""
+        """The service lost its record of what it reported: hearing from it does not confirm this entry."""
         self.is_outdated = False
-        """It is known to have changed: it is never served again."""
+        """Known to have changed: never served again."""
         self.is_used = False
-        """Looked at since room was last made."""
+        """Read since room was last made."""
 
 
 class Cache(Generic[K, V]):
-    """One kind of thing of one service. Times are milliseconds of a steady clock."""
+    """Entries of one kind from one service. Times are milliseconds of a steady clock."""
 
     def __init__(self, bounds: Bounds):
         self._bounds = bounds
@@ -74,24 +75,25 @@ class Cache(Generic[K, V]):
         self._absent: dict[K, int] = {}
         """Key → until when it is known to be absent."""
         self._asked: dict[K, At | None] = {}
-        """What is being asked for, and the newest moment at which it was called changed meanwhile."""
+        """Keys being fetched, with the newest position at which each was reported as changed meanwhile."""
         self._spoiled: set[K] = set()
-        """Asked for before the service forgot what it told us."""
+        """Keys being fetched whose answer does not count: the fetch began before the service lost its record, or the
+        entry was dropped."""
         self._told: OrderedDict[K, At] = OrderedDict()
-        """The newest moment at which a key was called changed, the latest last."""
+        """The newest position at which a key was reported as changed, the latest last."""
         self._floor: At | None = None
-        """Of all other keys: what was called changed before this moment is not remembered one by one."""
+        """For all other keys: changes reported before this position are not remembered individually."""
         self._heard_ms = -(1 << 62)
         self.hits = 0
         self.stale = 0
-        """Hits on what had not been confirmed for longer than `fresh_ms`."""
+        """Hits on entries not confirmed for longer than `fresh_ms`."""
         self.misses = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
     def peek(self, key: K, now_ms: int) -> V | Must | None:
-        """What is held for a key; None for what is known to be absent."""
+        """The value of a key; None if it is known to be absent; `Must.ASK` if it has to be fetched."""
         held = self._held.get(key)
         if held is not None and (held.is_outdated or self._too_old(held, now_ms)):
             held = None
@@ -108,7 +110,7 @@ class Cache(Generic[K, V]):
         return Must.ASK
 
     def _too_old(self, held: _Held[V], now_ms: int) -> bool:
-        """Whether it may not be served. Counts it where it is stale and may be."""
+        """Whether an entry may not be served. Counts entries that are stale and may be."""
         heard_ms = self._heard_ms
         confirmed_ms = held.confirmed_ms
         if not held.is_doubtful and heard_ms > confirmed_ms:
@@ -119,29 +121,29 @@ class Cache(Generic[K, V]):
         if age_ms > self._bounds.stale_ms_max:
             return True
         if held.is_doubtful and self.is_heard(now_ms) and now_ms >= held.excused_until_ms:
-            return True  # the service is there and can be asked
+            return True  # the service can be asked
         self.stale += 1
         return False
 
     def last(self, key: K) -> V | None:
-        """What was last known, however old; None where nothing was."""
+        """The last known value, however old; None where there is none."""
         held = self._held.get(key)
         return held.value if held is not None else None
 
     def values(self) -> list[V]:
-        """All that is held, however old."""
+        """All values, however old."""
         return [held.value for held in self._held.values()]
 
     def is_heard(self, now_ms: int) -> bool:
-        """Whether the service said something lately."""
+        """Whether the service was heard from within `fresh_ms`."""
         return now_ms - self._heard_ms <= self._bounds.fresh_ms
 
     def age_ms(self, now_ms: int) -> int:
-        """For how long the service has not been heard; 0 before it ever was."""
+        """For how long the service has been silent; 0 if it was never heard from."""
         return max(0, now_ms - self._heard_ms) if self._heard_ms >= 0 else 0
 
     def may_go_on(self, key: K, now_ms: int) -> bool:
-        """Whether what was begun on the strength of a key may go on while it is asked for anew."""
+        """Whether work begun with a key's value may continue while the key is fetched anew."""
         held = self._held.get(key)
         if held is None:
             return False
@@ -153,11 +155,11 @@ class Cache(Generic[K, V]):
     # -------------------------------------------------------------------------------------------------- the watch
 
     def heard(self, now_ms: int) -> None:
-        """The service said something: what it did not call changed holds at this time."""
+        """The service was heard from: all entries not reported as changed hold at this time."""
         self._heard_ms = now_ms
 
     def changed(self, key: K, at: At, now_ms: int) -> None:
-        """The service called it changed."""
+        """The service reported a key as changed."""
         if key in self._asked:
             self._asked[key] = at
         self._told[key] = at
@@ -171,14 +173,15 @@ class Cache(Generic[K, V]):
             held.confirmed_ms = now_ms
 
     def drop(self, key: K) -> None:
-        """It was changed from here: whoever looks next asks, and what is on its way does not hold."""
+        """Removes an entry that was changed from here: the next reader fetches it, and an answer on its way is
+        ignored."""
         self._held.pop(key, None)
         self._absent.pop(key, None)
         if key in self._asked:
             self._spoiled.add(key)
 
     def doubt(self, at: At) -> None:
-        """The service does not know what it told us: everything may be different from what it was before `at`."""
+        """The service lost its record of what it reported: any entry may have changed before `at`."""
         self._told.clear()
         self._floor = at
         self._absent.clear()
@@ -191,18 +194,19 @@ class Cache(Generic[K, V]):
     # ----------------------------------------------------------------------------------------------------- asking
 
     def begin(self, key: K) -> None:
-        """From here on it is asked for."""
+        """Marks a key as being fetched."""
         assert key not in self._asked, "one question a key at a time"
         self._asked[key] = None
 
     def is_overtaken(self, key: K, at: At) -> bool:
-        """Whether an answer of that moment is older than what was heard of the key, maybe of another host: a service of
-        several tells the news by one and answers by another that has not heard them yet."""
+        """Whether an answer at this position is older than a reported change of the key. A service of several hosts may
+        report a change from one host and answer from another that has not seen it."""
         newest = self._told.get(key, self._floor)
         return newest is not None and newest.era == at.era and newest.revision > at.revision
 
     def answered(self, key: K, value: V | None, at: At, now_ms: int) -> bool:
-        """Whether the answer holds. False: it was called changed after the answer was given; ask again."""
+        """Stores an answer. Returns False if the key was reported as changed after the answer was given: fetch
+        again."""
         changed, is_spoiled = self._asked.pop(key), key in self._spoiled
         self._spoiled.discard(key)
         if is_spoiled or (changed is not None and changed.era != at.era) or self.is_overtaken(key, at):
@@ -221,7 +225,7 @@ class Cache(Generic[K, V]):
         return True
 
     def unanswered(self, key: K, now_ms: int) -> bool:
-        """Nobody answered. True: what is held is served all the same, for a moment, before it is asked for again."""
+        """A fetch got no answer. Returns True if a doubtful entry is served for `EXCUSE_MS` before the next fetch."""
         self._asked.pop(key)
         self._spoiled.discard(key)
         held = self._held.get(key)
@@ -233,8 +237,8 @@ class Cache(Generic[K, V]):
         return True
 
     def _evict(self) -> None:
-        """Makes room for one: the oldest that was not looked at since room was last made. Those that were stay once
-        more, so what is in use survives a flood of names that are asked for once.
+        """Evicts one entry: the oldest not read since room was last made. Entries that were read survive one more
+        round, so a flood of names asked for once does not evict those in use.
         """
         held = self._held
         for _ in range(len(held)):

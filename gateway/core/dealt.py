@@ -1,5 +1,5 @@
-"""Names in order, tenant by tenant, and which of them come first where there is room for some: each tenant's first one,
-then each one's second, so that no tenant's many names push out those of others.
+"""Queue names in order, by tenant, and a fair selection of the first ones: each tenant's first name, then each one's
+second, so that one tenant's many names do not push out those of others.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Name = tuple[str, str]
 
 
 SOME: Final = 32
-"""So many new names are put in their places one by one; more are sorted in."""
+"""Up to this many new names are inserted one by one; more are added by sorting."""
 
 
 class Dealt:
     def __init__(self, names: Iterable[Name] = ()) -> None:
         self._of: dict[str, list[str]] = {}
         self._new: dict[str, list[str]] = {}
-        """By tenant, names that are not in order yet."""
+        """By tenant, names that are not sorted in yet."""
         self._tenants: list[str] = []
         for name in names:
             self.put(name)
@@ -30,18 +30,18 @@ class Dealt:
 
     @property
     def tenants(self) -> Sequence[str]:
-        """Those that have names, in order."""
+        """Tenants that have names, in order."""
         return self._tenants
 
     def put(self, name: Name) -> None:
-        """One that is not there."""
+        """Adds a name that is not there."""
         if name[0] not in self._of:
             self._of[name[0]] = []
             insort(self._tenants, name[0])
         self._new.setdefault(name[0], []).append(name[1])
 
     def remove(self, name: Name) -> None:
-        """One that is there."""
+        """Removes a name that is there."""
         names = self._in_order(name[0])
         at = bisect_left(names, name[1])
         assert names[at] == name[1], "what was put is there"
@@ -50,7 +50,7 @@ class Dealt:
             del self._of[name[0]], self._tenants[bisect_left(self._tenants, name[0])]
 
     def first(self, most: int) -> list[Name]:
-        """So many at most, in order; at the cost of these, of the tenants, and of what is new."""
+        """At most `most` names, in order. The cost depends on `most`, the number of tenants, and new names."""
         found: list[Name] = []
         tenants, place = self._tenants, 0
         while tenants and len(found) < most:
@@ -60,7 +60,7 @@ class Dealt:
         return sorted(found)
 
     def of(self, tenant: str, most: int | None = None) -> list[Name]:
-        """The first of one tenant; all of them where it is not said how many."""
+        """The first `most` names of a tenant; all without `most`."""
         return [(tenant, name) for name in self._in_order(tenant)[:most]] if tenant in self._of else []
 
     def _in_order(self, tenant: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""A whole cluster on this machine, for development: the processes of `pushq dev-cluster`."""
+"""`pushq dev-cluster`: whole clusters on this machine, for development."""

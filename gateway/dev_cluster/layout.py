@@ -1,4 +1,4 @@
-"""Which processes clusters on this machine have, with which arguments: decided once, and the same at each start."""
+"""Plans the processes of clusters on this machine, with their arguments, once; each start uses the same plan."""
 
 from __future__ import annotations
 
@@ -33,51 +33,52 @@ from gateway.settings import Model
 HOST: Final = "127.0.0.1"
 GATEWAYS: Final = ("gateway1", "gateway2")
 BALANCER_SOURCE: Final = "127.0.0.2"
-"""Where the balancer connects from: the gateways trust its PROXY header, and not every process of the machine."""
+"""The address that the balancer connects from: gateways trust the PROXY header from it, and not from every process."""
 UNFINISHED: Final = ".unfinished"
-"""A file that is there while a cluster is made: what else lies there is not anybody's yet."""
+"""A marker file while a cluster is being made: other files in the folder are not in use yet."""
 _ZONES: Final = 3
 _PORTS_OF_BACKEND: Final = 3
 _COORDINATOR: Final = "PUSHQ_CLUSTER__COORDINATOR"
 _MODEL: Final = "PUSHQ_CLUSTER__MODEL"
 _SERVICE: Final = "PUSHQ_NODE__SERVICE"
 _PORTS: Final = range(20_000, 32_000)
-"""Below those that the system gives to connections that go out: nobody takes them while a part is down."""
+"""Below the ephemeral ports of the system: no other connection takes them while a part is down."""
 _SEARCHED: Final = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin")
 
 
 class MissingProgram(Exception):
-    """What the machine lacks, and the line that installs it."""
+    """A program that the machine lacks, and the command that installs it."""
 
 
 def find_program(name: str) -> str | None:
-    """On PATH, or where Debian puts it: an ordinary user's PATH lacks some of those folders."""
+    """Looks on PATH and where Debian installs it: an ordinary user's PATH lacks some of those folders."""
     return shutil.which(name) or shutil.which(name, path=":".join(_SEARCHED))
 
 
 def models_of(state: State) -> list[Model]:
-    """Of each cluster, as its backends are told."""
+    """The model of each cluster, from the settings of its backends."""
     envs = [state.backends_of(cluster)[0].env for cluster in state.clusters]
     return ["independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower" for env in envs]
 
 
 def cluster_names(count: int) -> list[str]:
-    """The home cluster first."""
+    """The names of `count` clusters, the home cluster first."""
     return [HOME, *(f"cluster{number}" for number in range(2, count + 1))]
 
 
 class _Kind(NamedTuple):
-    """What all backends of a cluster are told alike."""
+    """The settings that all backends of a cluster share."""
 
     cluster: str
     coordinator: str
     model: Model
     evens_out: bool
-    """Soon after a backend came, it gets its share of copies."""
+    """A new backend gets its share of copies soon."""
 
 
 def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
-    """New clusters, of these models: ports, certificates and files below `folder`. Several have a manager.
+    """Plans new clusters of these models, with ports, certificates and files below `folder`. Several clusters get a
+    manager.
 
     Raises `MissingProgram`, `CaError`, `OSError`.
     """
@@ -105,7 +106,8 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
 
 
 def _make_authority(folder: Path) -> None:
-    """Anew where making a cluster was cut short. Raises `CaError` where somebody else's is."""
+    """Creates the certificate authority, replacing one whose cluster was not finished. Raises `CaError` for a foreign
+    one."""
     authority, mark = folder / "ca", folder / UNFINISHED
     if mark.exists():
         shutil.rmtree(authority, ignore_errors=True)
@@ -115,7 +117,8 @@ def _make_authority(folder: Path) -> None:
 
 
 def add_backend(folder: Path, state: State, cluster: str) -> Part:
-    """One more for a cluster, as the others are, among the parts; not started. Raises `CaError`, `OSError`."""
+    """Plans one more backend for a cluster, like the others, and adds it to the parts; it is not started. Raises
+    `CaError`, `OSError`."""
     known = state.backends_of(cluster)
     number = max(state.last.get(cluster, 0), *(part.number for part in known), len(known)) + 1
     env = known[-1].env
@@ -129,7 +132,7 @@ def add_backend(folder: Path, state: State, cluster: str) -> Part:
 
 
 def free_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
-    """Different ones, that nobody listens on now, and none of `besides`. Raises `OSError`."""
+    """`count` different ports that are free now, and not in `besides`. Raises `OSError`."""
     found: list[int] = []
     with ExitStack() as held:
         for port in random.sample(_PORTS, len(_PORTS)):
@@ -193,7 +196,7 @@ def _backend(folder: Path, kind: _Kind, number: int, ports: Iterator[str]) -> Pa
 
 
 def _store(folder: Path, name: str, kinds: Sequence[_Kind], backends: Sequence[Part]) -> dict[str, str]:
-    """The settings `store.*` of who asks the backends of all clusters."""
+    """The settings `store.*` of a process that uses the backends of all clusters."""
     services = {kind.cluster: [part.address for part in backends if part.cluster == kind.cluster] for kind in kinds}
     further = [
         {"name": kind.cluster, "backends": services[kind.cluster], "coordinator": kind.coordinator}
@@ -218,7 +221,8 @@ def _gateway(folder: Path, name: str, kinds: Sequence[_Kind], backends: Sequence
 
 
 def _manager(folder: Path, kinds: Sequence[_Kind], backends: Sequence[Part], http: str) -> Part:
-    """Its times are short, so that one can watch; the provisioner is a command of ours."""
+    """The manager. Its intervals are short, so that its work can be watched; its provisioner is `pushq dev-cluster
+    provision`."""
     provisioner = _pushq("dev-cluster", "provision", "--directory", str(folder))
     env = {
         "PUSHQ_MANAGER__NAME": "manager",

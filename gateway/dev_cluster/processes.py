@@ -1,4 +1,4 @@
-"""The processes of a cluster on this machine, one by one: started, waited for, ended. All of it blocks."""
+"""Starts, waits for and ends the processes of a cluster on this machine. All calls block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.dev_cluster.state import Part, State, save, started_ticks
 Say = Callable[[str], None]
 
 _WHEN_TOLD: Final = ("/bin/sh", "-c", 'read -r go && exec "$@" < /dev/null', "sh")
-"""Becomes the program behind it when a line comes, and ends without one when whoever started it has died."""
+"""Becomes the given program when a line comes; ends if its standard input closes first, as its starter has died."""
 
 
 class NotReady(Exception):
@@ -32,7 +32,7 @@ class NotReady(Exception):
 
 
 def start(folder: Path, state: State, parts: Sequence[Part], say: Say) -> None:
-    """Those that do not run, and waits until all of them are ready. Raises `NotReady`, `OSError`."""
+    """Starts the parts that do not run, and waits until all are ready. Raises `NotReady`, `OSError`."""
     started = [part for part in parts if not part.is_alive]
     for part in started:
         _launch(folder, state, part)
@@ -42,7 +42,7 @@ def start(folder: Path, state: State, parts: Sequence[Part], say: Say) -> None:
 
 
 def wait(is_so: Callable[[], bool], what: str, parts: Sequence[Part]) -> None:
-    """Until it is so. Raises `NotReady`, which begins with `what`, also when one of the parts ends."""
+    """Waits until `is_so`. Raises `NotReady`, with a text that begins with `what`, also when one of the parts ends."""
 
     def is_over() -> bool:
         return not all(part.is_alive for part in parts) or is_so()
@@ -54,7 +54,7 @@ def wait(is_so: Callable[[], bool], what: str, parts: Sequence[Part]) -> None:
 
 
 def end(parts: Sequence[Part], say: Say) -> int:
-    """Those that run, by SIGTERM, and who takes too long by SIGKILL; how many did."""
+    """Ends the parts that run, by SIGTERM and, after a time, SIGKILL. Returns how many ran."""
     alive = [part for part in parts if part.is_alive]
 
     def are_gone() -> bool:
@@ -72,7 +72,7 @@ def end(parts: Sequence[Part], say: Say) -> int:
 
 
 def becomes(is_so: Callable[[], bool], within_s: float, *, look_s: float = LOOK_SECONDS) -> bool:
-    """Looks again and again; False where it was not so in that time."""
+    """Polls `is_so`; returns False if it was not true within `within_s`."""
     deadline = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -82,9 +82,10 @@ def becomes(is_so: Callable[[], bool], within_s: float, *, look_s: float = LOOK_
 
 
 def _launch(folder: Path, state: State, part: Part) -> None:
-    """In a session of its own: it goes on when the terminal is closed. It has none of the settings around it.
+    """Starts the process in a session of its own, so that it survives the terminal, and without the caller's PUSHQ_ and
+    ETCD_ variables.
 
-    It waits until it is written down, and ends where that does not come: one that runs unknown would be nobody's.
+    The process waits until it is recorded in the state, and ends if that fails: no process must run unrecorded.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PUSHQ_", "ETCD_"))}
     with Path(part.log).open("ab") as log:
@@ -101,10 +102,10 @@ def _launch(folder: Path, state: State, part: Part) -> None:
     assert process.stdin is not None
     with process.stdin as line:
         part.pid, part.started = process.pid, started_ticks(process.pid) or 0
-        # It outlives this process; nobody here waits for it.
+        # The process outlives this one, which does not wait for it.
         process.returncode = 0
         save(folder, state)
-        with suppress(BrokenPipeError):  # it has ended, as who waits for it will say
+        with suppress(BrokenPipeError):  # it has ended, which `wait` will report
             line.write(b"\n")
 
 
@@ -125,7 +126,7 @@ def _tails(parts: Sequence[Part]) -> str:
 
 
 def _send(part: Part, number: signal.Signals) -> None:
-    """Only to the process that was started here: a number that came again is somebody else's."""
+    """Signals only the process that was started here, never another one that got its id."""
     if part.pid is not None and part.is_alive:
         with suppress(ProcessLookupError):
             os.kill(part.pid, number)

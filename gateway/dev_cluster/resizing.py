@@ -1,7 +1,7 @@
-"""Giving a running cluster on this machine more backends, or fewer: what its manager asks for, done with processes.
+"""Resizes a running cluster on this machine, as its manager asks: adds or removes backend processes.
 
-How many there shall be is a number and no difference, and each step is written down before it is taken: a call that
-comes twice, or again after it was cut short, goes on where the first one was. All of it blocks.
+The request is a target size, not a difference, and each step is recorded before it is taken: a call that comes twice,
+or again after an interruption, continues where the first one stopped. All calls block.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ VERSION = 1
 
 
 class ResizeError(Exception):
-    """The cluster has not the size that was asked for, and why."""
+    """The cluster does not have the requested size; the text says why."""
 
 
 class Refused(OSError):
-    """The cluster does not do what it was asked for as it stands, and would not if it were asked again."""
+    """The cluster refuses a request in its present state; repeating it does not help."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What a manager asks for, as far as it matters here."""
+    """The fields of a manager's request that are used here."""
 
     version: int
     cluster: str
     wanted: int
-    """How many backends there shall be."""
+    """The target number of backends."""
 
 
 def call_of(data: bytes) -> Call:
-    """Raises `ResizeError`, with the field that is wrong."""
+    """Parses a request. Raises `ResizeError`, with the field that is wrong."""
     try:
         call = msgspec.json.decode(data, type=Call)
     except msgspec.MsgspecError as error:
@@ -63,19 +63,20 @@ def call_of(data: bytes) -> Call:
 
 
 def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
-    """Returns when the cluster has so many backends, and each that was taken out has given all away; how many it had.
+    """Returns when the cluster has `wanted` backends, and each removed one has handed over all its copies. The result
+    is the number of backends before.
 
-    Backends that do not run are started, too. Raises `ResizeError`, `StateError`, `NotReady`, `CaError`, `OSError`.
+    Starts backends that do not run, too. Raises `ResizeError`, `StateError`, `NotReady`, `CaError`, `OSError`.
     """
     folder = folder.absolute()
     if not BACKENDS_MIN <= wanted <= BACKENDS_MAX:
         raise ResizeError(f"a cluster has {BACKENDS_MIN} to {BACKENDS_MAX} backends here, not {wanted}")
-    _running(folder, cluster)  # before a file is made in a folder that is none of ours
+    _running(folder, cluster)  # before a file is made in a foreign folder
     with alone(folder):
         state = _running(folder, cluster)
         had = len(state.backends_of(cluster))
         for part in state.backends_of(cluster):
-            if part.has_left:  # a call was cut short
+            if part.has_left:  # an earlier call was interrupted
                 _forget(folder, state, part, say)
         _take_back(folder, state, cluster, wanted, say)
         while len(state.backends_of(cluster)) < wanted:
@@ -101,10 +102,10 @@ def _running(folder: Path, cluster: str) -> State:
 
 
 def _take_back(folder: Path, state: State, cluster: str, wanted: int, say: Say) -> None:
-    """Of those that were to leave, the ones that are wanted after all: the oldest, for the newest leave first."""
+    """Keeps leaving backends that are wanted after all: the oldest, as the newest leave first."""
     for part in state.backends_of(cluster)[:wanted]:
         if part.is_leaving:
-            start(folder, state, [part], say)  # or its cluster would not know it
+            start(folder, state, [part], say)  # otherwise its cluster would not know it
             _keep(folder, state, part)
             part.is_leaving = False
             save(folder, state)
@@ -112,7 +113,7 @@ def _take_back(folder: Path, state: State, cluster: str, wanted: int, say: Say) 
 
 
 def _keep(folder: Path, state: State, part: Part) -> None:
-    """Raises `ResizeError`."""
+    """Cancels a backend's removal at its cluster. Raises `ResizeError`."""
     failed = ""
 
     def is_kept() -> bool:
@@ -120,7 +121,7 @@ def _keep(folder: Path, state: State, part: Part) -> None:
         try:
             _ask(folder, state, "DELETE", f"/nodes/{part.name}/removal", part.cluster)
         except OSError as error:
-            failed = str(error)  # of one that has only just started too
+            failed = str(error)  # also while it has only just started
         else:
             return True
         return False
@@ -130,7 +131,7 @@ def _keep(folder: Path, state: State, part: Part) -> None:
 
 
 def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
-    """Written down as leaving; None where enough have left."""
+    """Marks the newest backend as leaving and returns it; None once enough have left."""
     with alone(folder):
         state = _running(folder, cluster)
         backends = state.backends_of(cluster)
@@ -143,7 +144,7 @@ def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
 
 
 def _let_leave(folder: Path, part: Part, say: Say) -> None:
-    """Has its copies made elsewhere, ends it, and forgets it; it stays where its cluster refuses. Raises
+    """Has the backend's copies made elsewhere, ends it, and forgets it. It stays if its cluster refuses. Raises
     `ResizeError`."""
     say(f"{part.name} is to leave {part.cluster}")
     failed = ""
@@ -166,7 +167,7 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
             raise
         except OSError as error:
             failed = f"; at last {error}"
-            return False  # gateways may be busy, or their coordinator away
+            return False  # gateways may be busy, or their coordinator not reachable
         failed = ""
         return not node["copies"]
 
@@ -174,7 +175,7 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
         if not is_empty():
             return False
         with alone(folder):
-            if not is_empty():  # another call may have had its turn since
+            if not is_empty():  # another call may have changed it since
                 return False
             state = _running(folder, part.cluster)
             for one in [one for one in state.parts if one.name == part.name]:
@@ -196,7 +197,7 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
 
 
 def _stay(folder: Path, leaving: Part) -> None:
-    """It was not asked to leave after all."""
+    """Clears the mark of a backend whose removal was refused."""
     with alone(folder):
         if (state := load(folder)) is None:
             return
@@ -207,8 +208,8 @@ def _stay(folder: Path, leaving: Part) -> None:
 
 
 def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
-    """Ends one that has given all away, and deletes its folder; forgotten last, so that a call which is cut short is
-    gone on with."""
+    """Ends a backend that has handed over all its copies, and deletes its folder. Its record goes last, so that an
+    interrupted call can be continued."""
     end([part], say)
     shutil.rmtree(part.env["PUSHQ_DATA"], ignore_errors=True)
     state.parts.remove(part)
@@ -217,7 +218,7 @@ def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
 
 
 def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> Any:
-    """`/v1/cluster` of the first gateway that answers well. Raises `OSError`, `Refused` among them."""
+    """Calls `/v1/cluster` at the first gateway that answers well. Raises `OSError`, including `Refused`."""
     key = key_file(folder).read_text().strip()
     failed: OSError = OSError("no gateway runs")
     for gateway in state.of("gateway"):

@@ -1,4 +1,4 @@
-"""Starting clusters on this machine, looking at them, and ending them. All of it blocks."""
+"""Starts, inspects and ends clusters on this machine. All calls block."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gateway.masters import MASTER_FILE
 from gateway.settings import Model
 
 _ENDS: Final[tuple[Role, ...]] = ("haproxy", "gateway", "backend", "etcd")
-"""Who asks ends before who is asked."""
+"""The order of ending: callers before those they call."""
 
 
 def key_file(folder: Path) -> Path:
-    """Where the first key is."""
+    """The file of the first key."""
     return folder / layout.GATEWAYS[0] / ADMIN_KEY_FILE
 
 
 def up(folder: Path, say: Say, models: Sequence[Model] = (), clusters: int | None = None) -> State:
-    """Starts what does not run, and returns when all are ready. Clusters that were there before have their data again.
+    """Starts what does not run, and returns when all is ready. Clusters that existed before keep their data.
 
-    `models`: of new clusters, one for each or one for all; none are those that exist, or the default. `clusters`: how
-    many; None those that exist, or as many as models. Raises `MissingProgram`, `CaError`, `StateError`, `NotReady`,
-    `OSError`. What runs by then stays: `down` ends it.
+    `models`: of new clusters, one for each or one for all; empty means those that exist, or the default. `clusters`:
+    how many; None means those that exist, or as many as models. Raises `MissingProgram`, `CaError`, `StateError`,
+    `NotReady`, `OSError`. Processes started by then keep running: `down` ends them.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,12 +81,12 @@ def _start_all(folder: Path, state: State, say: Say) -> None:
 
 
 def down(folder: Path, say: Say) -> int:
-    """Ends what runs; how many did. Raises `StateError`, `OSError`."""
+    """Ends what runs. Returns how many processes ran. Raises `StateError`, `OSError`."""
     folder = folder.absolute()
     state = load(folder)
     if state is None:
         return 0
-    # First of all, and without waiting for a turn: it may be having a backend started, and ends that command.
+    # The manager first, and without the lock: a `provision` that it runs may hold the lock, and ends with the manager.
     ended = end(state.of("manager"), say)
     with alone(folder):
         state = load(folder)
@@ -100,8 +100,7 @@ def down(folder: Path, say: Say) -> int:
 
 
 def leaders(state: State) -> list[dict[str, Any]]:
-    """Of each shard of each cluster: who serves it now (`leader`), since which epoch, and who is in sync, as the
-    backends say."""
+    """For each shard of each cluster: its leader, its epoch and its in-sync replicas, as the backends report them."""
     found: dict[tuple[int, int], dict[str, Any]] = {}
     order = {cluster: number for number, cluster in enumerate(state.clusters)}
     for part in state.of("backend"):
@@ -127,7 +126,7 @@ def _is_led(state: State, cluster: str) -> bool:
 
 
 def _give_keys(source: Path, target: Path) -> None:
-    """The master key, by which the next gateway reads what the first one sealed, and the administrator's."""
+    """Copies the master key, so that all gateways can open what one sealed, and the administrator's key."""
     target.mkdir(mode=0o700, exist_ok=True)
     for name in (MASTER_FILE, ADMIN_KEY_FILE):
         if not (target / name).exists():

@@ -1,4 +1,4 @@
-"""What `cluster.json` says of the parts of clusters on this machine, and whether their processes live."""
+"""The file `cluster.json`: the processes of clusters on this machine, and whether they are alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.dev_cluster.limits import LOOK_SECONDS, TURN_SECONDS_MAX
 
 FILE: Final = "cluster.json"
 VERSION: Final = 1
-"""A file of this version does not say so; one of a later version says `version`."""
+"""A file of this version has no field `version`; later ones do."""
 LOCK_FILE: Final = ".cluster.lock"
 HOME: Final = "main"
 """The home cluster, which has the definitions of all queues."""
@@ -25,16 +25,16 @@ Role = Literal["etcd", "backend", "gateway", "manager", "haproxy"]
 
 
 class StateError(Exception):
-    """The state cannot be read, and why."""
+    """The state cannot be read; the text says why."""
 
 
 class Part(msgspec.Struct, forbid_unknown_fields=True):
-    """One process. Its number alone says little, for numbers come again: it goes with the time of its start."""
+    """One process. A process id alone is ambiguous, as ids are reused: it is compared with the time of the start."""
 
     role: Role
     name: str
     address: str
-    """`HOST:PORT` of what the others, or clients, ask it for."""
+    """`HOST:PORT` where other processes, or clients, reach it."""
     ready: str
     """The URL that answers 200 once it is ready."""
     argv: list[str]
@@ -42,15 +42,15 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
     log: str
     pid: int | None = None
     started: int = 0
-    """Ticks since the machine's start; with `pid` it names one process for ever."""
+    """Ticks since the machine's start; with `pid` it identifies a process for ever."""
     cluster: str = HOME
-    """Whose backend it is; of no meaning for other parts."""
+    """The cluster of a backend; without meaning for other parts."""
     number: int = 0
-    """Of a backend, from 1 in each cluster. Never given again: the cluster remembers that one was taken out."""
+    """Of a backend, from 1 in each cluster. Never reused: the cluster remembers that a backend was removed."""
     is_leaving: bool = False
-    """Of a backend: the cluster was asked to take it out."""
+    """Of a backend: the cluster was asked to remove it."""
     has_left: bool = False
-    """Of one that is leaving: it has given all away, and is ended, deleted and forgotten, whatever else is wanted."""
+    """Of a leaving backend: it has handed over all its copies, and is ended, deleted and forgotten in any case."""
 
     @property
     def is_alive(self) -> bool:
@@ -58,7 +58,7 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
-    """In the order in which they start."""
+    """All parts, in the order in which they start."""
 
     parts: list[Part]
     last: dict[str, int] = {}
@@ -72,17 +72,17 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def clusters(self) -> list[str]:
-        """The home cluster first."""
+        """The names of the clusters, the home cluster first."""
         return list(dict.fromkeys(part.cluster for part in self.of("backend")))
 
     @property
     def public(self) -> Part:
-        """Where clients go: the balancer, or else the first gateway."""
+        """Where clients connect: the balancer, or else the first gateway."""
         return (self.of("haproxy") or self.of("gateway"))[0]
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process was started; None where there is none, or only what its parent has not looked at."""
+    """When a process was started; None if there is none, or only a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -91,7 +91,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def load(folder: Path) -> State | None:
-    """None where no cluster was started in that folder. Raises `StateError`."""
+    """The state of a folder; None if no cluster was started there. Raises `StateError`."""
     file = folder / FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=State)
@@ -107,7 +107,7 @@ def load(folder: Path) -> State | None:
 
 
 class _Versioned(msgspec.Struct):
-    """What a file of any version says."""
+    """The field that files of any version have."""
 
     version: int = VERSION
 
@@ -120,7 +120,7 @@ def _version(file: Path) -> int:
 
 
 def save(folder: Path, state: State) -> None:
-    """In one step: whoever reads meanwhile sees the one before. Raises `OSError`."""
+    """Replaces the file atomically: readers see the old state or the new one. Raises `OSError`."""
     fresh = folder / f".{FILE}.new"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(msgspec.json.format(msgspec.json.encode(state)))
@@ -129,7 +129,8 @@ def save(folder: Path, state: State) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """While no other command changes what is there. Raises `StateError` when one does for too long, `OSError`."""
+    """Holds the folder's lock: no other command changes the cluster. Raises `StateError` if another one holds it for
+    too long, `OSError`."""
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + TURN_SECONDS_MAX

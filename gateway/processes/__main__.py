@@ -1,4 +1,4 @@
-"""A child of `pushq serve --gateways N`. Nobody starts it by hand: what it is comes from its parent."""
+"""Entry point of a child of `pushq serve --gateways N`. Only the parent starts it, and tells it its role."""
 
 from __future__ import annotations
 

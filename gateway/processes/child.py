@@ -1,8 +1,8 @@
-"""A process of the crew, as it sees its parent: what it was told to be, and the line by which each knows the other.
+"""A child process's connection to its parent: the role it was given, and how each notices the other's end.
 
-The line is a pair of sockets that nobody else has. A parent that dies, however it dies, closes it, and its children
-end; one that wants a child to end closes its half. So no child outlives the server, and a signal that a service manager
-sends to all processes at once does no harm.
+The connection is a pair of sockets that no other process has. When the parent dies, however it dies, its end closes and
+the children end; to end a child the parent closes its half. So no child outlives the server, and a signal that a
+service manager sends to all processes at once does no harm.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gateway.settings import Settings
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What a child is."""
+    """What a child is to be."""
 
     number: int
     gateways: int
     settings: Settings
     admin_fd: int = -1
-    """The socket for local administration, which all gateways serve."""
+    """The listening socket of local administration, shared by all gateways."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A child's word to its parent: ready, or why it never will be."""
+    """A child's message to its parent: it is ready, or why it cannot start."""
 
     failed: str = ""
     made_master_key: bool = False
-    """This start made the master key."""
+    """This start generated the master key."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -60,10 +60,10 @@ class Parent:
         try:
             self._line.sendall(_encode(word) + b"\n")
         except OSError:
-            pass  # it is gone, which `when_gone` tells
+            pass  # the parent is gone, which `when_gone` reports
 
     def when_gone(self, call: Callable[[], None]) -> None:
-        """Calls once, when the parent is gone or wants this process to end."""
+        """Calls `call` once, when the parent is gone or wants this process to end."""
         loop = asyncio.get_running_loop()
         self._line.setblocking(False)
 
@@ -82,7 +82,8 @@ class Parent:
 
 
 def hired() -> tuple[Parent, Spec]:
-    """The parent and what it wants, from standard input, which is closed for everybody else. Raises `EOFError`."""
+    """The parent and the role it sends, read from standard input, which is replaced by /dev/null afterwards. Raises
+    `EOFError`."""
     line = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)

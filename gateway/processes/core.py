@@ -1,7 +1,8 @@
-"""Which processes of a server run, and what follows when one ends. No process and no clock: those are the parent's.
+"""Decides which processes of a server run, and what follows when one ends. The parent applies the effects and has the
+clock.
 
-The storage comes first, for it holds the folder; then the first gateway, which makes what a first start makes; then the
-others. A drain goes the other way round: gateways say farewell while their acks can still be stored.
+The storage process starts first, as it holds the data folder; then the first gateway, which does the one-time work of a
+first start; then the others. A drain runs in reverse: gateways close their sessions while acks can still be stored.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gateway.processes.limits import (
 STORAGE = 0
 """Number of the storage process; gateways count from 1."""
 DESK = 1
-"""The gateway that administration and the console are asked of."""
+"""The gateway that serves administration and the console."""
 EXIT_FAILED = 1
 EXIT_CANNOT_START = 3
 
@@ -31,7 +32,7 @@ class Start(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Has a process come to its end."""
+    """Asks a process to end in order."""
 
     number: int
 
@@ -41,7 +42,7 @@ class Kill(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Everything is there for the first time."""
+    """All processes are ready for the first time."""
 
 
 class Over(NamedTuple):
@@ -59,9 +60,9 @@ class _Process:
     is_ready: bool = False
     ready_ms: int = 0
     failures: int = 0
-    """How often in a row it ended before it had served for a while."""
+    """How often in a row the process ended before it had served for `STEADY_MS`."""
     start_ms: int | None = None
-    """When it is started again."""
+    """When the process is to be started again."""
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class Crew:
         return [Serving()]
 
     def failed(self, number: int, detail: str) -> list[Effect]:
-        """It cannot start, and says why before it ends. At the first start that is the last word."""
+        """The process cannot start, and says why before it ends. During the first start this ends the server."""
         if self.phase == "starting" and not self._why:
             self._why, self._exit_code = detail, EXIT_CANNOT_START
         return []
@@ -133,14 +134,14 @@ class Crew:
     # --------------------------------------------------------------------------------------------- what is asked
 
     def asked_to_end(self, now_ms: int) -> list[Effect]:
-        """A signal came. The second one does not wait; what was confirmed is on the disk."""
+        """A signal came. A second one does not wait for the drain; confirmed messages are on the disk."""
         if self.phase in ("starting", "serving"):
             return self._drain(now_ms)
         self._exit_code = self._exit_code or EXIT_FAILED
         return [*self._kill(range(self.gateways + 1)), *self._end()]
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """What is due now."""
+        """Returns what is due now."""
         found: list[Effect] = []
         for number, process in enumerate(self._all):
             if process.start_ms is not None and process.start_ms <= now_ms:
@@ -192,7 +193,7 @@ class Crew:
 
 
 def pause_ms(failures: int) -> int:
-    """Before the next start of a process that has failed so often in a row."""
+    """The pause in ms before the next start of a process after this many failures in a row."""
     return int(min(RESTART_MS_MAX, RESTART_MS_MIN * 2 ** min(failures, 10)))
 
 

@@ -1,7 +1,8 @@
-"""What a gateway process hands on to the first one: administration, the console, and what is asked of the whole server.
+"""Forwards requests from a gateway process to the first one (the desk): administration, the console, and requests about
+the whole server.
 
-Messages are carried by every process. What a process remembers beside them, such as who is signed in, which alerts fire
-or how far a purge is, is remembered by one, so that it makes no difference where a request arrives.
+Every process carries messages. Other state, such as sign-ins, firing alerts or the progress of a purge, is kept by one
+process, so that it makes no difference where a request arrives.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from gateway.http import problem_answer, write
 log = structlog.get_logger("pushq.processes")
 
 VIA: Final = b"pushq-via"
-"""Header between processes: who asked, and how. Only the sockets in the data folder listen to it."""
+"""Header between processes: the client and how it connected. Only requests over the sockets in the data folder carry
+it."""
 _READS: Final = ("GET", "HEAD")
 _OF_THE_WHOLE: Final = ("purge", "purges", "redrives", "groups", "series")
-"""What stands behind a queue's name and is not about its messages."""
+"""Path segments after a queue's name that are not about its messages."""
 _HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"})
 
 
 def is_for_desk(method: str, path: str) -> bool:
-    """Whether a request is for the first process."""
+    """Whether the first process handles a request."""
     if path == "/metrics" or path == "/console" or path.startswith("/console/"):
         return True
     if not path.startswith("/v1/"):
@@ -47,7 +49,7 @@ def is_for_desk(method: str, path: str) -> bool:
 
 
 class Forwarding:
-    """An application whose requests to the desk are taken there."""
+    """An ASGI application that forwards the desk's requests and handles all others."""
 
     def __init__(self, app: ASGIApp, desk: httpx2.AsyncClient) -> None:
         self._app = app
@@ -111,7 +113,7 @@ class Forwarding:
 
 
 class Inner:
-    """The application for what other processes of this server send."""
+    """An ASGI application for requests from other processes of this server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -125,7 +127,7 @@ class Inner:
 
 
 def _arrived(scope: Scope, via: dict[str, Any]) -> None:
-    """The scope as it was where the request came in."""
+    """Restores the scope that the request had at the process where it came in."""
     scope["headers"] = [(name, value) for name, value in scope["headers"] if name != VIA]
     scope["client"] = tuple(via["client"]) if via["client"] else None
     scope["scheme"] = via["scheme"]
@@ -146,14 +148,14 @@ async def _body(receive: Receive, gone: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 async def _until_gone(receive: Receive, gone: asyncio.Event) -> None:
-    """Returns when the client has left: a stream that nobody reads must end at the other process, too."""
+    """Returns when the client has disconnected: a stream without a reader must end at the other process, too."""
     while not gone.is_set():
         if (await receive())["type"] == "http.disconnect":
             return
 
 
 async def _next(pieces: AsyncIterator[bytes], watch: asyncio.Task[None]) -> bytes | None:
-    """The next piece of an answer; None at its end, or when the client has left, or the other process."""
+    """The next piece of an answer; None at its end, or when the client or the other process has gone."""
     piece = asyncio.ensure_future(anext(pieces, None))
     await asyncio.wait({piece, watch}, return_when=asyncio.FIRST_COMPLETED)
     if not piece.done():

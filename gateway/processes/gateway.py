@@ -1,4 +1,6 @@
-"""A gateway process among several: what it has in common with the others, and what it leaves to the first one."""
+"""One of several gateway processes: it shares port and storage with the others, and forwards the rest to the first
+one.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,16 @@ from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
 
 INNER_URL: Final = "http://pushq"
-"""Where nobody is: the socket says where a request goes."""
+"""A placeholder: the transport's socket decides where a request goes."""
 
 
 def serve_gateway(spec: Spec, parent: Parent) -> None:
-    """Serves until its parent has it end, is gone, or a signal comes. Raises `CannotStart`."""
+    """Serves until its parent ends it or is gone, or a signal comes. Raises `CannotStart`."""
     serve_as(spec.settings, OneOfSeveral(spec, parent))
 
 
 class OneOfSeveral(Alone):
-    """See `Alone`: how this process comes to its sockets and its store."""
+    """How this process gets its sockets and its store; see `Alone`."""
 
     def __init__(self, spec: Spec, parent: Parent) -> None:
         self.number = spec.number
@@ -57,7 +59,7 @@ class OneOfSeveral(Alone):
 
     def _client(self, number: int, timeout: float | httpx2.Timeout) -> httpx2.AsyncClient:
         path = str(self._folder.path(_socket_name(number)))
-        # A kept connection could be closed by the other side just when a request goes out on it.
+        # The other side could close a kept connection just as a request is sent on it.
         limits = httpx2.Limits(max_keepalive_connections=0)
         transport = httpx2.AsyncHTTPTransport(uds=path, limits=limits)
         return httpx2.AsyncClient(transport=transport, base_url=INNER_URL, timeout=timeout, trust_env=False)

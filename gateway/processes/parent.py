@@ -1,7 +1,7 @@
-"""The parent of a server's processes: starts them, starts again what dies, and ends them in order.
+"""The parent of a server's processes: starts them, restarts those that die, and ends them in order.
 
-It serves nobody itself, so there is little in it that could fail. It keeps the port, on which it does not listen: each
-gateway process binds it too, and the system spreads connections over those that are there.
+It serves no requests, so little in it can fail. It reserves the port by binding it without listening: each gateway
+process binds the port too, and the kernel spreads connections over them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Parent:
     def _signalled(self, number: int) -> None:
         self._signals += 1
         if self._signals > 1:
-            # Whoever signals twice does not want to wait; what was confirmed is on the disk.
+            # A second signal means not to wait; confirmed messages are on the disk.
             for child_number in self._children:
                 self._kill(child_number)
             os._exit(128 + number)
@@ -113,7 +113,7 @@ class _Parent:
         self._apply(self._crew.asked_to_end(_now_ms()))
 
     def _pass_on(self, number: int) -> None:
-        """To the gateways, which read their certificate anew."""
+        """Passes a signal on to the gateways, which reload their certificate."""
         for child_number, child in self._children.items():
             if child_number != STORAGE and self._crew.is_ready(child_number):
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -132,7 +132,7 @@ class _Parent:
                     log.warning("a process does not end and is killed", process=name_of(number))
                     self._kill(number)
                 case Serving():
-                    with contextlib.suppress(OSError):  # nobody reads what it prints
+                    with contextlib.suppress(OSError):  # the reader of its output has gone
                         announce(self.settings, self.settings.address.port, is_new=self._made_master_key)
                     tell_ready()
                 case Over():
@@ -148,11 +148,11 @@ class _Parent:
     def _have_end(self, number: int) -> None:
         child = self._children.get(number)
         if child is None:
-            return  # it is being started, and looks when it is
+            return  # it is being started; `_started` checks the phase
         with contextlib.suppress(OSError):  # it is just ending
             child.line.shutdown(socket.SHUT_WR)
             if not self._crew.is_ready(number):
-                child.process.terminate()  # it has nothing yet that would have to be ended in order
+                child.process.terminate()  # it has no sessions yet to close in order
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -185,7 +185,7 @@ class _Parent:
             try:
                 await self._heard(number, child)
             except Exception:
-                # By the end of its line it ends, and is started again as any that ended.
+                # Closing its connection ends the process, and it is restarted as any that ended.
                 log.exception("a process is not understood", process=name_of(number))
             finally:
                 child.line.close()
@@ -199,7 +199,7 @@ class _Parent:
         """Raises `OSError`."""
         is_storage = number == STORAGE
         if self._admin is None and not is_storage:
-            # The storage holds the folder's lock, so a socket left over is nobody's.
+            # The storage process holds the folder's lock, so a leftover socket is not in use.
             self._admin = bind_unix(self.settings.directory)
             self._admin.listen(LISTEN_BACKLOG)
         fds = [] if is_storage or self._admin is None else [self._admin.fileno()]
@@ -207,11 +207,11 @@ class _Parent:
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # Without -P a module in the folder where it was started would be taken for one of ours.
+                # Without -P a module in the current folder could shadow one of ours.
                 *("-P", "-m", "gateway.processes", "storage" if is_storage else f"gateway-{number}"),
                 stdin=theirs.fileno(),
                 pass_fds=fds,
-                process_group=0,  # a terminal's Ctrl-C is the parent's to pass on
+                process_group=0,  # the parent handles a terminal's Ctrl-C
             )
         child = self._children[number] = _Child(process, ours)
         ours.setblocking(False)
@@ -220,7 +220,7 @@ class _Parent:
         return child
 
     async def _heard(self, number: int, child: _Child) -> None:
-        """Tells it what it is, and listens until it ends."""
+        """Sends the process its role, and reads its messages until it ends."""
         loop, heard = asyncio.get_running_loop(), b""
         admin = self._admin.fileno() if self._admin is not None else -1
         try:
@@ -230,7 +230,7 @@ class _Parent:
                 for line in lines:
                     self._said(number, line)
         except OSError:
-            pass  # it has gone
+            pass  # it has ended
 
     def _said(self, number: int, line: bytes) -> None:
         word = said(line)
@@ -243,10 +243,10 @@ class _Parent:
 
 
 def _kept(settings: Settings) -> socket.socket:
-    """The port, bound and not listened on, so that nobody else gets it. Raises `CannotStart`."""
+    """Binds the port without listening, so that no other server gets it. Raises `CannotStart`."""
     try:
         with bind_tcp(settings.address) as alone:
-            alone.listen()  # refused where anybody listens, also another server that shares its port
+            alone.listen()  # fails if any process listens, even a server that shares its port
             address = settings.address._replace(port=alone.getsockname()[1])
         return bind_tcp(address, is_shared=True)
     except OSError as error:
@@ -254,7 +254,7 @@ def _kept(settings: Settings) -> socket.socket:
 
 
 def _at(settings: Settings, port: int) -> Settings:
-    """What the processes are told: the port that was found, and each one's part of the memory."""
+    """The settings for the children: the port that was bound, and each one's share of the memory."""
     host, _, _ = settings.http.listen.rpartition(":")
     http = msgspec.structs.replace(settings.http, listen=f"{host}:{port}")
     overload = settings.overload

@@ -1,7 +1,7 @@
-"""The storage process: it holds the data folder, and serves its messages to the gateway processes of the same server.
+"""The storage process: holds the data folder, and serves its messages to the gateway processes of the same server.
 
-It is what a backend of a cluster is to its gateways, with one shard and one copy, over a socket in the folder. It does
-what gateways ask, knows no caller and has no key: what is sealed, only gateways open.
+To its gateways it is what a backend of a cluster is, with one shard and one replica, over a socket in the folder. It
+neither authenticates callers nor has keys: only gateways open encrypted messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STORAGE_SOCKET = "storage.sock"
 
 
 def serve_storage(spec: Spec, parent: Parent) -> None:
-    """Serves until its parent has it end, or is gone. Raises `CannotStart`."""
+    """Serves until its parent ends it or is gone. Raises `CannotStart`."""
     configure_logs(spec.settings.logs)
     keep_what_is_imported()
     uvloop.run(_serve(spec.settings, parent))
@@ -57,7 +57,7 @@ async def _serve(settings: Settings, parent: Parent) -> None:
     exporter = _exporter(store, settings)
     exporting = asyncio.create_task(exporter.run(), name="usage")
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Whoever sends it to all processes at once means the server: the gateways still need this one.
+        # A signal sent to all processes at once is meant for the server: the gateways still need this process.
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     parent.when_gone(over.set)
     parent.ready()
@@ -85,7 +85,7 @@ async def _opened(settings: Settings) -> Store:
 
 
 def _check(store: Store, settings: Settings) -> None:
-    """Refuses a folder with something in it that one process could do and a storage without keys cannot."""
+    """Raises `CannotStart` for a folder whose content needs what only a single process can do: this one has no keys."""
     metadata = store.node.metadata
     if metadata.adopted_from is not None:
         raise CannotStart(f"the queues in {settings.data} belong to a metadata service: start without --gateways")
@@ -112,7 +112,7 @@ def _check(store: Store, settings: Settings) -> None:
 
 
 def _exporter(store: Store, settings: Settings) -> Exporter:
-    """The ledger and the audit go to files where they are stored; the minutes come from the gateways."""
+    """Exports the ledger and the audit here, where they are stored; the gateways export the minutes."""
     return Exporter(
         settings.usage_directory,
         store.id,
@@ -127,7 +127,7 @@ def _exporter(store: Store, settings: Settings) -> Exporter:
 
 
 async def _gateways_left(service: StoreService) -> None:
-    """Waits for farewells: what clients still ack must be stored."""
+    """Waits until the gateways have left: acks from clients until then must be stored."""
     try:
         async with asyncio.timeout(LEAVING_SECONDS_MAX):
             await service.is_empty.wait()

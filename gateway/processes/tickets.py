@@ -1,4 +1,4 @@
-"""Tickets that are good at every gateway process: the storage process keeps them until somebody shows them."""
+"""Tickets that every gateway process accepts: the storage process keeps them until they are redeemed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gateway.tickets import Ticket, TicketOffice
 from push.looking_up import LookingUp
 
 _LOOK_SECONDS: Final = 2.0
-"""How long who showed a ticket may take to look at what it opens."""
+"""How long the redeemer has to fetch the looked-up content of a ticket."""
 
 _found = msgspec.msgpack.Decoder(bytes | None).decode
 
 
 class Opens(msgspec.Struct, frozen=True):
-    """What a ticket opens: a principal, with its scopes as they were narrowed down, the widest first."""
+    """The content of a ticket: a principal, with the scopes of each narrowing, the widest first."""
 
     id: str
     tenant: str
@@ -44,7 +44,7 @@ _opens = msgspec.msgpack.Decoder(Opens).decode
 
 @dataclass(slots=True)
 class _Shown:
-    """A ticket that somebody shows: the question about it, then its answer, for one who asked."""
+    """A ticket being redeemed: its look-up, then the answer, for one redeemer."""
 
     flight: Flight
     opens: bytes | None = None
@@ -52,7 +52,7 @@ class _Shown:
 
 
 class SharedTickets(TicketOffice):
-    """See the file's first sentence."""
+    """The tickets of one gateway process, stored in the storage process."""
 
     def __init__(self, store: RemoteBackends, clock_ms: Clock) -> None:
         super().__init__(clock_ms)
@@ -68,7 +68,7 @@ class SharedTickets(TicketOffice):
         return Ticket(text, expires_at_ms)
 
     def redeem(self, text: str) -> Principal:
-        """Raises `Unauthenticated`, and `LookingUp` until it is known what the ticket opens."""
+        """Raises `Unauthenticated`, `Overloaded`, and `LookingUp` until the ticket's content is known."""
         digest = _digest(text)
         shown = self._shown.get(digest)
         if shown is None:
@@ -79,7 +79,7 @@ class SharedTickets(TicketOffice):
             raise LookingUp("the ticket", flight)
         if not shown.has_landed:
             raise LookingUp("the ticket", shown.flight)
-        opens, shown.opens = shown.opens, None  # whoever comes second finds nothing
+        opens, shown.opens = shown.opens, None  # a second redeemer gets nothing
         if opens is None:
             raise Unauthenticated(f"the ticket was used already, or is older than {TICKET_SECONDS} s")
         return _principal(_opens(opens))
@@ -92,7 +92,7 @@ class SharedTickets(TicketOffice):
             raise
         shown = self._shown[digest]
         shown.opens, shown.has_landed = found, True
-        # Those who wait look at once; who shows it later is told by the storage that it is spent.
+        # Waiting redeemers fetch the answer at once; to later ones the storage answers that the ticket is spent.
         asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._shown.pop, digest, None)
 
 

@@ -1,10 +1,4 @@
-"""Files of usage rows: written whole under a name nobody reads, made durable, then given the name that says what they
-are.
-
-A name has the kind, the node, the time of the first row and a number: `ledger-<node>-20261122T080000000Z-00000001`. So
-several processes can write to one folder, and a folder's files can be sorted without opening them. Where leaders of one
-log follow each other, the node is the log with the epoch of the leader: `<log>-e00000012`.
-"""
+"""`pushq serve --gateways N`: several gateway processes in front of one storage process, and their parent."""
 
 from __future__ import annotations
 
@@ -30,7 +24,7 @@ _NAME = re.compile(r"(ledger|minutes|audit)-([A-Za-z0-9-]{1,64})-(\d{8}T\d{9}Z)-
 _GZIP_LEVEL: Final = 5
 _FIRST_FILE_MODE: Final = 0o600
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""A file system that has no locks says so."""
+"""The errors of a file system without locks."""
 
 
 class UsageFile(NamedTuple):
@@ -38,28 +32,28 @@ class UsageFile(NamedTuple):
     kind: FileKind
     node: str
     first: str
-    """When its first row is from; as text the names sort by it."""
+    """The time of the file's first row; its text sorts in time order."""
     number: int
     size: int
 
 
 class Damaged(Exception):
-    """A file is not what it should be: which, where, and what to do about it."""
+    """A file is damaged: which, where, and what to do about it."""
 
 
 class UsageFolder:
-    """One folder of usage files, as one process writes to it. Every call blocks on the disk."""
+    """One folder of usage files that one process writes. Every call blocks on the disk."""
 
     def __init__(self, path: Path, node: str, *, epoch: int | None = None):
-        """`epoch`: of the leader who writes, where the node is a log that several lead one after the other."""
+        """`epoch`: of the leader that writes, if the node is a log with successive leaders."""
         self.path = path
         self._log = node
         self._node = node if epoch is None else f"{node}-e{epoch:08d}"
         self._numbers: dict[FileKind, int] = {}
 
     def open(self) -> None:
-        """Makes the folder, and removes what an earlier life of this node, or an earlier leader, had not finished and
-        is not at any more."""
+        """Creates the folder, and removes unfinished files of this node's earlier processes or of earlier leaders,
+        unless they are still being written."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_unfinished(self.path, self._log)
         for file in self.files():
@@ -67,8 +61,8 @@ class UsageFolder:
                 self._numbers[file.kind] = max(self._numbers.get(file.kind, 0), file.number)
 
     def write(self, kind: FileKind, rows: Sequence[msgspec.Struct], first_ms: int, number: int | None = None) -> Path:
-        """Writes one file; when this returns it is there for good. Without a number it gets the next one of the folder.
-        One of the same name, which an earlier life wrote, gives way. Raises `OSError`."""
+        """Writes one file, durable on return. Without a number it gets the folder's next one. Replaces a file of the
+        same name, which an earlier process wrote. Raises `OSError`."""
         if number is None:
             number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
         path = self.path / f"{kind}-{self._node}-{stamp(first_ms)}-{number:08d}{SUFFIX}"
@@ -76,12 +70,12 @@ class UsageFolder:
         return path
 
     def files(self) -> list[UsageFile]:
-        """The finished files, in the order of their kinds, nodes and times."""
+        """The finished files, sorted by kind, node and time."""
         return sorted(found(self.path))
 
     def make_room(self, bytes_max: int, wanted: int = 0) -> int:
-        """Removes the oldest minute rows until what is there, and `wanted` bytes more, fit. Returns by how many bytes
-        they do not: rows of the ledger and the audit are never removed."""
+        """Removes the oldest minute rows until the folder and `wanted` more bytes fit. Returns by how many bytes they
+        do not: rows of the ledger and the audit are never removed."""
         files = self.files()
         over = sum(file.size for file in files) + wanted - bytes_max
         for file in sorted((f for f in files if f.kind == "minutes"), key=lambda f: (f.first, f.number)):
@@ -93,13 +87,13 @@ class UsageFolder:
 
 
 def stamp(time_ms: int) -> str:
-    """A time as it stands in a name."""
+    """A time as it appears in a name."""
     at = datetime.fromtimestamp(time_ms // 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}{time_ms % 1000:03d}Z"
 
 
 def parse_name(name: str) -> tuple[FileKind, str, str, int] | None:
-    """(kind, node, first, number); None for a name that is not ours."""
+    """(kind, node, first, number); None for a foreign name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -118,7 +112,7 @@ def found(folder: Path) -> Iterator[UsageFile]:
 
 
 def packed(rows: Sequence[msgspec.Struct]) -> bytes:
-    """Rows as a file's bytes. The same rows are the same bytes."""
+    """The compressed bytes of a file. Equal rows give equal bytes."""
     data = io.BytesIO()
     with gzip.GzipFile(fileobj=data, mode="wb", compresslevel=_GZIP_LEVEL, mtime=0, filename="") as file:
         encode = msgspec.json.Encoder().encode
@@ -127,19 +121,20 @@ def packed(rows: Sequence[msgspec.Struct]) -> bytes:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """A crash leaves the whole file or none of that name. Raises `OSError`, also while another process writes it."""
+    """After a crash the file is there whole, or not at all. Raises `OSError`, also while another process writes the
+    file."""
     part = path.with_name(path.name + PART)
     with os.fdopen(_opened(part), "wb") as file:
         file.truncate()
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-        part.rename(path)  # while it is locked: whoever removes what nobody finishes must not meet it
+        part.rename(path)  # under the lock, so that `unlink_if_left` does not remove it
     sync_folder(path.parent)
 
 
 def _opened(part: Path) -> int:
-    """Open and locked, and still there: whoever removed it meanwhile took it for one that nobody writes."""
+    """Opens and locks the file; repeats if another process removed it in between as unfinished."""
     while True:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, _FIRST_FILE_MODE)
         try:
@@ -161,16 +156,16 @@ def _lock(descriptor: int) -> None:
 
 
 def remove_unfinished(folder: Path, node: str) -> None:
-    """Removes files that a node began and nobody writes any more."""
+    """Removes files that a node began and no process writes any more."""
     for path in folder.glob(f"*-{node}-*{PART}"):
         unlink_if_left(path)
 
 
 def unlink_if_left(path: Path) -> bool:
-    """Removes a file unless a process has it locked, or nobody can say so, as of one that another user's process made:
-    a lock ends with its process."""
+    """Removes a file unless a process holds its lock, which ends with the process, or the lock cannot be checked, as
+    for a file of another user. Returns whether it was removed."""
     try:
-        descriptor = os.open(path, os.O_RDWR)  # in a network only such a file can be locked
+        descriptor = os.open(path, os.O_RDWR)  # opened for writing: NFS locks only such files
     except (FileNotFoundError, PermissionError):
         return False
     try:
@@ -199,7 +194,7 @@ def read(file: UsageFile) -> Iterator[Any]:
     number = 0
     try:
         if not file.path.stat().st_size:
-            raise EOFError("it is empty")  # to gzip that is a file of no lines
+            raise EOFError("it is empty")  # gzip would read it as a file without lines@ gateway/processes/__init__.py
         with gzip.open(file.path, "rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007 - the error names it
                 yield decode(line)
