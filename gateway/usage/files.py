@@ -1,4 +1,9 @@
-"""`pushq serve --gateways N`: several gateway processes in front of one storage process, and their parent."""
+"""Files of usage rows: written under a temporary name, made durable, then renamed.
+
+A name has the kind, the node, the time of the first row and a number: `ledger-<node>-20261122T080000000Z-00000001`. So
+several processes can write to one folder, and its files can be sorted without opening them. For a log with successive
+leaders the node is the log with the leader's epoch: `<log>-e00000012`.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +199,7 @@ def read(file: UsageFile) -> Iterator[Any]:
     number = 0
     try:
         if not file.path.stat().st_size:
-            raise EOFError("it is empty")  # gzip would read it as a file without lines@ gateway/processes/__init__.py
+            raise EOFError("it is empty")  # gzip would read it as a file without lines
         with gzip.open(file.path, "rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007 - the error names it
                 yield decode(line)
