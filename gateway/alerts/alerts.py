@@ -79,15 +79,14 @@ class Alerts:
         self.on_seen: list[Told] = []
         """Called for each transition found here or at another gateway; the silence is the one that mutes the alert."""
         self.on_told: list[Told] = []
-        """Called for each transition that this gateway notifies receivers of with a message of its own, after
+        """Called for each transition of which this gateway sends receivers a message of its own, after
         `Record.write`."""
         self.on_grouped: list[Callable[[Note], None]] = []
         """Called for transitions that receivers get in one message."""
         self.on_duty: list[Callable[[], None]] = []
         """Called when this gateway gets the duty: at the start, or after another gateway fell silent."""
         self.on_lost: list[Callable[[], None]] = []
-        """Called when another gateway has the duty; that gateway goes on with webhooks that are still on their way
-        here."""
+        """Called when another gateway has the duty, and goes on with webhooks that are still on their way here."""
         self.on_receiver_gone: list[Callable[[str], None]] = []
         """Called for receivers that were deleted at another gateway."""
         self.omitted = 0
@@ -125,8 +124,7 @@ class Alerts:
     # ------------------------------------------------------------------------------------------------- one look
 
     async def evaluate(self, now_ms: int) -> None:
-        """Evaluates every rule if this gateway has the duty. On return, changes are stored, as far as that is possible,
-        and receivers notified."""
+        """Evaluates every rule if this gateway has the duty; on return, changes are stored, if possible, and sent."""
         had = self.teller.duty
         heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
         async with self._turn.look():
@@ -209,8 +207,7 @@ class Alerts:
                     see(rule, alert, silence)
 
     async def _refresh(self, enabled: Iterable[Rule], now_ms: int) -> None:
-        """Updates the values of open alerts. They are not stored at each evaluation; each gateway shows those it sees
-        itself."""
+        """Updates the values of open alerts, which are not stored at each evaluation: each gateway shows its own."""
         for rule in enabled:
             if before := self.open.get(rule.id):
                 try:
@@ -337,8 +334,7 @@ class Alerts:
         return True
 
     def _lost(self) -> None:
-        """Stops webhooks: a later try from here would report an alert as firing after the new holder reported its
-        end."""
+        """Stops webhooks: a later try from here would report a begin after the new holder reported the end."""
         self._heard = Heard.NOTHING_NEW
         for stop in self.on_lost:
             stop()
@@ -410,8 +406,8 @@ class Alerts:
             self.sources.forget(rule.id)
 
     async def delete_rule(self, rule: Rule, *, is_as_known: bool = False) -> None:
-        """`is_as_known`: deletes the rule only if it is still as given; raises `Conflict` if changed and `NotFound` if
-        deleted meanwhile."""
+        """`is_as_known`: only if the rule is still as given; otherwise raises `Conflict`, or `NotFound` if it was
+        deleted."""
         async with self._turn.change():
             if is_as_known:
                 self._take_over()
@@ -497,8 +493,7 @@ class Alerts:
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:
-        """Removes all that a deleted tenant had here; never refused. Returns the ids of the receivers that were
-        removed."""
+        """Removes all of a deleted tenant; never refused. Returns the ids of the receivers that were removed."""
         async with self._turn.look():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]

@@ -20,8 +20,7 @@ log = structlog.get_logger("pushq.alerts")
 
 
 class Hour(msgspec.Struct, frozen=True, array_like=True):
-    """The counts of a rule in an hour. `changed_at_ms`: the version of the rule; counts of an older version are not
-    used."""
+    """A rule's counts in an hour. `changed_at_ms`: the version of the rule; counts of an older one are not used."""
 
     changed_at_ms: int
     minutes: list[Counted]

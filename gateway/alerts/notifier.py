@@ -168,8 +168,7 @@ class Notifier:
         self.heard.pop(receiver_id, None)
 
     def listen(self, tenant: str) -> Listener:
-        """Opens a stream. Raises `Overloaded` when the process has its most streams, `too-many-connections` when the
-        tenant has."""
+        """Opens a stream. Raises `Overloaded` beyond the process's most, `too-many-connections` beyond the tenant's."""
         own = sum(listener.tenant == tenant for listener in self.listeners)
         if own >= LISTENERS_PER_TENANT_MAX:
             detail = f"{own} streams of alerts of this tenant are open, the most it may have; close one first"

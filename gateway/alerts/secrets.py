@@ -33,8 +33,7 @@ class Secrets:
         return self._encryption.vault.masters
 
     async def sealed(self, receiver_id: str) -> tuple[bytes, str, bytes]:
-        """A new secret, the name of the master key that sealed it, and the sealed form to store. Raises
-        `Unavailable`."""
+        """A new secret, the name of the master key that seals it, and its sealed form. Raises `Unavailable`."""
         secret = os.urandom(SECRET_BYTES)
         (wrapped,) = await self.masters.wrap([(_context(receiver_id), secret)])
         return secret, wrapped.master, wrapped.data
@@ -50,8 +49,7 @@ class Secrets:
         return known[1]
 
     async def sealed_anew(self, receiver: Receiver) -> tuple[str, bytes]:
-        """Seals the receiver's secret with the active master key. Returns the key's name and the sealed form. Raises as
-        `open`."""
+        """Seals the secret with the active master key; returns the key's name and the sealed form. Raises as `open`."""
         (wrapped,) = await self.masters.wrap([(_context(receiver.id), await self.open(receiver))])
         return wrapped.master, wrapped.data
 
@@ -60,8 +58,7 @@ class Secrets:
 
 
 class Renewal:
-    """Reseals the secrets of all receivers when another master key becomes active. Implements
-    `gateway.keys.OtherSecrets`."""
+    """Reseals all receivers' secrets when another master key becomes active. Implements `gateway.keys.OtherSecrets`."""
 
     def __init__(self, alerts: Alerts, secrets: Secrets) -> None:
         self._alerts = alerts

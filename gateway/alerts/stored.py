@@ -74,8 +74,7 @@ class Telling(msgspec.Struct, frozen=True):
 
 
 def telling_id(alert: Alert, receiver: str, group: Group | None = None) -> str:
-    """The webhook's id: the same at each gateway that sends this transition of this alert, or group, to this
-    receiver."""
+    """The webhook's id: the same at each gateway that sends this receiver this transition of the alert or group."""
     about = group.key if group is not None else alert.id
     digest = hashlib.sha256(f"{about}\0{alert.state}\0{receiver}".encode()).hexdigest()
     return f"msg_{digest[:24]}"

@@ -72,8 +72,7 @@ class Teller:
         return self.duty is not None and not self.is_ours
 
     async def ask(self) -> Heard:
-        """Asks for the duty. While the backends do not answer, a held duty stays until its time is over: they may
-        answer others."""
+        """Asks for the duty. Without an answer a held duty stays until its time is over: others may get answers."""
         if not self.is_shared:
             return Heard.NOTHING_NEW
         self._looks += 1

@@ -180,8 +180,7 @@ class Sources:
         return list({**dict(others), **dict(own)}.items())
 
     def with_unseen(self, rule: Rule, open_: Collection[str], values: Values) -> Values:
-        """Adds, without a value, the subjects of open alerts that exist and were not sampled yet: their alerts are not
-        over."""
+        """Adds, without a value, subjects of open alerts that exist and were not sampled yet: they are not over."""
         found = list(values)
         if open_ and KINDS[rule.kind].about == "queue":
             seen = {subject for subject, _ in found}
@@ -235,8 +234,7 @@ class Sources:
         return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None
 
     def count_requests(self, rules: Iterable[Rule], fits: dict[str, set[str]]) -> None:
-        """Adds the requests of the current minute and of those just before to the budgets. `fits`: the queues of each
-        rule."""
+        """Adds the requests of the current minute and those just before. `fits`: the queues of each rule."""
         slos = list(rules)
         if not slos:
             return

@@ -63,8 +63,7 @@ class Note(NamedTuple):
 
 
 Secret = Callable[[str], Awaitable[bytes]]
-"""Returns a receiver's secret by its id. Raises `PushqError` while it cannot be opened, `LookupError` if the receiver
-is gone."""
+"""Returns a receiver's secret. Raises `PushqError` while it cannot be opened, `LookupError` if the receiver is gone."""
 Ended = Callable[[Note, Outcome], None]
 Done = Callable[[str], None]
 

@@ -110,7 +110,7 @@ class Keeper:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _revive(self) -> None:
-        """Restarts processes that have been down for `DOWN_SECONDS`. One that dies meanwhile is started in the next
+        """Restarts processes that were down for `DOWN_SECONDS`. One that dies meanwhile is started in the next
         round."""
         while True:
             due = time.monotonic() - DOWN_SECONDS

@@ -52,8 +52,8 @@ class Stream:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The SDK reconnects by itself; errors that it gives up on, such as a failed first connection, restart the
-        work."""
+        """The SDK reconnects by itself; errors that it gives up on, such as a failed first connection, begin it
+        anew."""
         while True:
             try:
                 await work()

@@ -1,4 +1,4 @@
-"""`pushq alert …`: what is wrong, the rules that say so, silences, and who is told."""
+"""`pushq alert …`: open alerts, rules, silences and receivers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ VERSION = 1
 FILE_BYTES_MAX = 4 * 1024 * 1024
 RULES_MAX = 1_000
 REFUSED = (400, 404, 422)
-"""What a rule that is wrong is answered with."""
+"""The statuses with which the server refuses a wrong rule."""
 
 Rule = dict[str, Any]
 
@@ -33,13 +33,13 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Planned(msgspec.Struct):
-    """What an import makes of one rule. `result`: missing, same or differs; then created or updated."""
+    """The plan for one rule. `result`: missing, same or differs; afterwards created or updated."""
 
     name: str
     result: str
     id: str | None
     changes: dict[str, dict[str, Any]]
-    """`{field: {"is", "wanted"}}` of one that is there."""
+    """`{field: {"is", "wanted"}}` of an existing rule."""
 
 
 @command("import")
@@ -74,7 +74,7 @@ def import_(
 
 
 def read(file: BinaryIO) -> list[Rule]:
-    """The rules of a document, each with a name of its own. Raises `BadParameter` that says what is wrong where."""
+    """The rules of a document, each with a unique name. Raises `BadParameter` that says what is wrong, and where."""
     raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise _wrong(f"it has more than {FILE_BYTES_MAX} bytes")
@@ -125,7 +125,7 @@ async def _import(admin: Admin, rules: Sequence[Rule], dry_run: bool, is_update:
 
 
 def compared(rule: Rule, there: Sequence[Rule]) -> Planned:
-    """A rule of FILE beside those of its name. One that is as FILE says counts before others."""
+    """Compares a rule of FILE with those of its name: an equal one, else the one with the fewest differences."""
     if not there:
         return Planned(rule["name"], "missing", None, {})
     found = [(differences(rule, one), str(one["id"])) for one in there]
@@ -134,7 +134,7 @@ def compared(rule: Rule, there: Sequence[Rule]) -> Planned:
 
 
 def differences(rule: Rule, there: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Fields that are given and not so in the rule that is there."""
+    """The given fields whose value differs in the existing rule."""
     return {
         field: {"is": there.get(field), "wanted": value} for field, value in rule.items() if there.get(field) != value
     }
@@ -153,7 +153,7 @@ async def _checked(admin: Admin, number: int, rule: Rule) -> None:
 
 
 async def _update(admin: Admin, planned: Planned, rule: Rule) -> None:
-    """With what it has beside the fields that are given; who changes it meanwhile wins."""
+    """Replaces a rule; fields not given keep their values. A concurrent change wins: If-Match refuses this one."""
     path = f"/v1/alert-rules/{planned.id}"
     answer = await admin.request("GET", path)
     known = msgspec.json.decode(answer.content)
@@ -162,24 +162,24 @@ async def _update(admin: Admin, planned: Planned, rule: Rule) -> None:
 
 
 def whole_of(rule: Rule, known: Mapping[str, Any]) -> Rule:
-    """A rule as it is to be: what is given, and what it has beside that and still goes with it."""
+    """The complete new rule: the given fields, and those of the existing rule that still apply."""
     kept = FIELDS if rule["kind"] == known["kind"] else FIELDS - FIELDS_OF_KINDS
     whole = {field: known[field] for field in known if field in kept and known[field] is not None} | rule
     is_slo = str(whole["kind"]).startswith("slo_")
     for field in ("limit", "clear_at"):
         if field not in rule and (is_slo or (field == "clear_at" and "limit" in rule)):
-            whole.pop(field, None)  # an SLO takes none, and where a new limit is cleared follows from it
+            whole.pop(field, None)  # an SLO has neither, and a new limit implies another clear_at
     return whole
 
 
 FIELDS_OF_KINDS = frozenset(("limit", "clear_at", "window_ms", "objective", "latency_ms"))
-"""What means something else, or nothing, in a rule of another kind."""
+"""Fields with another meaning, or none, in a rule of another kind."""
 FIELDS = FIELDS_OF_KINDS | {"name", "kind", "queue", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note"}
-"""What a rule is given as."""
+"""The fields of a rule in requests."""
 
 
 def _put(planned: Planned, dry_run: bool) -> None:
-    """A line a rule, and one for each field that differs."""
+    """Prints a line per rule, and one for each field that differs."""
     put(f"{planned.name}: {'would be made' if dry_run and planned.result == 'missing' else planned.result}")
     for field, change in planned.changes.items():
         put(f"  {field}: {_shown(change['is'])} → {_shown(change['wanted'])}")

@@ -1,4 +1,4 @@
-"""One question to the HTTP API, and lists that come in pages."""
+"""Single requests to the HTTP API, and lists that come in pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def ask(target: Target, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """Open the API, ask, close it."""
+    """Opens a client, makes the request, and closes the client."""
     async with target.admin() as admin:
         return await question(admin)
 

@@ -1,6 +1,6 @@
-"""`pushq backup` and `pushq restore`: the store's files, copied while a server runs, verified before they count.
+"""`pushq backup` and `pushq restore`: copies the store's files while a server runs, and verifies each copy.
 
-They work on the data folder itself, not through a server.
+Both work on the data folder itself, not through a server.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _report(manifest: Manifest, as_json: bool, done: str) -> None:
 
 @contextmanager
 def _growing(what: str, file: Path) -> Iterator[None]:
-    """A bar of the bytes in `file` while somebody else writes it; how many it will have is not known before."""
+    """A progress bar of the bytes in `file` while another thread or process writes it; the total is not known."""
     over = threading.Event()
 
     def watch() -> None:

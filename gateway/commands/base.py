@@ -1,4 +1,4 @@
-"""What every command is made of: lazy groups, one boundary for errors, and one way to run a coroutine."""
+"""Building blocks of all commands: lazily imported groups, translation of errors, and running a coroutine."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import click
 from gateway.commands.exits import Failure, translate
 
 KEY_ORIGIN = "pushq.key_origin"
-"""Where `Target` notes in the click context which key it used, for the sentence that a 401 needs."""
+"""Where `Target` records in the click context which key it used, for the message of a 401."""
 
 SERVER_ASKED = "pushq.server_asked"
-"""Where `Target` notes which server it asked, for the sentences of those who may have meant another one."""
+"""Where `Target` records which server it asked, for messages to users who may have meant another one."""
 
 WORDS = "pushq.words"
-"""Where the words of a line stand that a shell wants completed."""
+"""Where the words of the command line are kept while a shell completes them."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Command(click.Command):
-    """A command whose errors end as sentences and exit codes."""
+    """A command whose errors become sentences and exit codes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it; what a shell wants completed keeps its words, see `names.group_names`."""
+        """As click does; while a shell completes, also keeps the words of the line, see `names.group_names`."""
         if ctx.resilient_parsing:
             ctx.meta[WORDS] = list(args)
         return super().parse_args(ctx, args)
@@ -57,7 +57,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **attrs: Any) -> None:
-        """`lazy` names subcommands by `module:attribute`; they are imported when they are looked at."""
+        """`lazy` maps names of subcommands to `module:attribute`; they are imported on first access."""
         super().__init__(*args, **attrs)
         self._lazy = dict(lazy or {})
 
@@ -74,7 +74,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with suggestions also from the commands that are not imported yet."""
+        """As click does, but suggests commands that are not imported yet, too."""
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
@@ -92,7 +92,7 @@ def group(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], Group]:
 
 
 class CommonOption(click.Option):
-    """An option that means the same on every command that has it; the reference page explains it once."""
+    """An option that means the same on every command that has it; the reference page lists it once."""
 
 
 def json_option(function: F) -> F:
@@ -106,7 +106,7 @@ def yes_option(function: F) -> F:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. SIGTERM cancels like Ctrl-C does, so that a command cleans up behind itself."""
+    """Runs a coroutine. SIGTERM cancels it as Ctrl-C does, so that the command cleans up."""
 
     async def cancellable() -> T:
         task = asyncio.current_task()
@@ -122,7 +122,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM, in the place of cancelling: for a command that ends what is under way first."""
+    """An event that Ctrl-C and SIGTERM set instead of cancelling: for commands that first finish what is under way."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,6 +1,6 @@
-"""`pushq bench`: a small load against a running server, to see what this machine and this disk carry.
+"""`pushq bench`: a small load test of a running server, which shows what this machine and disk can do.
 
-Producer, consumers and server share the machine's cores here; figures to compare with others need them apart.
+Producer, consumers and server share the machine's cores; comparable figures need separate machines.
 """
 
 from __future__ import annotations

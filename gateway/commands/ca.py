@@ -1,4 +1,4 @@
-"""`pushq ca`: an authority for development and for processes among each other, and certificates that it signs."""
+"""`pushq ca`: a certificate authority for development and for connections between processes, and its certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pushq queue cancel`: takes a message back that nobody has yet."""
+"""`pushq queue cancel`: cancels a message that was not delivered yet."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TCP_TIMEOUT_S = 3.0
 ROUND_TRIP_TIMEOUT_S = 8.0
 PUSH_S_MAX = 1.0
-"""A message that takes longer was held somewhere: nothing on the way may collect what is pushed."""
+"""A slower message was held back: no proxy on the way may buffer pushed messages."""
 CLOCK_S_MAX = 5.0
 """The Date header counts whole seconds; beyond this, times in messages and keys mislead."""
 _DATE_STEP_S = 1.0
@@ -36,12 +36,12 @@ FIXES: dict[TransportName, str] = {
 }
 ADDRESS_FIX = "is this the server's address?"
 BUSY_FIX = "nothing on the way is at fault: wait as long as it asks, or see `pushq top` for what the server is short of"
-"""Where the server itself refused, or took its time."""
+"""For refusals and delays of the server itself."""
 NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
 
 
 class Finding(NamedTuple):
-    """What one check found; `fix` is there when it failed."""
+    """The result of one check; `fix` is set if it failed."""
 
     name: str
     is_ok: bool
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 async def examine(target: Target, *, with_queue: bool) -> list[Finding]:
-    """Every finding, up to the first that leaves nothing to ask."""
+    """The findings, up to the first after which further checks make no sense."""
     return [finding async for finding in _findings(target, with_queue)]
 
 
@@ -74,7 +74,7 @@ async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
 
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], fix: str) -> Finding:
-    """A check's finding, or the failure that it ended with."""
+    """A check's finding, or its error as a finding."""
     from push.client.errors import NOT_PUSHQ
 
     try:
@@ -111,7 +111,8 @@ async def _health(admin: Admin, name: str, path: str) -> Finding:
 
 
 async def _clock(admin: Admin) -> Finding:
-    """The Date header is cut to its second, so half a second is added; what the answer took counts half."""
+    """Compares the server's Date header with the local clock. The header is cut to whole seconds, so half a second is
+    added; half of the round trip is subtracted."""
     began = datetime.now(UTC)
     answer = await admin.raw("GET", "/livez")
     middle = began + (datetime.now(UTC) - began) / 2
@@ -146,7 +147,7 @@ async def _key(target: Target) -> Finding:
 
 
 async def _round_trips(target: Target) -> AsyncIterator[Finding]:
-    """A message over each transport, through a queue that goes again."""
+    """Sends a message over each transport, through a temporary queue."""
     fix = "use a key with the scope admin, or leave the round trips out with --no-queue"
     try:
         async with scratch_queue(target, "doctor") as queue:
@@ -186,7 +187,7 @@ async def _round_trip(target: Target, transport: TransportName, queue: str) -> F
 
 
 class _Refusals:
-    """Ends a round trip when the server takes a connection or a subscription only later, and remembers what it said."""
+    """Ends a round trip when the server postpones a connection or a subscription, and remembers its problem."""
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self.last: Problem | None = None
@@ -199,7 +200,7 @@ class _Refusals:
 
 
 class Took(NamedTuple):
-    """Seconds of a round trip: from the publish to its confirmation, and to the arrival; and all with the ack."""
+    """Seconds from the publish to its confirmation, from the publish to the arrival, and of the whole round trip."""
 
     stored_s: float
     pushed_s: float

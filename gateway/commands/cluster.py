@@ -1,4 +1,4 @@
-"""`pushq cluster …`: the backends behind a gateway, who leads and keeps what, drains, removals, rebalancing, moves."""
+"""`pushq cluster …`: the backends behind a gateway, leaders and copies; drains, removals, rebalancing and moves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`pushq cluster move`, `split`, `moves`: a queue goes to another cluster, or to several, while it is in use; which are
-on their way."""
+"""`pushq cluster move`, `split`, `moves`: moves a queue in use to another cluster or spreads it over several; lists
+moves.
+"""
 
 from __future__ import annotations
 
@@ -134,22 +135,22 @@ def _part(move: dict[str, Any]) -> str:
 
 
 async def place_of(admin: Admin, tenant: str, queue: str) -> dict[str, Any]:
-    """Where a queue lies, and its moves that are under way."""
+    """The clusters of a queue, and its moves that are under way."""
     return await admin.ask("GET", f"/v1/cluster/queues/{quote(tenant, safe='')}/{quote(queue, safe='')}")
 
 
 async def begin(admin: Admin, tenant: str, queue: str, to: str) -> None:
-    """Has a queue move; one that is on its way there goes on."""
+    """Starts to move a queue; a move there that is under way continues."""
     await admin.ask("POST", MOVES, json={"tenant": tenant, "queue": queue, "to": to})
 
 
 async def spread(admin: Admin, tenant: str, queue: str, over: Sequence[str]) -> None:
-    """Has several clusters share a queue; where that is under way it goes on."""
+    """Starts to spread a queue over several clusters; if that is under way it continues."""
     await admin.ask("POST", MOVES, json={"tenant": tenant, "queue": queue, "over": list(over)})
 
 
 async def arrived(admin: Admin, tenant: str, queue: str, over: Sequence[str], wait_s: float) -> dict[str, Any]:
-    """The queue's place when these clusters share its publishes. Raises `Failure` when they do not in time."""
+    """Waits until these clusters share the queue's publishes; returns its place. Raises `Failure` after `wait_s`."""
     deadline = time.monotonic() + wait_s
     while not is_over(place := await place_of(admin, tenant, queue), over):
         if time.monotonic() > deadline:
@@ -162,7 +163,7 @@ async def arrived(admin: Admin, tenant: str, queue: str, over: Sequence[str], wa
 
 
 async def _moved(admin: Admin, tenant: str, queue: str, to: str, wait_s: float) -> tuple[dict[str, Any], str]:
-    """The queue's place, and what to say."""
+    """Moves a queue. Returns its place, and a sentence for stderr."""
     if is_at(place := await place_of(admin, tenant, queue), to):
         return place, f'queue "{queue}" lies in {to} already'
     await begin(admin, tenant, queue, to)
@@ -175,7 +176,7 @@ async def _moved(admin: Admin, tenant: str, queue: str, to: str, wait_s: float) 
 async def _spread(
     admin: Admin, tenant: str, queue: str, over: Sequence[str], wait_s: float
 ) -> tuple[dict[str, Any], str]:
-    """The queue's place, and what to say."""
+    """Spreads a queue. Returns its place, and a sentence for stderr."""
     if is_over(place := await place_of(admin, tenant, queue), over):
         return place, f'queue "{queue}" lies in {lies_in(place)} already'
     await spread(admin, tenant, queue, over)

@@ -1,4 +1,4 @@
-"""`pushq cluster plan`, `apply-plan`: which queues would cool hot clusters or may be merged, and have them go there."""
+"""`pushq cluster plan`, `apply-plan`: plans which queues to move off hot clusters or to merge, and carries that out."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def _apply(
 
 
 async def _checked(admin: Admin, wanted: Plan, file: Path, tenant: str, *, is_dry: bool) -> list[Step]:
-    """What is to be done; nothing where that cannot be known, and need not for a dry run. Raises `Failure`."""
+    """The steps of the plan. Empty if a dry run cannot know them. Raises `Failure`."""
     from backend_store.client import plans
     from backend_store.model import InvalidRequest
 
@@ -151,7 +151,7 @@ async def _checked(admin: Admin, wanted: Plan, file: Path, tenant: str, *, is_dr
 
 
 async def _clusters(admin: Admin, *, is_dry: bool) -> list[str] | None:
-    """The names of those that there are; None where the server has none, or does not say."""
+    """The names of the clusters; None if a dry run's server has none, or does not tell."""
     from push.client.errors import ApiError
 
     try:
@@ -189,7 +189,7 @@ def _question(todo: Sequence[Step]) -> str:
 
 
 async def _carry_out(admin: Admin, todo: Sequence[Step], file: Path, wait_s: float) -> None:
-    """One after the other. Raises `Failure` at the first that does not go, with how far it came."""
+    """Carries out the steps one by one. Raises `Failure` at the first that fails, with the number of those done."""
     from push.client.errors import PushqError
 
     with progress(f"applying {file.name}", len(todo)) as advance:
@@ -220,7 +220,7 @@ async def _do(admin: Admin, step: Step, wait_s: float) -> None:
 
 
 def _rows(wanted: Plan, tenant: str, found: Sequence[Step], *, is_dry: bool) -> list[dict[str, Any]]:
-    """In the order of the file."""
+    """The rows of the result, in the order of the file."""
     rows: list[dict[str, Any]] = [
         {"tenant": one.tenant, "queue": one.queue, "what": _what(one), "from": one.source, "to": [one.to]}
         for one in wanted.moves
@@ -258,5 +258,5 @@ def _what(move: PlannedMove) -> str:
 
 
 def _open(queue: dict[str, Any]) -> int:
-    """How many partitions it has."""
+    """How many open partitions the queue has."""
     return int(queue["partitions"]["open"]) if "partitions" in queue else 1

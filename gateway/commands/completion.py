@@ -1,4 +1,4 @@
-"""`pushq completion`: the script that teaches a shell the commands, their options, and the names of queues."""
+"""`pushq completion`: prints a shell script that completes commands, options, and names of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pushq config …`: is what a server would read right, and which value comes from where?"""
+"""`pushq config …`: checks the settings that a server would read, and shows where each value comes from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(config_file: Path | None, as_json: bool) -> None:
 
 
 def _check_keys(loaded: Loaded) -> None:
-    """Files with keys of issuers; no server of keys is asked."""
+    """Checks key files of issuers; no key server is asked."""
     from gateway.jwks import BadKeys
     from gateway.key_sets import KeySets
 

@@ -1,4 +1,4 @@
-"""`pushq connection …`: who is connected right now, and the way to end one."""
+"""`pushq connection …`: lists open connections, and closes one."""
 
 from __future__ import annotations
 

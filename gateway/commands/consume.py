@@ -1,4 +1,4 @@
-"""`pushq consume`: has messages pushed to a shell, one line each; a message is acked when its line was written."""
+"""`pushq consume`: prints pushed messages, one per line; a message is acked when its line was written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREDIT_MAX = 10_000
 
 
 class Transport(click.Choice[str]):
-    """One of three; their longer names, which the JavaScript client once had, are taken as well."""
+    """One of three; longer names that the JavaScript client used earlier are accepted, too."""
 
     EARLIER = MappingProxyType({"websocket": "ws", "longpoll": "poll"})
 
@@ -138,7 +138,7 @@ def _ack(ack: str | None, no_ack: bool) -> Literal["manual", "auto", "none"]:
 
 
 def _check_kept(wishes: Wishes) -> None:
-    """What is shown without an ack is held, so there cannot be more than credit."""
+    """Messages shown without an ack stay leased, so there cannot be more than credit."""
     if wishes.ack != "none" or wishes.count is None:
         return
     if wishes.count > (most := wishes.credit or CREDIT_MAX):
@@ -149,7 +149,7 @@ def _check_kept(wishes: Wishes) -> None:
 
 
 def parse_start(text: str | None) -> From | None:
-    """`earliest`, `latest`, `seq:42`, `time:…`, `cursor:…` as the API says them."""
+    """Converts `earliest`, `latest`, `seq:42`, `time:…`, `cursor:…` to the API's form."""
     if text is None or text in ("earliest", "latest"):
         return cast("From | None", text)
     name, colon, value = text.partition(":")

@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 CREDIT_DEFAULT = 100
 KEPT_DEFAULT = 1_000
-"""How many messages `--no-ack` shows and keeps, where neither `--count` nor `--credit` says it."""
+"""How many messages `--no-ack` shows and keeps, if neither `--count` nor `--credit` is given."""
 HOLD_S_MAX = 12 * 3600.0
-"""How long the lease of a message is extended whose ack waits for the rest of `--count`."""
+"""How long the lease of a message may be extended while its ack waits for the rest of `--count`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """How much is consumed, what becomes of it, and how it looks."""
+    """How much to consume, whether to ack, and how to print."""
 
     count: int | None
     credit: int | None
     ack: Literal["manual", "auto", "none"]
-    """none: what was shown goes back untried."""
+    """none: messages are given back, without counting an attempt."""
     until_empty: bool
     show: Show
     end: bytes = b"\n"
 
 
 class Consumer:
-    """Prints messages until it has `count`, until the queue is empty if that is wished, or until Ctrl-C or SIGTERM."""
+    """Prints messages until it has `count`, until the queue is empty if that is wanted, or until Ctrl-C or SIGTERM."""
 
     def __init__(self, queue: str, options: Mapping[str, Any], wishes: Wishes) -> None:
         self._queue = queue
@@ -61,7 +61,7 @@ class Consumer:
         self._empty = Emptiness(queue, options.get("group"))
 
     async def run(self, target: Target, transport: TransportName) -> None:
-        if sys.stdout is None:  # as Python has it where it was closed
+        if sys.stdout is None:  # so Python represents a closed stdout
             raise Failure("stdout is closed: there is nowhere to print messages to")
         stop = stop_signal()
         self._back_s = SSE_BACK_S if transport == "sse" else None
@@ -90,7 +90,7 @@ class Consumer:
                 try:
                     await self._to_the_end(self._print_to(reader, subscription, holder), stop, target)
                 finally:
-                    # Before the subscription closes: acks leave ahead of the word that ends it.
+                    # Before the subscription closes: acks must reach the server ahead of the unsubscribe.
                     if reader is not None:
                         await reader.end(holder.printed)
                     await holder.release()
@@ -99,7 +99,8 @@ class Consumer:
             self._tell_kept(len(holder), holder.given_back)
 
     async def _check(self, target: Target) -> None:
-        """Before anything is taken: may we ask for the queue's numbers, and can the queue do what is wished?"""
+        """Checks, before the first message, that the key may read the stats, and that the queue supports the
+        options."""
         config = (await ask(target, lambda admin: admin.get_queue(self._queue)))["config"]
         is_stream = config["kind"] == "stream"
         if self._is_kept and is_stream:
@@ -116,7 +117,7 @@ class Consumer:
             )
 
     def _tell_kept(self, kept: int, back: int) -> None:
-        """What was shown is back; of a queue that may have more it is said."""
+        """Reports that the shown messages are back; raises `Failure` if some are not, or there may be more."""
         if back < kept:
             raise Failure(
                 f"{counted(kept, 'message was', 'messages were')} shown, and the server"
@@ -132,14 +133,14 @@ class Consumer:
         tell(f'{shown} back in "{self._queue}", untried')
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], stop: asyncio.Event, target: Target) -> None:
-        """To the end of the work, to the signal, or to the end of the queue."""
+        """Runs until the work is done, a signal comes, or the queue is empty."""
         endings: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
         if self._wishes.until_empty:
             endings.append(asyncio.ensure_future(self._empty.reached(target)))
         await _first([asyncio.ensure_future(work), *endings])
 
     async def _print_to(self, reader: Reader | None, subscription: Subscription, holder: Holder | Keeper) -> None:
-        """At least once: the ack follows the line, so a message whose line went nowhere comes again."""
+        """At least once: the ack follows the line, so a message whose line was lost is redelivered."""
         if reader is None:
             await self._print(subscription, holder, holder.printed)
             return
@@ -163,10 +164,10 @@ class Consumer:
             await wrote(message)
 
     async def _take(self, subscription: Subscription, count: int) -> None:
-        """At most once, and no more than `count`: the line follows the ack.
+        """At most once, and no more than `count` messages: the line follows the ack.
 
-        With `auto` the server would go on sending, and what it sends is gone; so messages come one by one, and the
-        last one's ack travels with the word that ends the subscription.
+        With `auto` the server would go on sending messages, which are then gone; so they come one by one, and the last
+        ack travels with the unsubscribe.
         """
         from push.client import LeaseLost
 
@@ -191,7 +192,7 @@ class Consumer:
 
 
 def _credit(wishes: Wishes) -> int:
-    """With a count a tenth of it, for the acks of the last `credit` messages have to wait for the end."""
+    """The credit. With a count a tenth of it, as the acks of the last `credit` messages have to wait for the end."""
     wanted, count = wishes.credit, wishes.count
     if count is None:
         return wanted or CREDIT_DEFAULT
@@ -199,13 +200,13 @@ def _credit(wishes: Wishes) -> int:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do what nothing depends on yet. False where the signal came first: a server that is silent is not waited for."""
+    """Runs work that may be abandoned. Returns False if the signal came first: a silent server is not waited for."""
     await _first([asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())])
     return not stop.is_set()
 
 
 async def _first(works: list[asyncio.Future[Any]]) -> None:
-    """Until one of them is over, and raises what ended it; the others are cancelled."""
+    """Waits until one of them is over, cancels the others, and raises the error that ended it."""
     try:
         await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,4 +1,4 @@
-"""`pushq context …`: named servers with their keys, so that a command line names one word."""
+"""`pushq context …`: named servers with their keys, so that a command line needs one word for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts: named servers with the way to their key, in one file that only its owner may read."""
+"""Contexts: named servers and how to get their key, stored in one file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from gateway.commands.exits import Exit, Failure
 VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 KEY_COMMAND_S_MAX: Final = 60.0
-"""Somebody may have to type a passphrase."""
+"""Long enough to type a passphrase."""
 _ID_OF_KEY: Final = re.compile(r"(pushq_[A-Za-z0-9]+)_.+")
 
 
 class Profile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
-    """One server, and who we are there. At most one of the three ways to a key is set."""
+    """One server, and the caller's credentials there. At most one of the three ways to a key is set."""
 
     url: str
     key: str | None = None
     key_file: str | None = None
     key_command: str | None = None
-    """Its first line of stdout is the key. Words as a shell splits them, without a shell."""
+    """Its first line of stdout is the key. It is split into words as a shell does, and run without a shell."""
     tenant: str | None = None
     ca_file: str | None = None
     cert_file: str | None = None
 
     def shown_key(self) -> str:
-        """Where the key comes from, without what is secret of it."""
+        """Where the key comes from, without its secret."""
         if self.key is not None:
             known = _ID_OF_KEY.fullmatch(self.key)
             return "kept here" + (f" ({known[1]}_…)" if known else "")
@@ -45,20 +45,20 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fr
         return f"command {_words(self.key_command)[0]} …" if self.key_command is not None else "–"
 
     def shown(self) -> dict[str, str | None]:
-        """All that may be printed."""
+        """The fields that may be printed."""
         fields = {"url": self.url, "key": self.shown_key(), "tenant": self.tenant}
         return fields | {"ca_file": self.ca_file, "cert_file": self.cert_file}
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of the file."""
 
     contexts: dict[str, Profile] = {}
     current: str | None = None
     version: int = VERSION
 
     def get(self, name: str, origin: str) -> Profile:
-        """The context of that name, which `origin` names. Raises `Failure`."""
+        """The context of that name; the error message names its `origin`. Raises `Failure`."""
         if (found := self.contexts.get(name)) is None:
             there = f"there are {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
             raise Failure(
@@ -70,7 +70,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def path() -> Path | None:
-    """`$XDG_CONFIG_HOME/pushq/contexts.json`; a relative folder there counts as none, as its specification has it.
+    """`$XDG_CONFIG_HOME/pushq/contexts.json`; a relative folder there is ignored, as the XDG specification says.
 
     None for a user without a home, as in a container.
     """
@@ -82,7 +82,7 @@ def path() -> Path | None:
 
 
 def load() -> Contexts:
-    """What the file has; nothing where there is none. Raises `Failure` for one that others may read or change."""
+    """Reads the file; empty if there is none. Raises `Failure` if others may read or change it."""
     if (file := path()) is None:
         return Contexts()
     try:
@@ -96,7 +96,7 @@ def load() -> Contexts:
     try:
         found = msgspec.json.decode(raw, type=Contexts)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        # The file has keys: its text is not repeated.
+        # The file has keys: its text is not shown.
         raise Failure(f"{file} is no file of contexts: {error}", lines=["mend it, or remove it"]) from None
     if found.version != VERSION:
         raise Failure(f"{file} has version {found.version}, and this pushq reads version {VERSION}")
@@ -104,7 +104,7 @@ def load() -> Contexts:
 
 
 def save(contexts: Contexts) -> None:
-    """Write the file anew, with mode 0600, whole or not at all."""
+    """Replaces the file atomically, with mode 0600."""
     if (file := path()) is None:
         raise Failure("there is no home folder to keep contexts in: set XDG_CONFIG_HOME")
     try:
@@ -124,7 +124,7 @@ def save(contexts: Contexts) -> None:
 
 
 def key_of(name: str, profile: Profile) -> tuple[str, str] | None:
-    """The key of a context and where it came from; None where the context says nothing of one. Raises `Failure`."""
+    """The key of a context and its origin; None if the context names none. Raises `Failure`."""
     origin = f'context "{name}"'
     if profile.key is not None:
         return profile.key, origin
@@ -165,7 +165,7 @@ def _words(command: str) -> list[str]:
 
 
 def _check_owned(file: Path, found: os.stat_result) -> None:
-    """A key that others can read is theirs; and who can write the file names the command that we run."""
+    """Raises `Failure` unless the file is private: its readers have the key, its writers choose the command we run."""
     if found.st_uid != os.geteuid():
         raise Failure(f"{file} belongs to another user, so its contexts are not used", exit=Exit.AUTH)
     if (mode := stat.S_IMODE(found.st_mode)) & 0o077:

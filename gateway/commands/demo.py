@@ -1,4 +1,4 @@
-"""`pushq demo`: keeps `pushq serve --dev` alive, so the demo's crash button shows what a restart loses: nothing."""
+"""`pushq demo`: restarts `pushq serve --dev` after a crash, so the page's crash button shows that nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESTARTS_WINDOW_S = 60.0
 RESTART_PAUSE_S = 0.2
 LOOK_S = 0.1
 NO_RESTART = frozenset({0, Exit.USAGE, Exit.CANNOT_START})
-"""Ends that starting again cannot mend; everything else is a crash."""
+"""Exit codes that a restart cannot mend; any other is a crash."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -47,13 +47,13 @@ def demo(data: str, listen: str | None) -> None:
 
 
 class RestartBudget:
-    """How often a server may crash before starting it again stops making sense."""
+    """How often a server may crash before restarting it makes no sense."""
 
     def __init__(self) -> None:
         self._restarts: deque[float] = deque()
 
     def spend(self, now: float) -> int | None:
-        """The number of restarts within the last minute, this one among them; None when they are used up."""
+        """Returns the number of restarts within the last minute, including this one; None when they are used up."""
         while self._restarts and self._restarts[0] <= now - RESTARTS_WINDOW_S:
             self._restarts.popleft()
         if len(self._restarts) >= RESTARTS_MAX:
@@ -63,7 +63,7 @@ class RestartBudget:
 
 
 class Supervisor:
-    """One child after another, until one ends as it should."""
+    """Runs one child after another, until one ends in order."""
 
     def __init__(self, argv: list[str], address: tuple[str, int]) -> None:
         self._argv = argv
@@ -72,7 +72,7 @@ class Supervisor:
         self._is_ending = False
 
     def run(self, url: str) -> int:
-        """The exit code of the child that ended for good."""
+        """Runs until a child ends for good; returns its exit code."""
         if _is_listening(self._address):
             host, port = self._address
             raise Failure(f"something listens on {host}:{port} already", exit=Exit.CANNOT_START)
@@ -82,7 +82,7 @@ class Supervisor:
         is_announced = False
         while True:
             self._child = Popen(self._argv, stdin=DEVNULL, process_group=0, preexec_fn=_end_with(os.getpid()))
-            if self._is_ending:  # the signal came while there was nobody to forward it to
+            if self._is_ending:  # the signal came before there was a child
                 self._child.terminate()
             is_announced = is_announced or self._announce(url)
             code = self._child.wait()
@@ -94,7 +94,7 @@ class Supervisor:
             time.sleep(RESTART_PAUSE_S)
 
     def _announce(self, url: str) -> bool:
-        """Say where the demo is as soon as somebody answers there; False when the child ended before."""
+        """Prints the demo's URL as soon as the server accepts connections; returns False if the child ended before."""
         assert self._child is not None
         while not _is_listening(self._address):
             try:
@@ -106,7 +106,8 @@ class Supervisor:
         return True
 
     def _forward(self, number: int, _: FrameType | None) -> None:
-        """The child has a process group of its own: Ctrl-C in a terminal reaches it once, through here."""
+        """Forwards a signal. The child has a process group of its own: a terminal's Ctrl-C reaches it only through
+        here."""
         self._is_ending = True
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
@@ -125,7 +126,7 @@ def _cause(code: int) -> str:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """Runs in the child before the server: when the supervisor is killed, the kernel ends the server too."""
+    """Runs in the child before the server: if the supervisor is killed, the kernel ends the server too."""
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -134,7 +135,7 @@ def _end_with(parent: int) -> Callable[[], None]:
         signal(SIGINT, SIG_DFL)
         signal(SIGTERM, SIG_DFL)
         prctl(PR_SET_PDEATHSIG, SIGTERM)
-        if os.getppid() != parent:  # it died while we were being made
+        if os.getppid() != parent:  # the parent died in between
             os._exit(0)
 
     return prepare

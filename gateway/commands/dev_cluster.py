@@ -182,7 +182,7 @@ def provision(directory: Path) -> None:
 
 
 def _resized(directory: Path, cluster: str, wanted: int) -> int:
-    """How many backends it had. It goes on when nobody reads what it says: a manager that called it may be killed."""
+    """Returns how many backends it had. Ignores output errors: the manager that called may have been killed."""
     from gateway.dev_ca import CaError
     from gateway.dev_cluster.processes import NotReady
     from gateway.dev_cluster.resizing import ResizeError, resize

@@ -1,4 +1,4 @@
-"""`pushq doctor`: goes the way of a client, step by step, and says at which one it ends and what mends it."""
+"""`pushq doctor`: tests the connection as a client uses it, step by step; says which step fails, and the remedy."""
 
 from __future__ import annotations
 

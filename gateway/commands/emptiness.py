@@ -1,4 +1,4 @@
-"""When `consume --until-empty` is over: nothing came for a while, and nothing lies ready in the queue."""
+"""Decides when `consume --until-empty` ends: no message came for a while, and none is ready in the queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from push.client import Message, SessionEvent, Subscription
 
 QUIET_S = 0.5
-"""What the server has sent is here after this time. It is waited for before the server is asked, and after it said that
-nothing is ready: what was ready before its answer may be on its way."""
+"""Messages that the server has sent arrive within this time. It passes before the server is asked, and again after it
+said that nothing is ready: messages that were ready before its answer may be on their way."""
 
 
 class Emptiness:
-    """Reads from the subscription, and knows for how long there has been nothing to read."""
+    """Reads from the subscription, and records for how long there has been nothing to read."""
 
     def __init__(self, queue: str, group: str | None) -> None:
         self._queue = queue
@@ -28,7 +28,7 @@ class Emptiness:
         self._tell = Teller()
 
     def heard(self, event: SessionEvent) -> None:
-        """What happens to the session: silence of a lost connection says nothing about the queue."""
+        """Handles session events: silence of a lost connection says nothing about the queue."""
         self._tell(event)
         if isinstance(event, Connected | Disconnected):
             self._is_connected = isinstance(event, Connected)
@@ -36,7 +36,7 @@ class Emptiness:
                 self._waits_since = _now()
 
     async def get(self, subscription: Subscription) -> Message:
-        """The next message. Only while this waits can the queue be found empty."""
+        """The next message. The queue can be found empty only while this waits."""
         self._waits_since = _now()
         try:
             return await subscription.get()
@@ -44,7 +44,7 @@ class Emptiness:
             self._waits_since = None
 
     async def reached(self, target: Target) -> None:
-        """Return when the queue has nothing for us. Raises what the server says for good, such as `forbidden`."""
+        """Returns when the queue has nothing for this consumer. Raises permanent errors, such as `forbidden`."""
         async with target.admin() as admin:
             while True:
                 began = self._waits_since

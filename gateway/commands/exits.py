@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and the one table from errors to a code and the lines on stderr."""
+"""How commands end: exit codes, and the translation of errors to a code and lines on stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 
 class Exit(enum.IntEnum):
-    """What a script may rely on."""
+    """The exit codes that scripts may rely on."""
 
     OK = 0
     FAILED = 1
@@ -48,12 +48,12 @@ EXIT_BY_CODE: dict[str, Exit] = {
     "not-durable": Exit.UNAVAILABLE,
     "outcome-unknown": Exit.UNAVAILABLE,
 }
-"""Codes of the public protocol; those that are missing here end with `FAILED`."""
+"""Exit codes by error code of the public protocol; others end with `FAILED`."""
 
 OF_ANOTHER_SERVER = frozenset(
     {"unauthenticated", "not-found", "queue-not-found", "unavailable", "outcome-unknown", "not-pushq"}
 )
-"""What is met at a server that was not the one meant: such a failure names it."""
+"""Errors that a server other than the intended one returns: the failure then names the server."""
 
 HINTS: dict[str, str] = {
     "unavailable": "start a server with `pushq serve`, or name one with --url or PUSHQ_URL",
@@ -62,11 +62,11 @@ HINTS: dict[str, str] = {
 
 
 NO_PROBLEM = "without a problem document"
-"""How the client tells of an answer that is no Pushq's."""
+"""The client's words for an answer that does not come from Pushq."""
 
 
 class Failure(click.ClickException):
-    """A command that did not do what it was asked: a sentence, the lines below it, and an exit code."""
+    """A command failed: a sentence, further lines, and an exit code."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Failure(click.ClickException):
         self.is_json = False
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Talk goes to stderr; under `--json` as one JSON object."""
+        """Prints the failure on stderr; under `--json` as one JSON object."""
         if self.is_json:
             click.echo(json.dumps(self.problem, ensure_ascii=False), file=file, err=True)
             return
@@ -92,7 +92,7 @@ class Failure(click.ClickException):
 
 
 def translate(error: Exception, *, key_origin: str | None = None, asked: str | None = None) -> Failure | None:
-    """The failure for an error that somebody meant to raise; None for our own mistakes, which keep their traceback.
+    """The failure for an expected error; None for a bug, which keeps its traceback.
 
     `asked` is the server's URL, without secrets.
     """
@@ -122,7 +122,7 @@ def _failure_of(error: Exception, key_origin: str | None) -> Failure | None:
 
 
 def _refused(problem: Any, key_origin: str | None) -> Failure:
-    """The server's problem: `title: detail`, a line a pointer, then code and trace id."""
+    """The failure for a problem document: `title: detail`, a line per pointer, then code and trace id."""
     import msgspec
 
     title = problem.title
@@ -138,7 +138,7 @@ def _refused(problem: Any, key_origin: str | None) -> Failure:
 
 
 def _said_once(detail: str, errors: Sequence[Any]) -> tuple[str, list[str]]:
-    """The sentence and a line a pointer. What a line says is taken from the sentence, which may be empty then."""
+    """The sentence, and a line per pointer. The sentence omits what a line says, and may be empty."""
     lines = [f"{each.pointer or '/'}: {each.detail}" for each in errors]
     if detail in lines or any(detail == each.detail for each in errors):
         return "", lines

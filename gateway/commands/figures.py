@@ -1,5 +1,5 @@
-"""Numbers of options: digits as everybody writes them. Python alone would read `1_000`, blanks and digits of other
-scripts, too, and what was mistyped would be taken for another number.
+"""Parameter types for numbers, in plain digits. Python alone would accept `1_000`, blanks and digits of other scripts,
+too, and read a typing error as another number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIGURE: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]
 
 
 class _Digits(click.ParamType[Any]):
-    """The number of the type that it stands before, where the text is one."""
+    """A mixin: accepts only text that matches `pattern` before the number type it precedes converts it."""
 
     pattern: Pattern[str]
 

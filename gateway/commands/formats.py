@@ -1,4 +1,4 @@
-"""How `consume` shows a message: as a line, as JSON, as its body alone, or by a template such as `{id} {body}`."""
+"""The output formats of `consume`: a line, JSON, the body alone, or a template such as `{id} {body}`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from push.client import Message
 
 Show = Callable[["Message"], bytes]
-"""What is written for a message, without the end of the line."""
+"""Returns the bytes to print for a message, without the line ending."""
 
 FORMAT_CHARS_MAX: Final = 4096
 _HEADER: Final = "headers."
@@ -42,13 +42,13 @@ def raw(message: Message) -> bytes:
 
 
 def _text(message: Message) -> bytes:
-    """As `raw`; a body that is a JSON string goes without its quotes."""
+    """Like `raw`, but a JSON string is printed without quotes."""
     body = message.body
     return body.encode() if isinstance(body, str) else raw(message)
 
 
 def _shown(value: Any) -> bytes:
-    """Text as it is, nothing for null, a time as RFC 3339, everything else as JSON."""
+    """Text as is, nothing for null, a time as RFC 3339, all else as JSON."""
     if value is None:
         return b""
     if isinstance(value, datetime):
@@ -68,7 +68,7 @@ FIELDS: Final[dict[str, Show]] = {
     "body": raw,
     "text": _text,
 }
-"""What a template may name, beside `headers.NAME`."""
+"""The fields of templates, besides `headers.NAME`."""
 
 
 def template(text: str) -> Show:

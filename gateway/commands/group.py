@@ -1,4 +1,4 @@
-"""`pushq group …`: the consumer groups of a stream, where each stands and how far it is behind."""
+"""`pushq group …`: the consumer groups of a stream, their positions and their lag."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _set(admin: Admin, queue: str, name: str, where: Any, mode: Any, *, is
 
 
 def parse_position(text: str | None) -> Any:
-    """`earliest`, `latest`, `seq:42`, `time:…` as the API says them."""
+    """Converts `earliest`, `latest`, `seq:42`, `time:…` to the API's form."""
     if text is None or text in ("earliest", "latest"):
         return text
     name, colon, value = text.partition(":")

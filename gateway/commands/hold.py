@@ -1,4 +1,4 @@
-"""Which printed messages may be acked now, and which came again: between a line on stdout and its confirmed ack."""
+"""Decides when `consume` acks printed messages, and recognises redeliveries until the ack is confirmed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from push.client import Message
 
 UNCONFIRMED_MAX = 5_000
-"""Printed and not yet confirmed; beyond this, printing waits."""
+"""Most acks sent and not yet confirmed; beyond this, printing waits."""
 REMEMBERED_MAX = 20_000
 Place = tuple[int, int]
-"""Partition and seq: what a message is known by when it comes again."""
+"""Partition and seq, by which a redelivered message is recognised."""
 
 
 class Holder:
     """Acks at once while more messages are wanted than the server may send; the last `credit` acks wait for the end.
 
-    Acked any earlier, they would bring messages nobody prints, and those would go back with an attempt counted.
+    If they were sent earlier, the server would push messages that are not printed, and those would go back with an
+    attempt counted.
     """
 
     def __init__(self, *, count: int | None, credit: int) -> None:
@@ -32,11 +33,12 @@ class Holder:
         self._failures: list[Exception] = []
 
     def was_printed(self, message: Message) -> bool:
-        """Is this one of ours whose lease ended before its ack? It needs an ack, but no second line."""
+        """Whether the message was printed before and its lease ended before its ack: it needs an ack, but no second
+        line."""
         return _place(message) in self._unconfirmed
 
     async def printed(self, message: Message) -> None:
-        """The message's line was written, now or when it came before."""
+        """Acks a message whose line was written, now or at an earlier delivery, or holds the ack for the end."""
         if message.receipt is None:
             return
         self._remember(message)
@@ -49,12 +51,12 @@ class Holder:
             await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
 
     async def release(self) -> None:
-        """No more messages are wanted: ack what waits."""
+        """Sends the held acks: no more messages are wanted."""
         while self._held:
             self._ack(self._held.popleft())
 
     async def settled(self) -> None:
-        """Wait until every ack is confirmed; raises what made one fail."""
+        """Waits until every ack is confirmed; raises the error of the first that failed."""
         if self._acks:
             await asyncio.wait(self._acks)
         if self._failures:
@@ -84,7 +86,7 @@ class Holder:
             self._failures.append(error)
 
     def _go_on(self) -> None:
-        """An ack came to nothing: another one may leave in its place, or the message could wait for its own credit."""
+        """Called when an ack failed: sends another one in its place, or the message could wait for its own credit."""
         if self._held:
             self._ack(self._held.popleft())
         elif self._free is not None:
@@ -92,9 +94,10 @@ class Holder:
 
 
 class Keeper:
-    """In the place of a `Holder` where nothing is acked: keeps each message until the end, then gives it back untried.
+    """Replaces `Holder` where nothing is acked: keeps each message until the end, then nacks it without counting an
+    attempt.
 
-    Given back any earlier it would come again, before those behind it.
+    A message given back earlier would be redelivered before those behind it.
     """
 
     def __init__(self, back_s: float | None) -> None:
@@ -102,30 +105,31 @@ class Keeper:
         self._seen: set[Place] = set()
         self._kept: dict[Place, Message] = {}
         self.given_back = 0
-        """How many of them the server has taken back, once they were released."""
+        """How many messages the server confirmed it has back, after `release`."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def was_printed(self, message: Message) -> bool:
-        """Does it come again? Its lease had ended, as after a start of the server: it is kept, and not shown twice."""
+        """Whether it is a redelivery: its lease had ended, as after a server restart. It is kept, and not printed
+        twice."""
         place = _place(message)
         is_seen = place in self._seen
         self._seen.add(place)
         return is_seen
 
     async def printed(self, message: Message) -> None:
-        """The message's line was written, now or when it came before."""
+        """Keeps a message whose line was written, now or at an earlier delivery."""
         self._kept[_place(message)] = message
 
     async def release(self) -> None:
-        """No more messages are wanted: all may have those that were shown."""
+        """Gives back all kept messages: no more are wanted."""
         from gateway.commands.reader import given_back
 
         self.given_back = await given_back(self._kept.values(), self._back_s)
 
     async def settled(self) -> None:
-        """Nothing was acked."""
+        """Returns at once: nothing was acked."""
 
 
 def _place(message: Message) -> Place:

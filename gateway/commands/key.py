@@ -1,4 +1,4 @@
-"""`pushq key …`: API keys, their scopes and their end. A key's secret is shown once, on stdout alone."""
+"""`pushq key …`: API keys, their scopes and expiry. A key's secret is printed once, on stdout only."""
 
 from __future__ import annotations
 

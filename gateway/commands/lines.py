@@ -1,4 +1,4 @@
-"""Lines of a file or pipe in batches, as they come: `publish --lines` sends each batch as one call."""
+"""Reads lines of a file or pipe in batches, as they arrive: `publish --lines` sends each batch in one call."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gateway.commands.exits import Failure
 LINES_PER_BATCH = 1_000
 READ_BYTES_MAX = 256 * 1024
 LINE_BYTES_MAX = 4 * 1024 * 1024
-"""More than the server takes in one message: a longer line is no message, and must not fill the memory."""
+"""More than the server accepts as one message: a longer line cannot be one, and must not fill the memory."""
 
 
 class Line(NamedTuple):
-    """One line without its end, and its number in the file, from 1."""
+    """One line without its line ending, and its number in the file, from 1."""
 
     number: int
     text: bytes
 
 
 class Lines:
-    """`async for batch in Lines(source)`: whole lines, at most a thousand a batch; blank ones are left out."""
+    """`async for batch in Lines(source)`: whole lines, at most a thousand per batch; blank lines are skipped."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -61,7 +61,7 @@ class Lines:
 
 
 async def _until_readable(fd: int) -> None:
-    """A thread that waits in `read` could not be interrupted, so the loop waits; a regular file is always ready."""
+    """Waits on the event loop: a thread that blocks in `read` cannot be interrupted. A regular file is always ready."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     try:
@@ -87,6 +87,6 @@ def _descriptor(source: BinaryIO) -> int | None:
 
 
 def _regular_size(fd: int) -> int | None:
-    """How much there is to read, for the bar; a pipe does not tell."""
+    """The size of a regular file, for the progress bar; None for a pipe."""
     found = os.fstat(fd)
     return found.st_size if stat.S_ISREG(found.st_mode) else None

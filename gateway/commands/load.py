@@ -1,4 +1,4 @@
-"""The load of `pushq bench`: one producer, some consumers, three measurements of the same queue."""
+"""The load of `pushq bench`: one producer, some consumers, four measurements of the same queue."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MESSAGES_PER_CALL = 1_000
 CREDIT = 1_000
 LOOK_S = 0.1
 SILENCE_S_MAX = 30.0
-"""Silence longer than this ends the measurement: something is broken, and waiting shows nothing new."""
+"""A longer silence ends the measurement: something is broken, and waiting shows nothing new."""
 
 
 class Result(NamedTuple):
-    """One measurement; latencies in milliseconds from publish to arrival, where they were taken."""
+    """One measurement; latencies in milliseconds from publish to arrival, if they were measured."""
 
     name: str
     messages: int
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 class Bench:
-    """The parts, each on an empty queue."""
+    """The measurements, which run one after the other on one queue."""
 
     def __init__(self, target: Target, *, body: str, window: int) -> None:
         self._target = target
@@ -49,7 +49,7 @@ class Bench:
         self._window = window
 
     async def run(self, messages: int, consumers: int, rate: int, seconds: int) -> list[Result]:
-        """publish, consume what was published, both at once, latency at a steady rate."""
+        """Measures publishing, consuming, both at once, and latency at a steady rate."""
         async with scratch_queue(self._target, "bench") as queue, self._session() as producer:
             published = await self._publish(producer, queue, messages)
             consumed = await self._consume("consume", queue, messages, consumers, None)
@@ -73,7 +73,7 @@ class Bench:
         return Result("publish", messages, time.perf_counter() - began)
 
     async def _consume(self, name: str, queue: str, messages: int, consumers: int, producer: Pushq | None) -> Result:
-        """Every message delivered and its ack confirmed; with a producer, while it publishes them."""
+        """Consumes until every message is delivered and its ack confirmed; with a producer, while it publishes them."""
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(self._session()) for _ in range(consumers)]
             count = Countdown(messages)
@@ -93,7 +93,7 @@ class Bench:
         return Result(name, messages, seconds)
 
     async def _latency(self, producer: Pushq, queue: str, rate: int, messages: int) -> Result:
-        """One consumer, one message a publish, `rate` a second: how long each was under way."""
+        """One consumer, `rate` messages a second, one per publish: measures how long each took."""
         took_ms: list[float] = []
         count = Countdown(messages)
         async with self._session() as session, session.subscribe(queue, credit=CREDIT) as subscription:
@@ -124,7 +124,7 @@ class Bench:
 
 
 class Countdown:
-    """How many messages are still to be acked; silence and failed tasks end the waiting."""
+    """Counts the messages still to be acked; silence and failed tasks end the waiting."""
 
     def __init__(self, messages: int) -> None:
         self._messages = messages
@@ -137,7 +137,7 @@ class Countdown:
             self.is_over.set()
 
     async def wait(self, tasks: Sequence[asyncio.Future[Any]], advance: Advance) -> None:
-        """Until all are acked; raises what ended one of the tasks, or `Failure` after half a minute of silence."""
+        """Waits until all are acked. Raises the error of a task, or `Failure` after `SILENCE_S_MAX`."""
         left, changed_at = self.left, time.monotonic()
         while not self.is_over.is_set():
             try:
@@ -159,7 +159,7 @@ class Countdown:
 async def _read_and_ack(
     subscription: Subscription, count: Countdown, look: Callable[[Message], None] | None = None
 ) -> None:
-    """Read for ever. Acks are not waited for one by one; the credit bounds how many are under way."""
+    """Reads and acks until cancelled. Acks are not awaited one by one; the credit bounds how many are in flight."""
     acks: set[asyncio.Task[None]] = set()
 
     def done(task: asyncio.Task[None]) -> None:
@@ -188,5 +188,5 @@ def _since_ms(message: Message) -> float:
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """The smallest value that at least this part of the values does not exceed (nearest rank)."""
+    """The smallest value that at least `fraction` of the values do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * fraction) - 1)]

@@ -1,4 +1,4 @@
-"""A message on the command line: what `publish` makes of its arguments, and the line that shows one."""
+"""Messages on the command line: converts the arguments of `publish` to a message, and a message to a line."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def parse_headers(pairs: Sequence[str]) -> dict[str, str] | None:
 def as_body(
     raw: bytes, *, is_text: bool = False, is_verbatim: bool = False, doubt: Callable[[str], None] = lambda why: None
 ) -> Any:
-    """The body for bytes from the command line or a pipe.
+    """The body of a message, from bytes of the command line or a pipe.
 
-    JSON becomes its value, other text a JSON string without the line's end, what is no text stays bytes. `is_text`
-    keeps JSON as text, `is_verbatim` keeps every byte: a content type was named, so the bytes belong to that. `doubt`
-    is told of text that begins as JSON does and is none: it may have been meant as such.
+    JSON becomes its value, other text a JSON string without its final newline; bytes that are not text stay bytes.
+    `is_text` keeps JSON as text. `is_verbatim` keeps every byte, because a content type was given. `doubt` is called
+    for text that begins like JSON and is not: it may have been meant as JSON.
     """
     if is_verbatim:
         return raw
@@ -51,7 +51,7 @@ def as_body(
 
 
 def as_line(message: Mapping[str, Any]) -> str:
-    """One message as one line: seq, id, what else is known of state, attempt, key and its end, then the body."""
+    """One message as one line: seq, id, what is known of state, attempt, key, due time and end, then the body."""
     shown = ("state", "attempt", "key", "due_at")
     known = [f"{name}={message[name]}" for name in shown if message.get(name) is not None]
     if (end := message.get("dead_letter")) is not None:
@@ -95,5 +95,5 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    # Python reads NaN and Infinity, JSON has no such numbers: they stay text.
+    # Python parses NaN and Infinity, which JSON does not have: they stay text.
     raise ValueError(constant)

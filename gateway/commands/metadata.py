@@ -1,4 +1,4 @@
-"""`pushq metadata`: starts the service that keeps definitions, keys and tenants for other processes."""
+"""`pushq metadata`: starts the metadata service, which stores definitions, keys and tenants for other processes."""
 
 from __future__ import annotations
 

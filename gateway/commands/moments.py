@@ -1,4 +1,4 @@
-"""Times on the command line: RFC 3339, or how long ago, such as `90s`, `15m`, `2h` and `7d`; and durations."""
+"""Parameter types for times, RFC 3339 or relative such as `90s`, `15m`, `2h` and `7d` ago; and for durations."""
 
 from __future__ import annotations
 

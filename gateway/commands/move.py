@@ -1,4 +1,4 @@
-"""`pushq move`: moves what is ready in one queue to another, and stops well when it is interrupted."""
+"""`pushq move`: moves the ready messages of one queue to another; an interrupt loses none."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], target: Ta
 
 
 def _summary(mover: Mover, source: str, to: str) -> list[str]:
-    """What became of the messages, a line for each outcome that there was."""
+    """One line for each outcome that messages had."""
     lines = [f'{counted(mover.moved, "message")} moved from "{source}" to "{to}"']
     if mover.dropped:
         known_by = "content" if mover.knows_content else "ids"

@@ -1,8 +1,8 @@
-"""The work of `pushq move`: takes messages from one queue and stores them in another, a batch at a time.
+"""The work of `pushq move`: receives messages from one queue and publishes them to another, a batch at a time.
 
-Where the queues have a common step, the ack and the publish of a batch are one: whatever is interrupted, each message
-is in one of the two queues. Elsewhere a message is stored first, under a name by which the other queue knows a repeat,
-and acked then.
+If the queues share a transaction ("common step"), a batch is acked and published atomically: whatever is interrupted,
+each message is in exactly one of the two queues. Otherwise a message is published first, with an idempotency key or id
+by which the other queue recognises a repeat, and acked then.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from web_console.wording import counted
 
 STEP_MESSAGES_MAX: Final = 100
 ALONE_MESSAGES_MAX: Final = 20
-"""Of those that go one by one: their leases must outlast the last one's ack."""
+"""The batch size where messages go one by one: the leases must outlast the last ack."""
 HOLD_MS: Final = 60_000
 WAIT_MS: Final = 200
-"""What is ready comes within this time."""
+"""Ready messages arrive within this time."""
 PATIENCE_S: Final = 15.0
 PAUSE_S: Final = 0.5
 OUTCOME_UNKNOWN: Final = "outcome-unknown"
 _MADE_BY_SERVER: Final = re.compile(r"[0-9]{1,5}-[0-9a-f]{12,16}")
-"""The id of a message whose producer gave it none: its place in its queue."""
+"""An id that the server generated, from the message's place in its queue."""
 
 T = TypeVar("T")
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A message as it was received; a JSON body is not looked into."""
+    """A message as received; a JSON body is not decoded."""
 
     id: str
     seq: int
@@ -64,10 +64,10 @@ class _Received(msgspec.Struct, frozen=True):
 
 
 class ServerClock:
-    """The time by the server's clock, by which it ends messages: ours may be wrong by hours.
+    """The time on the server's clock, by which the server expires messages: the local clock may be wrong by hours.
 
-    It is told with each answer, cut to its second and about one old at most: so it is up to two behind and never ahead,
-    and no message is given less than what is left of its life.
+    It is taken from the Date header of answers, which is cut to whole seconds and at most about one second old: so it
+    is up to two seconds behind and never ahead, and no message gets less than its remaining time to live.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class ServerClock:
         self._at = 0.0
 
     def hear(self, date: str | None, at: float) -> None:
-        """`date`: the header of an answer that came `at` this monotonic time."""
+        """`date`: the Date header of an answer that came at this monotonic time."""
         try:
             told = None if date is None else parsedate_to_datetime(date)
         except ValueError:
@@ -84,12 +84,12 @@ class ServerClock:
             self._told, self._at = told.replace(tzinfo=UTC), at  # HTTP has no other zone
 
     def now(self, at: float) -> datetime:
-        """Our own clock where no answer told the time: a proxy may take it out."""
+        """The server's time; the local one if no answer had the header: a proxy may remove it."""
         return datetime.now(UTC) if self._told is None else self._told + timedelta(seconds=at - self._at)
 
 
 class Stopped(Exception):
-    """A message was not moved, because of `error`. What was held went back, untried, if the server could be asked."""
+    """A message was not moved, because of `error`. Held ones went back, untried, if the server could be reached."""
 
     def __init__(self, error: PushqError, message_id: str) -> None:
         super().__init__(str(error))
@@ -98,7 +98,7 @@ class Stopped(Exception):
 
 
 class Mover:
-    """Moves batches, and counts what became of them."""
+    """Moves batches, and counts the outcomes."""
 
     def __init__(
         self,
@@ -123,14 +123,15 @@ class Mover:
         self._clock = ServerClock()
         self.moved = 0
         self.repeats = 0
-        """Of those: the other queue knew them already, and stored no second one."""
+        """Of the moved: the other queue knew these already, and did not store them again."""
         self.dropped = 0
-        """Of the repeats: known by an id or content that another message may have had, so they may be in no queue now.
+        """Of the repeats: recognised by an id or content that another message may have had, so they may be in neither
+        queue.
 
-        The others are known by a name that only a move gives: an earlier run stored them.
+        The others are recognised by a key or id that only a move generates: an earlier run stored them.
         """
         self.lapsed = 0
-        """Somebody else may have these: their leases ended first. They stay."""
+        """Their leases ended before the ack, so another consumer may have them. They stay in the source."""
         self.in_both = 0
         """Stored in the other queue, and not acked."""
         self.in_doubt = 0
@@ -138,11 +139,11 @@ class Mover:
 
     @property
     def done(self) -> int:
-        """How many messages were looked after."""
+        """How many messages have an outcome."""
         return self.moved + self.lapsed + self.in_both + self.in_doubt
 
     async def batch(self, most: int) -> bool:
-        """Move up to `most` messages; False where none was ready. Raises `Stopped`, or what keeps the server away."""
+        """Moves up to `most` messages; False if none was ready. Raises `Stopped`, or why the server did not answer."""
         at_once = STEP_MESSAGES_MAX if self.is_one_step or self._knows_ids else ALONE_MESSAGES_MAX
         body = {"max": min(most, at_once), "wait_ms": WAIT_MS, "visibility_timeout_ms": HOLD_MS}
         answer = await _patiently(lambda: self._admin.request("POST", f"{self._from}/receive", json=body))
@@ -153,7 +154,8 @@ class Mover:
         return bool(taken)
 
     async def _together(self, taken: Sequence[Taken]) -> None:
-        """Ack and publish in one step. Where that is refused nothing was done, and each message goes by itself."""
+        """Acks and publishes in one transaction. If that is refused nothing was done, and each message goes by
+        itself."""
         try:
             if await self._step(taken):
                 return
@@ -173,7 +175,8 @@ class Mover:
                 await self._stop(taken[number:], error)
 
     async def _step(self, taken: Sequence[Taken]) -> bool:
-        """Is it known what became of them? If not, one of several leases had ended, and nothing was done."""
+        """Acks and publishes atomically. True: the outcome is counted. False: a lease had ended, and nothing was
+        done."""
         body = {"receipts": [each.receipt for each in taken], "publish": [self._publish(taken)]}
         tried = _Tries()
         try:
@@ -192,7 +195,7 @@ class Mover:
         return True
 
     async def _one_after_the_other(self, taken: Sequence[Taken]) -> None:
-        """Publish, then ack; in their order, and up to the first that is refused."""
+        """Publishes, then acks, in order, up to the first refusal."""
         for part in [taken] if self._knows_ids else [[each] for each in taken]:
             try:
                 rows = await self._store(part)
@@ -211,7 +214,7 @@ class Mover:
                 await self._stop(left, api_error(problem_from_frame(refused[0])))
 
     async def _store(self, part: Sequence[Taken]) -> list[Mapping[str, Any]]:
-        """The server's row for each."""
+        """Publishes messages. Returns the server's result for each."""
         headers = {} if self._knows_ids else {"Idempotency-Key": self._name(part[0])}
         body = {"messages": self._publish(part)["messages"]}
         try:
@@ -221,7 +224,7 @@ class Mover:
         except ApiError as error:
             if error.code != "idempotency-mismatch":
                 raise
-            # The key names this one message: an earlier run stored it, when it had longer to live.
+            # The key identifies this one message: an earlier run stored it, when it had longer to live.
             return [{"duplicate": True}]
         rows: list[Mapping[str, Any]] = msgspec.json.decode(answer.content)["messages"]
         return rows
@@ -250,17 +253,17 @@ class Mover:
         if self._knows_ids:
             for each, message in zip(taken, messages, strict=True):
                 if self._is_named(each):
-                    message["id"] = self._name(each)  # in another queue another message has that id
+                    message["id"] = self._name(each)  # another message may have that id in the other queue
         return {"queue": self._to_name, "messages": messages}
 
     def _is_named(self, message: Taken) -> bool:
-        """Does the other queue know a repeat by our name for it, and by nothing else?"""
+        """Whether the other queue recognises a repeat only by the name that we generate for it."""
         if self.knows_content:
             return False
         return not self._knows_ids or _MADE_BY_SERVER.fullmatch(message.id) is not None
 
     def _name(self, message: Taken) -> str:
-        """The same whenever this message is moved, and no other's: a repeat stores nothing while it is remembered."""
+        """A key that is the same whenever this message is moved, and no other's: the queue does not store a repeat."""
         place = f"{self._origin} {message.partition} {message.seq} {message.id} {self._to_name}"
         return "move-" + hashlib.sha256(place.encode()).hexdigest()[:40]
 
@@ -272,7 +275,7 @@ class Mover:
 
 
 def outgoing(message: Taken, now: datetime, *, new_id: bool = False) -> dict[str, Any]:
-    """The message as it is published again: all that its producer said of it, and what is left of its life."""
+    """The message as it is published again: all fields that its producer set, and the rest of its time to live."""
     fields = {
         "id": None if new_id else message.id,
         "content_type": message.content_type,
@@ -299,13 +302,13 @@ def _has_no_step(error: ApiError) -> bool:
 
 
 class _Tries:
-    """How often something was asked."""
+    """Counts the tries of a request."""
 
     count = 0
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], tried: _Tries | None = None) -> T:
-    """Ask again while the server asks for patience, for as long as a person waits; each of our requests may repeat."""
+    """Retries while the server asks to come back later, as long as a person waits; our requests may be repeated."""
     tried = tried or _Tries()
     until = time.monotonic() + PATIENCE_S
     while True:

@@ -1,6 +1,6 @@
-"""Names for a shell to complete: queues and groups, which the server is asked for, and contexts.
+"""Shell completion of names: queues and groups, which are fetched from the server, and contexts.
 
-A shell waits at each Tab, so the server gets a second, and where it is away nothing is said.
+A shell waits at each Tab, so the server gets one second; without an answer nothing is suggested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Groups of the stream that stands before on the command line."""
+    """Groups of the stream named earlier on the command line."""
     stream = ctx.params.get("queue") or _before_option(ctx).get("queue")
     if not isinstance(stream, str):
         return []
@@ -47,7 +47,7 @@ def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Contexts that there are."""
+    """The names of existing contexts."""
     from gateway.commands.contexts import load
     from gateway.commands.exits import Failure
 
@@ -58,7 +58,7 @@ def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def _before_option(ctx: click.Context) -> dict[str, Any]:
-    """What the line says without its last word: an option that waits for its value keeps click from the arguments."""
+    """The parameters without the last word: an option that waits for its value keeps click from parsing the rest."""
     words = ctx.meta.get(WORDS, [])[:-1]
     return ctx.command.make_context(ctx.info_name, list(words), parent=ctx.parent, resilient_parsing=True).params
 
@@ -88,16 +88,17 @@ def _from_server(ctx: click.Context, ask: Ask, incomplete: str) -> list[str]:
 
 async def _write(target: Target, ask: Ask, out: int) -> None:
     if target.profile is not None and target.profile[1].key_command is not None:
-        return  # it might want a passphrase, and nobody asked for more than a Tab
+        return  # the command may ask for a passphrase, too much for a Tab
     async with target.admin() as admin:
         async for name in ask(admin):
             os.write(out, f"{name}\n".encode())
 
 
 def lines_within(limit_s: float, write: Callable[[int], Any]) -> list[str]:
-    """The whole lines that `write` writes to a descriptor in this time, whatever it waits for and however it ends.
+    """The whole lines that `write` writes to a descriptor within this time, however long it blocks and however it ends.
 
-    It runs in a process of its own: a resolver that hangs cannot be interrupted, and would keep ours from ending.
+    `write` runs in a forked process: a resolver that hangs cannot be interrupted, and would keep this process from
+    ending.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -121,7 +122,7 @@ def lines_within(limit_s: float, write: Callable[[int], Any]) -> list[str]:
 
 
 def _read(descriptor: int, until: float) -> bytes:
-    """What comes until the end, or until that time."""
+    """All data until the end of the file, or until that time."""
     read = b""
     while select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
         chunk = os.read(descriptor, READ_BYTES)

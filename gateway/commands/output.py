@@ -1,4 +1,4 @@
-"""Data goes to stdout, talk to stderr: tables, JSON, and progress bars where somebody watches."""
+"""Output of commands: data on stdout, messages for people on stderr; tables, JSON, and progress bars on terminals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 Advance = Callable[[int], None]
-"""Told how far the work is, from its beginning."""
+"""Called with the progress since the beginning."""
 
 
 def put(text: str) -> None:
@@ -20,12 +20,12 @@ def put(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """One line for the person who watches."""
+    """One line for the person at the terminal."""
     click.echo(text, err=True)
 
 
 def put_json(value: Any) -> None:
-    """One JSON document, for eyes and tools alike."""
+    """One indented JSON document."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
@@ -40,9 +40,9 @@ def put_items(items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns, numbers to the right, never cut to a terminal's width: a pipe gets the same text.
+    """Prints aligned columns, numbers to the right, never cut to a terminal's width: a pipe gets the same text.
 
-    Without rows there is the header alone: the command looked, and found nothing.
+    Without rows only the header is printed, which shows that the command found nothing.
     """
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
@@ -61,14 +61,14 @@ def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def put_fields(fields: Mapping[str, object]) -> None:
-    """One thing, a field a line."""
+    """One object, a field per line."""
     width = max((len(name) for name in fields), default=0)
     for name, value in fields.items():
         put(f"{name.ljust(width)}  {value}")
 
 
 def duration(ms: float) -> str:
-    """A length of time as people say it: `12 ms`, `3.4 s`, `5 min`, `2.5 h`, `3.0 d`."""
+    """A duration for people: `12 ms`, `3.4 s`, `5 min`, `2.5 h`, `3.0 d`."""
     for limit_ms, unit_ms, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
         if ms < limit_ms:
             return f"{ms:.0f} ms" if unit == "ms" else f"{ms / unit_ms:.3g} {unit}"
@@ -77,7 +77,7 @@ def duration(ms: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as people say it: `512 B`, `1.5 KiB`."""
+    """Bytes for people: `512 B`, `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -92,7 +92,7 @@ def rate(count: float, seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Advance]:
-    """A bar on stderr when that is a terminal; otherwise the work goes on in silence."""
+    """A progress bar on stderr if that is a terminal; otherwise nothing is shown."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -106,7 +106,7 @@ def progress(what: str, total: int | None) -> Iterator[Advance]:
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
-    """Ask before something is destroyed; whoever cannot answer has to say `--yes`."""
+    """Asks before something is destroyed. Raises `Failure` unless the answer is yes or `is_sure`."""
     if is_sure:
         return
     try:

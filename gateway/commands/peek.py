@@ -1,4 +1,4 @@
-"""`pushq queue peek`: look at messages, and search them, without leasing them; no attempt is counted."""
+"""`pushq queue peek`: shows and searches messages without leasing them; no attempt is counted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def peek(
 
 
 async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) -> dict[str, Any]:
-    """Pages until `limit` are found or the queue's end is reached."""
+    """Reads pages until `limit` messages are found or the queue's end is reached."""
     items: list[Any] = []
     cursor: str | None = None
     scanned = 0

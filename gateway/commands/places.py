@@ -1,4 +1,4 @@
-"""What is to be done for a plan, by where its queues lie: decided before anything begins. No I/O."""
+"""Computes the steps of a plan from where its queues are, before any step begins. No I/O."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from backend_store.client.plans import Plan, PlannedMove, PlannedPartitions
 
 Place = Mapping[str, Any]
-"""As `GET /v1/cluster/queues/{tenant}/{queue}` answers."""
+"""The answer of `GET /v1/cluster/queues/{tenant}/{queue}`."""
 
 UNEVEN_MAX: Final = 0.01
-"""So much more or less than the others a cluster may have of a queue that lies evenly: its parts are not endlessly
-small."""
+"""The most by which a cluster's share of an evenly spread queue may differ from the others: parts have a minimum
+size."""
 
 
 class Step(NamedTuple):
-    """An entry of a plan, as it stands at the server."""
+    """An entry of a plan, and its state at the server."""
 
     at: str
-    """Its place in the file: `moves[0]`."""
+    """Its position in the file: `moves[0]`."""
     entry: PlannedMove | PlannedPartitions
     is_done: bool = False
-    """It was done before, and is passed over."""
+    """It was done before, and is skipped."""
     why_not: str = ""
-    """What is wrong with it, with the place in the file and what to do instead; "" for nothing."""
+    """Why it cannot be carried out, with its position in the file and a remedy; "" if it can."""
     partitions: int | None = None
-    """So many the queue gets first; None: it has enough."""
+    """The number of partitions to give the queue first; None if it has enough."""
 
     @property
     def is_merge(self) -> bool:
-        """Whether clusters that share the queue shall do so no more."""
+        """Whether clusters that share the queue are to stop sharing it."""
         return bool(getattr(self.entry, "is_merge", False))
 
 
 def shares(place: Place) -> dict[str, float]:
-    """By cluster, which part of a queue's publishes it takes, as far as is known."""
+    """By cluster, its share of a queue's publishes, as far as it is known."""
     if (found := place.get("clusters")) is not None:
         return {one["cluster"]: one["share"] for one in found}
     leaving = [move["from"] for move in place["moves"] if move["state"] == "sealing"]
@@ -46,7 +46,7 @@ def shares(place: Place) -> dict[str, float]:
 
 
 def lies_in(place: Place) -> str:
-    """The clusters that take a queue's publishes, for people: `us`, or `us (50%) and eu (50%)`."""
+    """The clusters that take a queue's publishes, as text: `us`, or `us (50%) and eu (50%)`."""
     found = shares(place)
     return listed(found) if len(found) == 1 else listed([f"{name} ({percent(part)})" for name, part in found.items()])
 
@@ -57,12 +57,12 @@ def listed(names: Collection[str]) -> str:
 
 
 def is_at(place: Place, to: str) -> bool:
-    """Whether all publishes arrive there, and nothing else is to come."""
+    """Whether all publishes go to this cluster, and that is not about to change."""
     return is_over(place, [to])
 
 
 def is_over(place: Place, clusters: Collection[str]) -> bool:
-    """Whether these clusters share a queue evenly, and nothing else is to come."""
+    """Whether these clusters share the queue evenly, and that is not about to change."""
     found = shares(place)
     is_even = all(abs(part - 1 / len(found)) <= UNEVEN_MAX for part in found.values())
     is_sealing = any(move["state"] == "sealing" for move in place["moves"])
@@ -72,11 +72,10 @@ def is_over(place: Place, clusters: Collection[str]) -> bool:
 def steps(
     plan: Plan, places: Mapping[tuple[str, str], Place | None], tenant: str, partitions: Mapping[str, int]
 ) -> list[Step]:
-    """What a plan asks for, in the order in which it is done: what only gets partitions first, for that is
-    done at once.
+    """The steps of a plan, in order: those that only add partitions first, as they are done at once.
 
-    `places`: of all its queues, by tenant and name; None for one that there is not. `tenant`, `partitions`: of the key,
-    and how many the queues of that tenant were given.
+    `places`: of all queues in the plan, by tenant and name; None for a missing queue. `tenant`: the key's.
+    `partitions`: the number of partitions of that tenant's queues.
     """
     in_order = sorted(enumerate(plan.partitions), key=lambda numbered: is_split(numbered[1]))
     shared = [
@@ -90,7 +89,7 @@ def steps(
 
 
 def is_split(entry: PlannedPartitions) -> bool:
-    """Whether several clusters shall share the queue."""
+    """Whether several clusters are to share the queue."""
     return len(entry.clusters) > 1
 
 
@@ -111,7 +110,7 @@ def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
 
 
 def _not_from(at: str, entry: PlannedMove, found: Collection[str]) -> str:
-    """Why a queue that lies there is not the one that was planned for; "" where it is."""
+    """Why the queue is not where the plan assumes; "" if it is."""
     lies = f"queue {entry.queue!r} lies in {_named(found)}; make the plan anew"
     if not entry.is_merge:
         return "" if list(found) == [entry.source] else f"{at}.from is {entry.source!r}; {lies}"
@@ -122,12 +121,12 @@ def _not_from(at: str, entry: PlannedMove, found: Collection[str]) -> str:
 
 
 def _goes(place: Place, clusters: Collection[str]) -> bool:
-    """Whether it is being spread over these."""
+    """Whether the queue is being spread over these clusters."""
     return set(place.get("goal", ())) == set(clusters)
 
 
 def _elsewhere(place: Place, clusters: Collection[str]) -> list[str]:
-    """Where it goes that it shall not."""
+    """The clusters that it is on its way to and should not be."""
     if goal := place.get("goal"):
         return [] if _goes(place, clusters) else list(goal)
     return [move["to"] for move in place["moves"] if move["state"] == "sealing" and move["to"] not in clusters]
@@ -149,7 +148,7 @@ def _resized(
 
 
 def _split(at: str, entry: PlannedPartitions, place: Place | None, tenant: str, partitions: Mapping[str, int]) -> Step:
-    """`entry.partitions` are those of all its clusters, each of which has as many as the others."""
+    """`entry.partitions` is the total of all its clusters; each gets the same number, rounded up."""
     if place is None:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     if shares(place).keys().isdisjoint(entry.clusters):

@@ -1,4 +1,4 @@
-"""`pushq publish`: from an argument or a pipe to stored messages; it returns when they are on the server's disk."""
+"""`pushq publish`: publishes an argument or a pipe; returns when the messages are durable on the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from web_console.wording import counted
 
 BEGINS_AS_JSON = "this begins as JSON does and is none"
 TIMEOUT_MS_MAX = 60_000
-"""The server's own bound; to import the client for it would make every command start later."""
+"""The server's own bound. Importing it from the client would make every command start later."""
 
 if TYPE_CHECKING:
     from push.client import Outgoing, Published, PublishManyFailed, Pushq
@@ -100,7 +100,7 @@ def publish(
 
 
 class _Parser:
-    """From bytes to a message, with what the options say of each."""
+    """Builds a message from bytes and the options, which apply to each message."""
 
     def __init__(self, *, is_text: bool, is_verbatim: bool, options: dict[str, Any]) -> None:
         self._is_text = is_text
@@ -115,7 +115,7 @@ class _Parser:
         return Outgoing(body=body, id=message_id, **self._options)
 
     def _doubt(self, why: str) -> None:
-        """Said once a command: a log whose lines begin with a bracket is text, and has many of them."""
+        """Warns once per command: a log whose lines begin with a bracket is text, and has many of them."""
         self.doubted += 1
         if self.doubted == 1:
             tell(f"warning: {BEGINS_AS_JSON}: {why}. It goes as text; --text says that this is meant")
@@ -145,7 +145,7 @@ async def _publish_one(
 async def _publish_lines(
     queue: str, source: BinaryIO, parse: _Parser, target: Target, timeout_ms: int | None, as_json: bool
 ) -> None:
-    """What is there goes in one call: a slow pipe's line leaves at once, a fast one's by the thousand."""
+    """Publishes each batch in one call: a line of a slow pipe is sent at once, those of a fast one by the thousand."""
     count, under_way, lines = 0, 0, Lines(source)
     async with target.connect() as pushq:
         began = time.monotonic()
@@ -169,7 +169,7 @@ async def _publish_lines(
 
 
 def _stopped(queue: str, count: int, under_way: int) -> str:
-    """So that whoever pressed Ctrl-C knows where to go on."""
+    """The message for Ctrl-C: it says where to resume."""
     said = f'stopped: {counted(count, "message is", "messages are")} stored in "{queue}"'
     return said + (f", and of the next {counted(under_way, 'line')} some may be" if under_way else "")
 
@@ -186,7 +186,7 @@ async def _store(
 
 
 def _failed_line(failed: PublishManyFailed, batch: Sequence[Line], before: int) -> Failure:
-    """The first refusal, its line, and how many messages are stored all the same."""
+    """The failure for the first refused line; it also says how many messages are stored."""
     from push.client import PushqError
 
     refused = [(line, each) for line, each in zip(batch, failed.results, strict=True) if isinstance(each, PushqError)]

@@ -1,4 +1,4 @@
-"""`pushq queue purge`: starts the removal of every message of a queue, and watches it to its end."""
+"""`pushq queue purge`: starts to remove every message of a queue, and shows the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pushq queue …`: what queues there are, how they are set, and what lies in them."""
+"""`pushq queue …`: lists queues, shows their settings and contents, and changes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAZY = {
     "export": "gateway.commands.queue_file:export",
     "import": "gateway.commands.queue_file:import_",
 }
-"""They are made from the type of a config, which help about everything else need not wait for."""
+"""Built from the type of a config, whose import other commands need not wait for."""
 
 
 @group("queue", lazy=_LAZY)
@@ -66,7 +66,7 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 
 def _put_partitions(partitions: dict[str, Any]) -> None:
-    """What lies where, for a queue with several partitions."""
+    """The contents by partition, for a queue with several partitions."""
     put("\npartitions")
     put_fields({f"  {field}": value for field, value in partitions.items() if field != "items"})
     put("")

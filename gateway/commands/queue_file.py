@@ -1,4 +1,4 @@
-"""`pushq queue export` and `import`: the settings of queues as one JSON document, to be kept in a repository."""
+"""`pushq queue export` and `import`: the settings of queues as one JSON document, for a repository."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 VERSION = 1
 FILE_BYTES_MAX = 64 * 1024 * 1024
 LINKS = ("dead_letter_queue", "colocate_with")
-"""Settings that name another queue, which must be there before."""
+"""Settings that name another queue, which must exist first."""
 
 Config = dict[str, Any]
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One queue of a document; what `config` leaves out is the default of a new queue, and left alone in another."""
+    """One queue of a document. A setting left out gets its default in a new queue, and stays in an existing one."""
 
     name: str
     config: Config
@@ -47,13 +47,13 @@ class Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Planned(msgspec.Struct):
-    """What an import makes of one queue."""
+    """The plan for one queue."""
 
     name: str
     result: str
-    """missing, same, differs or fixed; then created or updated."""
+    """missing, same, differs or fixed; afterwards created or updated."""
     changes: dict[str, Config]
-    """`{setting: {"is", "wanted"}}` of one that is there."""
+    """`{setting: {"is", "wanted"}}` of an existing queue."""
 
 
 # ----------------------------------------------------------------------------------------------------------- export
@@ -89,7 +89,7 @@ async def _found(admin: Admin, names: Sequence[str], is_all: bool) -> list[dict[
 
 
 def portable(config: Config) -> Config:
-    """Without what a queue's place says of its copies, but for async: elsewhere there are others."""
+    """A config without its replication, which depends on the place, except for the mode async."""
     rest = {name: value for name, value in config.items() if name != "replication"}
     is_async = config.get("replication", {}).get("mode") == "async"
     return rest | ({"replication": {"mode": "async"}} if is_async else {})
@@ -138,7 +138,7 @@ def import_(file: BinaryIO, dry_run: bool, is_update: bool, target: Target, as_j
 
 
 def read(file: BinaryIO) -> dict[str, Config]:
-    """The configs of a document by queue, each checked. Raises `BadParameter` that says what is wrong where."""
+    """The configs of a document by queue, each validated. Raises `BadParameter` that says what is wrong, and where."""
     raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
         raise _wrong(f"it has more than {FILE_BYTES_MAX} bytes")
@@ -166,7 +166,7 @@ def read(file: BinaryIO) -> dict[str, Config]:
 
 
 def _asked(config: Config) -> Config:
-    """What a file of an earlier version says of the copies of every queue nobody has asked for."""
+    """Without the replication that files of an earlier version state for each queue, although it was not asked for."""
     is_said = config.get("replication") == msgspec.to_builtins(ONE_NODE)
     return {name: value for name, value in config.items() if name != "replication" or not is_said}
 
@@ -174,7 +174,7 @@ def _asked(config: Config) -> Config:
 async def _import(
     admin: Admin, entries: Mapping[str, Config], plan: list[Planned], dry_run: bool, is_update: bool
 ) -> Failure | None:
-    """Fill `plan`, and carry it out. Says what ended it early."""
+    """Fills `plan`, and carries it out. Returns the failure that ended it early."""
     found: dict[str, tuple[Planned, str]] = {}
     for name in sorted(entries):
         planned, etag = await _compare(admin, name, entries[name])
@@ -211,10 +211,10 @@ async def _compare(admin: Admin, name: str, given: Config) -> tuple[Planned, str
 
 
 def differences(name: str, given: Config, there: Config) -> dict[str, Config]:
-    """Settings that are given and not so in the queue that is there: `{setting: {"is", "wanted"}}`."""
+    """The given settings whose value differs in the existing queue: `{setting: {"is", "wanted"}}`."""
     config = queue_config(given, name)
     whole = msgspec.to_builtins(shown_config(config, name, config.replication))
-    if "replication" in given:  # what is left out of it is as the queue's place has it
+    if "replication" in given:  # fields left out of it are as the queue's place has them
         whole["replication"] = {**(there.get("replication") or {}), **config.replication.asked()}
     return {
         setting: {"is": there.get(setting), "wanted": whole[setting]}
@@ -224,7 +224,7 @@ def differences(name: str, given: Config, there: Config) -> dict[str, Config]:
 
 
 async def _create(admin: Admin, missing: Mapping[str, Config], found: Mapping[str, tuple[Planned, str]]) -> None:
-    """Each after those it names; where they name each other, the names follow when all are there."""
+    """Creates each queue after those it names; if queues name each other, the links are set when all exist."""
     later: list[tuple[str, Config]] = []
     for name in in_order(missing):
         config = missing[name]
@@ -239,7 +239,7 @@ async def _create(admin: Admin, missing: Mapping[str, Config], found: Mapping[st
 
 
 def in_order(missing: Mapping[str, Config]) -> list[str]:
-    """Names, those that others name before them as far as that is possible."""
+    """The names, each after those it links to, as far as that is possible."""
     order: dict[str, None] = {}
     rest = sorted(missing)
     while rest:
@@ -273,7 +273,7 @@ def _put(planned: Planned, dry_run: bool) -> None:
 
 
 def _judge(plan: Sequence[Planned], dry_run: bool, is_update: bool) -> None:
-    """Raises while a queue differs that is not, or would not be, changed."""
+    """Raises `Failure` if a queue differs and is not, or would not be, changed."""
     count = {result: sum(each.result == result for each in plan) for result in ("fixed", "differs")}
     lines = []
     if count["fixed"]:

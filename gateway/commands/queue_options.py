@@ -1,5 +1,5 @@
-"""The options of `pushq queue create` and `update`: one for every setting of a queue, made from the type that holds
-them, so that none is forgotten.
+"""The options of `pushq queue create` and `update`: one for each setting of a queue, generated from the config type, so
+that none is missing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gateway.commands.moments import DURATION, duration_ms
 from gateway.queue_settings import FIXED, RANGES, SETTINGS
 
 NULL: Final = "none"
-"""How a shell says null: `--max-messages none`. The word of JSON is as good."""
+"""Means null in a shell: `--max-messages none`. JSON's `null` is accepted, too."""
 
 F = Callable[..., Any]
 
 
 class _OrNull(click.ParamType[Any]):
-    """A value, or `none` for null. A null stays a word until `_config` reads it: to click, None is not given."""
+    """A value, or `none` for null. Null stays a string until `_config`: for click, None means not given."""
 
     def __init__(self, kind: click.ParamType[Any]):
         self._kind = kind
@@ -43,7 +43,7 @@ class _JsonObject(click.ParamType[Any]):
 
 
 class _JsonObjectOrFile(_JsonObject):
-    """`{…}`, or the name of a file that holds it."""
+    """`{…}`, or the name of a file that contains it."""
 
     name = "file|json"
 
@@ -65,7 +65,7 @@ def _object(text: str, fail: Callable[[str], Any]) -> Any:
 
 
 def settings_options(*, for_update: bool = False) -> Callable[[F], F]:
-    """Adds an option for every setting, `--config` and `--set`; the command gets them as `config`, one mapping."""
+    """Adds an option for every setting, `--config` and `--set`; the command gets them merged as `config`."""
     names = [name for name in SETTINGS if not (for_update and name in FIXED)]
 
     def decorate(function: F) -> F:
@@ -101,7 +101,7 @@ def _option(name: str, for_update: bool) -> Callable[[F], F]:
 
 
 def _spelled(name: str) -> list[str]:
-    """A time is a duration with its unit, so it may go without the `ms` in its name."""
+    """The option names. A duration carries its unit, so it may omit the `ms` of the setting's name."""
     option = f"--{name.replace('_', '-')}"
     return [option.replace("-ms", ""), option] if is_time(name) else [option]
 
@@ -138,7 +138,7 @@ def _default(name: str) -> str:
 
 
 def _config(from_file: Mapping[str, Any] | None, given: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The fields of `--config`, then the options, then those of `--set`; the later wins."""
+    """The fields of `--config`, then the options, then those of `--set`; later ones win."""
     config = dict(from_file or {})
     config |= {name: None if _is_null(name, value) else value for name, value in given.items() if value is not None}
     for setting in settings:

@@ -1,4 +1,4 @@
-"""Whoever reads our stdout, where that is a pipe: a line that lies in it when its reader leaves was never read."""
+"""Detects what the reader of stdout, if that is a pipe, has read: lines left in it when the reader exits were not."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 LOOK_S_MIN = 0.001
 LOOK_S_MAX = 0.05
-"""How often a pipe is looked at that nobody empties."""
+"""How often a pipe that is not emptied is checked."""
 FAREWELL_S = 0.005
-"""A reader that has what it wanted leaves within this time after its last read: `head`, `grep -m`."""
+"""A reader that has enough exits within this time after its last read: `head`, `grep -m`."""
 
 GIVE_BACK_S_MAX = 2.0
-"""How long a command that ends waits for the server to take back what nobody read."""
+"""How long an ending command waits for the server to take unread messages back."""
 GIVE_BACK_S_EACH = 0.001
-"""And so much longer for each message."""
+"""Additional time for each message."""
 SSE_BACK_S = 1.0
-"""Over SSE a message that went back at once would come again before the stream ends, and nobody could tell the server
-that it was not begun with: so it rests until the stream has ended."""
+"""Over SSE a message given back at once would be redelivered before the stream ends, without a way to tell the server
+that it was not processed: so it is delayed until the stream has ended."""
 
 Taken = Callable[["Message"], Awaitable[None]]
 
 
 class Reader:
-    """Holds messages whose lines were written until the pipe was found empty and its reader there.
+    """Holds messages whose lines were written until the pipe was seen empty with its reader alive.
 
-    One line at first, and twice as many each time, up to `ahead_max`: what a reader takes in and drops when it leaves,
-    as `head` does, are few.
+    One line at first, then twice as many each time, up to `ahead_max`: a reader that takes lines and exits, as `head`
+    does, drops only a few.
     """
 
     def __init__(self, fd: int, *, ahead_max: int, back_s: float | None = None) -> None:
@@ -52,7 +52,7 @@ class Reader:
         self._room = asyncio.Event()
 
     async def wrote(self, message: Message) -> None:
-        """Its line is in the pipe. Returns when there may be another one."""
+        """Call it when a message's line is in the pipe. Returns when the next one may be written."""
         self._written.append(message)
         self._change.set()
         while len(self._written) >= self._ahead:
@@ -60,7 +60,7 @@ class Reader:
             await self._room.wait()
 
     async def watch(self, taken: Taken) -> None:
-        """Says what was taken, until cancelled. Raises `BrokenPipeError` when the reader leaves."""
+        """Calls `taken` for each message that was read, until cancelled; `BrokenPipeError` when the reader exits."""
         while True:
             await self._change.wait()
             self._change.clear()
@@ -71,7 +71,7 @@ class Reader:
                 self._room.set()
 
     async def end(self, taken: Taken) -> None:
-        """No more lines come: what lies in the pipe will be read, unless nobody is there any more."""
+        """No more lines follow: those in the pipe will be read, unless the reader is gone. Gives the others back."""
         if not self.has_left:
             await self._tell(len(self._written), taken)
         await given_back(self._written, self._back_s)
@@ -101,13 +101,14 @@ class Reader:
 
     def _raise_if_left(self) -> None:
         if self.has_left:
-            raise BrokenPipeError(errno.EPIPE, "whoever read the lines has left")  # by its number click ends quietly
+            raise BrokenPipeError(errno.EPIPE, "whoever read the lines has left")  # click ends quietly on this errno
 
 
 async def given_back(messages: Iterable[Message], after_s: float | None = None) -> int:
-    """Says that nobody read them, while the subscription is still there: how many the server confirmed.
+    """Nacks unread messages, without counting an attempt, while the subscription is open. Returns how many the server
+    confirmed.
 
-    Where no answer comes, they count as tried.
+    Messages without an answer count as tried.
     """
     releasing = [asyncio.ensure_future(message.release(delay=after_s)) for message in messages]
     if not releasing:
@@ -120,7 +121,7 @@ async def given_back(messages: Iterable[Message], after_s: float | None = None) 
 
 
 def reader_of_stdout(ahead_max: int, back_s: float | None) -> Reader | None:
-    """None where stdout is no pipe: then a line that is written is one that was read."""
+    """None if stdout is not a pipe: then a written line counts as read."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):

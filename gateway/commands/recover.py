@@ -1,4 +1,4 @@
-"""`pushq recover …`: confirmed messages that a lost leader alone had, shown, published again or dropped."""
+"""`pushq recover …`: confirmed messages that only a lost leader had: shown, published again or dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
 ROUNDS_MAX = 1_000
-"""Requests of one `publish`, each of some seconds; then it can be asked for again."""
+"""Requests of one `publish`, of some seconds each; then the command has to be run again."""
 
 
 def _ask(target: Target, method: str, path: str, json: dict[str, Any] | None = None) -> dict[str, Any]:

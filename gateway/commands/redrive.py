@@ -1,4 +1,4 @@
-"""`pushq queue redrive`: moves dead letters back, and watches that to its end."""
+"""`pushq queue redrive`: moves dead letters back, and shows the progress."""
 
 from __future__ import annotations
 

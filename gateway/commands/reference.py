@@ -43,7 +43,7 @@ def reference() -> str:
 
 
 def commands_below(ctx: click.Context) -> Iterator[click.Context]:
-    """Every command below `ctx`, in the order of `--help`; a group comes before its own."""
+    """Every command below `ctx`, in the order of `--help`; a group comes before its subcommands."""
     group = ctx.command
     if not isinstance(group, click.Group):
         return
@@ -56,7 +56,7 @@ def commands_below(ctx: click.Context) -> Iterator[click.Context]:
 
 
 def _common_options(commands: Sequence[click.Context]) -> Iterator[str]:
-    """Each option that means the same everywhere, once."""
+    """A table of the options that mean the same on each command."""
     rows: dict[str, str] = {}
     for ctx in commands:
         for option in ctx.command.params:

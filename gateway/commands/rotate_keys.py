@@ -1,4 +1,4 @@
-"""`pushq rotate-keys`: puts another master key in place, makes new data keys, and watches that to its end."""
+"""`pushq rotate-keys`: replaces the master key, creates new data keys, and shows the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue for the length of one check: made under a name nobody else has, deleted at the end."""
+"""A temporary queue for one check: created under a unique name, deleted at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME_BYTES = 6
 
 @asynccontextmanager
 async def scratch_queue(target: Target, purpose: str) -> AsyncIterator[str]:
-    """The name of a new work queue. What is left of it goes with it."""
+    """Yields the name of a new work queue, which is deleted with all its messages at the end."""
     name = f"pushq-{purpose}-{secrets.token_hex(NAME_BYTES)}"
     async with target.admin() as admin:
         await admin.create_queue(name)
@@ -31,7 +31,7 @@ async def scratch_queue(target: Target, purpose: str) -> AsyncIterator[str]:
 
 
 async def _is_deleted(admin: Admin, target: Target, name: str) -> bool:
-    """Over HTTP where the server allows it, else over the socket: under this name only the same server has a queue."""
+    """Deletes over HTTP, else over the socket: only the same server has a queue of this name. False if neither may."""
     from push.client import Forbidden, NotFound, Unavailable
 
     try:

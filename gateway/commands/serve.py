@@ -1,4 +1,4 @@
-"""`pushq serve`: reads the settings and starts the server with everything in this process."""
+"""`pushq serve`: reads the settings and starts a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a session, as sentences on stderr: lost connections, gaps in a stream, leases that ended early."""
+"""Prints events of a session on stderr: lost connections, gaps in a stream, leases that ended early."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from push.client import Connected, Disconnected, Gap, Lost, Postponed, Problem, 
 
 
 class Teller:
-    """Silent until the first connection stands: why none came about is the command's last word.
+    """Silent until the first connection is open: why none could be opened is the command's error message.
 
-    Only of a server that asks to come back later is it told before, for that is why the command waits.
+    Only a server that asks to come back later is reported before, as it explains why the command waits.
     """
 
     def __init__(self) -> None:
@@ -40,5 +40,5 @@ class Teller:
 
 
 def said(problem: Problem) -> str:
-    """A problem as half a sentence."""
+    """A problem as part of a sentence."""
     return f"the server says {problem.code}: {problem.detail or problem.title}"

@@ -1,4 +1,4 @@
-"""Settings as `serve`, `demo` and `config` read them: the same files, variables and flags, the same errors."""
+"""Reads settings for `serve`, `demo` and `config`: the same files, variables and flags, the same errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ config_file_option = click.option(
 
 
 def load(flags: Mapping[str, Any], config_file: Path | None) -> Loaded:
-    """The settings; a wrong one ends the command with the code for a server that cannot start."""
+    """Loads the settings. Raises `Failure` with exit code `CANNOT_START` if one is wrong."""
     from gateway.config import ConfigError, load_settings
 
     try:

@@ -1,4 +1,4 @@
-"""Which server a command talks to, with which key: the options `--url`, `--context`, `--key-file`, `--data`, `--ca`."""
+"""The server and key that a command uses: the options `--url`, `--context`, `--key-file`, `--data`, `--ca`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 DATA_DEFAULT = Path("./pushq-data")
 OPEN_TIMEOUT_S = 2.0
-"""A person waits at the other end: a server that is being restarted gets this long, an absent one no longer."""
+"""How long to wait for a connection: a restarting server gets this long, an absent one no longer, as a person waits."""
 OPEN_PATIENCE_S = 15.0
-"""One that is there and asks to come back later gets this long; where it asks for more, its answer is told at once."""
+"""How long to wait for a server that asks to come back later; if it asks for more, its answer is shown at once."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,17 @@ class Target:
     key_file: Path | None
     data: Path
     ca: Path | None = None
-    """Whose certificates to trust for https://; None leaves it to the context, the environment and the system."""
+    """The authorities to trust for https://; None leaves the choice to the context, the environment and the system."""
     context: str | None = None
     is_data_named: bool = False
-    """Was the folder said? Then it is about a server on this machine, and about no context in use."""
+    """Whether `--data` was given. Then the command is about a server on this machine, and ignores a context in use."""
 
     @functools.cached_property
     def profile(self) -> tuple[str, Profile] | None:
-        """The context in force, and its name. None where the URL comes from elsewhere: its key is for its own server.
+        """The context in force and its name. None if the URL comes from elsewhere: a context's key is for its own
+        server.
 
-        Raises `Failure` where the file of contexts cannot be used.
+        Raises `Failure` if the contexts file cannot be used.
         """
         if self.context is not None and self.url is not None:
             raise click.UsageError("--context and --url each say where the server is: name one of them")
@@ -90,21 +91,21 @@ class Target:
         return found
 
     def command(self, line: str) -> str:
-        """Another command as a hint: with the context that this one was given, for it is about the same server."""
+        """A command line for a hint, with the context given to this command, so that it addresses the same server."""
         return f"`pushq {line}{f' --context {self.context}' if self.context else ''}`"
 
     @property
     def socket(self) -> Path:
-        """Where local administration goes."""
+        """The socket of local administration."""
         return self.data / "admin.sock"
 
     def tenant(self, named: str | None) -> str | None:
-        """The one that `--tenant` names, else the context's."""
+        """The tenant of `--tenant`, else the context's."""
         return named or (self.profile[1].tenant if self.profile else None)
 
     def key(self) -> str:
-        """`--key-file`, or that of `--context`, else `PUSHQ_KEY`, else the context's, else the first key in the data
-        folder; noted for a 401's sentence."""
+        """The key: from `--key-file`, or that of `--context`, else `PUSHQ_KEY`, else the context's, else the first key
+        in the data folder. Its origin is recorded for the message of a 401."""
         token, origin = self._found_key
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise Failure(
@@ -115,7 +116,7 @@ class Target:
         return token
 
     def tls(self) -> ssl.SSLContext | None:
-        """How https:// is spoken: `--ca`, the context and the environment; None for the system's authorities."""
+        """The TLS settings from `--ca`, the context and the environment; None means the system's authorities."""
         from push.client.discover import find_tls, tls_context
 
         profile = self.profile[1] if self.profile else None
@@ -128,13 +129,13 @@ class Target:
             raise click.UsageError(str(error)) from None
 
     def admin(self) -> Admin:
-        """The HTTP API."""
+        """A client of the HTTP API."""
         from push.client.admin import Admin
 
         return Admin(self.base_url, self.key(), tls=self.tls())
 
     def local_admin(self) -> Admin:
-        """The same API over the data folder's socket, which allows what HTTP may not."""
+        """A client of the same API over the data folder's socket, which allows more than HTTP may."""
         from push.client.admin import Admin
 
         if not self.socket.is_socket():
@@ -143,7 +144,7 @@ class Target:
                 exit=Exit.UNAVAILABLE,
                 lines=["run this on the server's machine, with --data its folder"],
             )
-        # A context's key is for its own server, and this one is here.
+        # A context's key is for its own server; this one is local.
         here = dataclasses.replace(self, context=None, is_data_named=True)
         return Admin(key=here.key(), unix_socket=self.socket)
 
@@ -154,24 +155,24 @@ class Target:
         limits: Limits | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
     ) -> Pushq:
-        """A session that publishes and subscribes; what happens to it is told on stderr, or to `on_event`."""
+        """A session that publishes and subscribes; its events are printed on stderr, or passed to `on_event`."""
         from gateway.commands.session_events import Teller
         from push.client import Limits, connect
 
         chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S, open_patience_s=OPEN_PATIENCE_S)
-        # The client's own log lines say the same for programs.
+        # The client's own log lines repeat these messages for programs.
         logging.getLogger("pushq.client").addHandler(logging.NullHandler())
         tell = on_event or Teller()
         return connect(self.base_url, self.key(), transport=transport, on_event=tell, limits=chosen, tls=self.tls())
 
     def _ranked(self, variable: str, of_context: str | None) -> str | None:
-        """What `--context` names comes before the environment, a context that is only in use behind it."""
+        """A file of `--context` takes precedence over the environment, that of a context merely in use does not."""
         of_environment = os.environ.get(variable)
         return of_context or of_environment if self.context is not None else of_environment or of_context
 
     @functools.cached_property
     def _found_key(self) -> tuple[str, str]:
-        """The key and where it came from. Asked once: a context's command may want a passphrase."""
+        """The key and its origin. Cached: a context's command may ask for a passphrase."""
         if self.key_file is not None:
             return _first_line(self.key_file), str(self.key_file)
         if self.context is not None and (found := self._key_of_context()) is not None:
@@ -210,7 +211,7 @@ class Target:
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the five options and gives the command its `target`."""
+    """Adds the five options, and passes the command a `target`."""
 
     @functools.wraps(function)
     def with_target(

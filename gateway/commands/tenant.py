@@ -1,4 +1,4 @@
-"""`pushq tenant …`: the customers of one server, each with queues and keys of its own."""
+"""`pushq tenant …`: the tenants of a server, each with its own queues and keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUOTAS: Final = {
 
 
 def quota_options(command: Callable[..., None]) -> Callable[..., None]:
-    """An option for each quota."""
+    """Adds an option for each quota."""
     for quota, text in reversed(QUOTAS.items()):
         command = click.option(f"--{quota.replace('_', '-')}", quota, type=WholeRange(min=1), help=text)(command)
     return command

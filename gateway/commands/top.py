@@ -1,4 +1,4 @@
-"""`pushq top`: what the queues hold and how fast they move, or how the backends are, asked again and again."""
+"""`pushq top`: a live view of what queues hold and how fast they move, or of the backends, by polling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TERMS_WITHOUT_SCREEN = ("dumb", "unknown")
 
 
 class Sample(NamedTuple):
-    """Every queue's numbers at one time."""
+    """The stats of all queues at one time."""
 
     at: float
     queues: Mapping[str, dict[str, Any]]
@@ -54,16 +54,16 @@ class Row(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One backend, of what a gateway knows of its cluster."""
+    """One backend, as a gateway knows it from the cluster."""
 
     node: str
     alive: bool
     leads: int
     copies: int
     in_sync: int
-    """Of its copies, those that are."""
+    """How many of its copies are in sync."""
     lag_entries: int
-    """That the copy which is furthest behind lacks, as far as leaders know."""
+    """Log entries that its furthest-behind copy lacks, as far as leaders know."""
     disk_used_bytes: int | None
     disk_free_bytes: int | None
     asked: str
@@ -118,7 +118,7 @@ def top(
 
 
 def rows_of(before: Sample, after: Sample) -> list[Row]:
-    """The queues of the later sample, the fullest first. One that is new, or was made anew, has moved nothing yet."""
+    """The queues of the later sample, the fullest first. A queue that is new, or was created anew, has rates of 0."""
     seconds = after.at - before.at
     rows = []
     for name, stats in after.queues.items():
@@ -133,7 +133,7 @@ def rows_of(before: Sample, after: Sample) -> list[Row]:
 
 
 def nodes_of(state: Mapping[str, Any]) -> list[Node]:
-    """The backends of `/v1/cluster`: those that are not there first, then those that are furthest behind."""
+    """The backends of `/v1/cluster`: those that are down first, then those that are furthest behind."""
     found = []
     for node in state["nodes"]:
         name = node["name"]
@@ -160,7 +160,7 @@ async def _cluster_once(target: Target, of: str | None) -> dict[str, Any]:
 
 
 async def _state(admin: Admin, of: str | None) -> dict[str, Any]:
-    """Raises the server's refusal, and `Failure` where it knows no backends."""
+    """The cluster's state. Raises the server's refusal, and `Failure` if the server does not know the backends."""
     query = "" if of is None else f"?cluster={quote(of, safe='')}"
     found: dict[str, Any] = await admin.ask("GET", f"/v1/cluster{query}")
     if not found.get("backends_known", True):
@@ -205,8 +205,8 @@ async def _watch(target: Target, names: Sequence[str], interval: float) -> None:
 
 
 async def _sample(admin: Admin, names: Sequence[str]) -> Sample:
-    """Of all queues without names, but for those whose cluster is away. Raises the server's refusal where one of the
-    names is no queue."""
+    """The stats of the named queues, or of all except those whose cluster is unreachable. Raises the server's refusal
+    if a name is not a queue."""
     items = [await admin.get_queue(name) for name in names] if names else await all_pages(admin.list_queues)
     known = {item["name"]: item["stats"] for item in items if "stats" in item}
     return Sample(time.monotonic(), known)
@@ -214,7 +214,7 @@ async def _sample(admin: Admin, names: Sequence[str]) -> Sample:
 
 @contextmanager
 def _keys() -> Iterator[asyncio.Event]:
-    """Set when q is pressed: keys come one by one and unseen until the end."""
+    """Yields an event that is set when q is pressed. Until the end keys come one by one, without echo."""
     import termios
     import tty
 
@@ -222,7 +222,7 @@ def _keys() -> Iterator[asyncio.Event]:
     loop, pressed, before = asyncio.get_running_loop(), asyncio.Event(), termios.tcgetattr(fd)
 
     def read() -> None:
-        # Past Python's buffer: what it holds back would not show as readable again.
+        # Bypasses Python's buffer: a key held back in it would not make the descriptor readable again.
         typed = os.read(fd, KEYS_BYTES_MAX)
         if not typed or b"q" in typed.lower():
             pressed.set()
@@ -248,7 +248,7 @@ def _drawn(header: Sequence[str], rows: Sequence[Sequence[object]], target: Targ
     from rich.table import Table
 
     title = f"{target.base_url}  {time.strftime('%H:%M:%S')}  q ends"
-    # With one space between columns a name of 19 characters is whole in 80 columns.
+    # With one space between columns a name of 19 characters fits into 80 columns.
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     table.add_column(header[0], overflow="fold")
     for name in header[1:]:

@@ -1,4 +1,4 @@
-"""`pushq usage …`: what was used, and the files that say so."""
+"""`pushq usage …`: a tenant's usage, and the files of usage rows."""
 
 from __future__ import annotations
 

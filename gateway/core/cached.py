@@ -77,8 +77,8 @@ class Cache(Generic[K, V]):
         self._asked: dict[K, At | None] = {}
         """Keys being fetched, with the newest position at which each was reported as changed meanwhile."""
         self._spoiled: set[K] = set()
-        """Keys being fetched whose answer does not count: the fetch began before the service lost its record, or the
-        entry was dropped."""
+        """Keys being fetched whose answer does not count: since the request the service lost its record, or `drop`
+        ran."""
         self._told: OrderedDict[K, At] = OrderedDict()
         """The newest position at which a key was reported as changed, the latest last."""
         self._floor: At | None = None
@@ -173,8 +173,7 @@ class Cache(Generic[K, V]):
             held.confirmed_ms = now_ms
 
     def drop(self, key: K) -> None:
-        """Removes an entry that was changed from here: the next reader fetches it, and an answer on its way is
-        ignored."""
+        """Removes an entry changed from here: the next reader fetches it, and an answer on its way is ignored."""
         self._held.pop(key, None)
         self._absent.pop(key, None)
         if key in self._asked:
@@ -205,8 +204,7 @@ class Cache(Generic[K, V]):
         return newest is not None and newest.era == at.era and newest.revision > at.revision
 
     def answered(self, key: K, value: V | None, at: At, now_ms: int) -> bool:
-        """Stores an answer. Returns False if the key was reported as changed after the answer was given: fetch
-        again."""
+        """Stores an answer. False if the key was reported as changed after the answer was given: fetch again."""
         changed, is_spoiled = self._asked.pop(key), key in self._spoiled
         self._spoiled.discard(key)
         if is_spoiled or (changed is not None and changed.era != at.era) or self.is_overtaken(key, at):

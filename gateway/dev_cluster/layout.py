@@ -106,8 +106,7 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
 
 
 def _make_authority(folder: Path) -> None:
-    """Creates the certificate authority, replacing one whose cluster was not finished. Raises `CaError` for a foreign
-    one."""
+    """Creates the certificate authority, anew for an unfinished cluster. Raises `CaError` for a foreign one."""
     authority, mark = folder / "ca", folder / UNFINISHED
     if mark.exists():
         shutil.rmtree(authority, ignore_errors=True)
@@ -117,8 +116,7 @@ def _make_authority(folder: Path) -> None:
 
 
 def add_backend(folder: Path, state: State, cluster: str) -> Part:
-    """Plans one more backend for a cluster, like the others, and adds it to the parts; it is not started. Raises
-    `CaError`, `OSError`."""
+    """Plans one more backend, like the others, among the parts; does not start it. Raises `CaError`, `OSError`."""
     known = state.backends_of(cluster)
     number = max(state.last.get(cluster, 0), *(part.number for part in known), len(known)) + 1
     env = known[-1].env
@@ -221,8 +219,7 @@ def _gateway(folder: Path, name: str, kinds: Sequence[_Kind], backends: Sequence
 
 
 def _manager(folder: Path, kinds: Sequence[_Kind], backends: Sequence[Part], http: str) -> Part:
-    """The manager. Its intervals are short, so that its work can be watched; its provisioner is `pushq dev-cluster
-    provision`."""
+    """Its intervals are short, so that its work can be watched; the provisioner is `pushq dev-cluster provision`."""
     provisioner = _pushq("dev-cluster", "provision", "--directory", str(folder))
     env = {
         "PUSHQ_MANAGER__NAME": "manager",

@@ -129,8 +129,7 @@ def save(folder: Path, state: State) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock: no other command changes the cluster. Raises `StateError` if another one holds it for
-    too long, `OSError`."""
+    """Holds the folder's lock against other commands. Raises `StateError` if it is held for too long, `OSError`."""
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + TURN_SECONDS_MAX

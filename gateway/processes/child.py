@@ -82,8 +82,7 @@ class Parent:
 
 
 def hired() -> tuple[Parent, Spec]:
-    """The parent and the role it sends, read from standard input, which is replaced by /dev/null afterwards. Raises
-    `EOFError`."""
+    """The parent, and the role it sends, from standard input, which becomes /dev/null. Raises `EOFError`."""
     line = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)

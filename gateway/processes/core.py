@@ -1,5 +1,4 @@
-"""Decides which processes of a server run, and what follows when one ends. The parent applies the effects and has the
-clock.
+"""Decides which processes of a server run, and what follows when one ends. The parent has processes and clock.
 
 The storage process starts first, as it holds the data folder; then the first gateway, which does the one-time work of a
 first start; then the others. A drain runs in reverse: gateways close their sessions while acks can still be stored.

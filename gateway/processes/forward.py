@@ -1,5 +1,4 @@
-"""Forwards requests from a gateway process to the first one (the desk): administration, the console, and requests about
-the whole server.
+"""Forwards administration, console and whole-server requests from a gateway process to the first one (the desk).
 
 Every process carries messages. Other state, such as sign-ins, firing alerts or the progress of a purge, is kept by one
 process, so that it makes no difference where a request arrives.
@@ -24,8 +23,7 @@ from gateway.http import problem_answer, write
 log = structlog.get_logger("pushq.processes")
 
 VIA: Final = b"pushq-via"
-"""Header between processes: the client and how it connected. Only requests over the sockets in the data folder carry
-it."""
+"""Header between processes: who asked, and how. It is read only from the sockets in the data folder."""
 _READS: Final = ("GET", "HEAD")
 _OF_THE_WHOLE: Final = ("purge", "purges", "redrives", "groups", "series")
 """Path segments after a queue's name that are not about its messages."""

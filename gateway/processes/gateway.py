@@ -1,6 +1,4 @@
-"""One of several gateway processes: it shares port and storage with the others, and forwards the rest to the first
-one.
-"""
+"""One of several gateway processes: shares port and storage with the others, forwards the rest to the first one."""
 
 from __future__ import annotations
 

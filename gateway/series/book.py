@@ -311,8 +311,7 @@ class Book:
         return found
 
     def all(self) -> Iterator[tuple[Place, Series | Packed]]:
-        """Every series, for the writer of the file. Rows of quiet times are not in them: they follow from those that
-        are."""
+        """Every series, for the file's writer, without rows of quiet times: those follow from the others."""
         yield NODE, self.node
         for tenant, series in list(self.tenants.items()):
             yield (tenant, 0), series

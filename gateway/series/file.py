@@ -1,5 +1,4 @@
-"""Stores the series on the disk: one file, written whole and renamed into place. Reading stops at the first damaged
-record.
+"""Stores the series on the disk: one file, replaced atomically, and read up to the first damaged record.
 
 Losing the file costs only plots, so no other work waits for it.
 """

@@ -62,8 +62,7 @@ def compressed(copy: Packed) -> Packed:
 
 
 def unpacked(small: Packed, empty: Series) -> Series:
-    """Decompresses into `empty`, a new series of the same shape. Raises `ValueError` and `zlib.error` if the values are
-    damaged."""
+    """Decompresses into `empty`, a new series of the same shape. Raises `ValueError` and `zlib.error` if damaged."""
     if not small.values:
         empty.write(small.lasts[0] * TIERS[0].step_ms, small.row)
         return empty

@@ -126,8 +126,7 @@ def packed(rows: Sequence[msgspec.Struct]) -> bytes:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """After a crash the file is there whole, or not at all. Raises `OSError`, also while another process writes the
-    file."""
+    """After a crash the file is whole or absent. Raises `OSError`, also while another process writes it."""
     part = path.with_name(path.name + PART)
     with os.fdopen(_opened(part), "wb") as file:
         file.truncate()

@@ -1,5 +1,4 @@
-"""A marker file of a process that counts usage: if it is left behind, the process ended without writing its last
-counts.
+"""A marker file of a process that counts usage; if left behind, the process ended without writing its last counts.
 
 A node that restarts finds its own marker. A gateway without a store has another name each time, so the next process
 that writes to the folder finds the markers of ended ones: a marker is locked while its process runs.

@@ -108,8 +108,7 @@ KEYS: Final[dict[FileKind, tuple[str, ...]]] = {
     "minutes": ("node", "minute", "tenant", "principal", "queue", "operation", "transport", "outcome"),
     "audit": ("node", "seq"),
 }
-"""The fields that identify a row. A file may repeat a row after a crash; of `minutes`, rows with equal keys are added
-up."""
+"""The fields that identify a row. After a crash a file may repeat one; of `minutes`, equal keys are added up."""
 
 
 class Column(NamedTuple):

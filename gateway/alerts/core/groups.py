@@ -14,8 +14,7 @@ from gateway.alerts.limits import GROUP_ALERTS_MIN, GROUP_SUBJECTS_MAX
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The content of one message about many alerts. `key`: the same for the same alerts. `subjects`: the worst
-    first."""
+    """The content of a message about many alerts. `key`: the same for the same alerts. `subjects`: worst first."""
 
     key: str
     alerts: int

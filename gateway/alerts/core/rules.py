@@ -23,13 +23,11 @@ class Kind(NamedTuple):
     has_window: bool = False
     is_slo: bool = False
     total_of: str | None = None
-    """Set if the value is one for all of the rule's queues together: the sum of this kind's values. Its subject is the
-    pattern."""
+    """Set if all of the rule's queues have one value: the sum of this kind's values. Its subject is the pattern."""
     is_signed: bool = False
     """Its values, and so its limit, may be below 0."""
     hysteresis: float = HYSTERESIS
-    """The default distance from the limit that a value must reach before an alert is over, as a fraction of the
-    limit."""
+    """How far from the limit, as a fraction of it, a value must be by default before an alert is over."""
 
     @property
     def has_queues(self) -> bool:

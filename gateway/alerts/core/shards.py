@@ -7,8 +7,7 @@ from typing import Protocol
 
 
 class Shard(Protocol):
-    """A shard as the cluster's watch shows it. `lag`: entries by replica; None for one that has not asked its leader
-    yet."""
+    """A shard as the cluster's watch shows it. `lag`: by replica; None for one that has not asked its leader yet."""
 
     @property
     def name(self) -> str: ...
@@ -32,8 +31,7 @@ def out_of_sync(shard: Shard) -> float:
 
 
 def replica_lag(shard: Shard) -> float | None:
-    """The largest lag in entries among replicas that the leader has heard of; the others are out of sync, a kind of its
-    own."""
+    """The largest lag, in entries, of replicas that the leader has heard of; others are out of sync, another kind."""
     if not shard.lag:
         return 0 if len(shard.wanted) <= 1 else None
     known = [entries for entries in shard.lag.values() if entries is not None]

@@ -31,8 +31,7 @@ Counted = tuple[int, int, int]
 
 
 class Budget:
-    """Counts of requests and of those that were not good enough, by minute; owned by
-    `gateway.alerts.budgets.Budgets`."""
+    """Counts of requests, and of those that were not good enough, by minute; owned by `Budgets`."""
 
     __slots__ = ("_bad", "_changed", "_minutes", "_total")
 
@@ -93,8 +92,7 @@ class Budget:
         return bad / total / (1 - objective / 100)
 
     def value(self, until: int, objective: float) -> float | None:
-        """The burn rate relative to the threshold, of the pair where that is highest: above 1 is an alert. None if
-        unknown."""
+        """The largest burn rate of a pair relative to its threshold: above 1 is an alert. None if unknown."""
         found: list[float] = []
         for pair in PAIRS:
             short = self.burn(until, pair.short_minutes, objective)

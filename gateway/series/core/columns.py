@@ -16,8 +16,7 @@ OLDEST: Final = QUEUE_COLUMNS.index("oldest_age_ms")
 
 
 def row_of(before: Sequence[int], after: Sequence[int], *, steady_ms: int, seconds: float) -> tuple[float, ...]:
-    """A row of a queue's series from two of its pulses. A total that fell was reset, so its rate is unknown and written
-    as 0."""
+    """A row of a queue's series from two pulses. A total that fell was reset: its rate is unknown, written as 0."""
     since = after[OLDEST]
     # The age is 0 only where there is no message: `quiet_row` depends on that.
     levels = (*after[:OLDEST], max(1, steady_ms - since) if since else 0, after[OLDEST + 1])

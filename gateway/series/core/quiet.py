@@ -1,5 +1,4 @@
-"""Computes the rows of quiet times, which are not stored: they follow from the last row and from when the process
-sampled.
+"""Computes the rows of quiet times, which are not stored: they follow from the last row and the times of sampling.
 
 A queue to which nothing happens keeps its levels, its rates are 0, and its oldest message gets older. So it costs
 nothing while it is quiet; its rows are made when its series is read.
