@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 PUBLISH_EVERY_SECONDS: Final = 0.02
-"""A new number so often, while fewer than `UNCONFIRMED_MAX` wait for their answer."""
+"""How often a number is published, while fewer than `UNCONFIRMED_MAX` are unconfirmed."""
 UNCONFIRMED_MAX: Final = 100
 AGAIN_SECONDS: Final = 0.25
 """The pause before a message that was not confirmed is sent again, under the same id."""
 CREDIT: Final = 64
 LEASE_MS: Final = 5_000
-"""What was on its way to a connection that died comes again so much later."""
+"""The lease of a delivery: messages in flight on a connection that died are redelivered after this time."""
 SETTLED_SECONDS: Final = 2.0
-"""A message that was confirmed is on its way for so long; then it is missing until it comes."""
+"""A confirmed message counts as under way for this long; then it counts as missing until it arrives."""
 AWAY_SECONDS_MIN: Final = 0.5
-"""A silence that is shorter is no time without service."""
+"""A shorter gap in deliveries is not counted as time without service."""
 BAR_SECONDS: Final = 0.5
 BARS_MAX: Final = 120
 """A minute of the plot."""
 EVENTS_MAX: Final = 40
 LOOK_SECONDS: Final = 0.4
-"""Between two looks at the processes and at who leads."""
+"""The pause between two checks of the processes and leaders."""
 DOWN_SECONDS: Final = 2.0
-"""How long a part that was killed stays so, for the reader to see it."""
+"""How long a killed process stays down, so that the reader can see it."""
 REVIVE_AGAIN_SECONDS: Final = 2.0
-"""The pause before a part that did not start is started again."""
+"""The pause before a process that did not start is started again."""

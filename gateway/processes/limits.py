@@ -5,11 +5,11 @@ from typing import Final
 GATEWAYS_MAX: Final = 64
 """Gateway processes of one `pushq serve`."""
 RESTART_MS_MIN: Final = 100
-"""The pause before a process that ended unasked is started again; it doubles with each time."""
+"""The pause before a process that crashed is restarted; it doubles each time."""
 RESTART_MS_MAX: Final = 5_000
-"""The longest such pause."""
+"""The longest pause before a process is restarted."""
 STEADY_MS: Final = 10_000
-"""A process that served for so long has the shortest pause again."""
+"""A process that served for this long is restarted after the shortest pause again."""
 GATEWAY_END_MS_MAX: Final = 20_000
 """How long after its drain window a gateway process may take to end, before it is killed."""
 STORAGE_END_MS_MAX: Final = 30_000
@@ -17,8 +17,8 @@ STORAGE_END_MS_MAX: Final = 30_000
 LEAVING_SECONDS_MAX: Final = 90.0
 """How long the storage process waits for its gateways to leave when its parent is gone."""
 SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What a process is told at its start."""
+"""Bytes of the specification that a process gets at its start."""
 DESK_SECONDS_MAX: Final = 5.0
-"""How long a gateway process waits for another one to take a request on."""
+"""How long a gateway process waits for another one to accept a request."""
 SIBLING_SECONDS_MAX: Final = 5.0
-"""How long the first gateway process waits for the numbers and connections of another one."""
+"""How long the first gateway process waits for the metrics and connections of another one."""
