@@ -121,7 +121,7 @@ class Alerts:
     def history(self) -> dict[str, deque[Transition]]:
         return self.record.history.of_tenant
 
-    # ------------------------------------------------------------------------------------------------- one look
+    # ------------------------------------------------------------------------------------------- one evaluation
 
     async def evaluate(self, now_ms: int) -> None:
         """Evaluates every rule if this gateway has the duty; on return, changes are stored, if possible, and sent."""

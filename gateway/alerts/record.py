@@ -71,7 +71,7 @@ class Record:
             rows_max={HISTORY: HISTORY_UNWRITTEN_ROWS_MAX},
         )
         self.has_told = False
-        """Whether webhooks have arrived since the caller reset this."""
+        """Whether webhooks arrived, or were given up, since the caller reset this."""
         self._telling: set[str] = set()
         """Ids of webhooks that are on their way and stored."""
         lines = self.history.all()

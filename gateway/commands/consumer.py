@@ -55,7 +55,7 @@ class Consumer:
         self._is_kept = wishes.ack == "none"
         self._credit = (wishes.credit or wishes.count or KEPT_DEFAULT) if self._is_kept else _credit(wishes)
         self._count = self._credit if self._is_kept and wishes.count is None else wishes.count
-        from gateway.commands.emptiness import Emptiness  # it brings the client, which help about all commands need not
+        from gateway.commands.emptiness import Emptiness  # imports the client, which --help need not
 
         self._back_s: float | None = None
         self._empty = Emptiness(queue, options.get("group"))

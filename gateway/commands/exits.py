@@ -12,7 +12,7 @@ import click
 
 
 class Exit(enum.IntEnum):
-    """The exit codes that scripts may rely on."""
+    """Exit codes, which scripts may rely on."""
 
     OK = 0
     FAILED = 1

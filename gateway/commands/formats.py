@@ -72,10 +72,10 @@ FIELDS: Final[dict[str, Show]] = {
 
 
 def template(text: str) -> Show:
-    """The way to show a message by `text`. Raises `BadParameter` that names what is wrong in it.
+    """The formatter for the template `text`. Raises `BadParameter` that says what is wrong in it.
 
     `{name}` is a field, `{headers.x}` one header; `{{`, `}}` and `\\\\` stand for themselves, `\\n`, `\\t`, `\\r` and
-    `\\0` for the characters. What a message does not have is empty.
+    `\\0` for the characters. A field that a message does not have is empty.
     """
     if len(text) > FORMAT_CHARS_MAX:
         raise _wrong(f"it has {len(text)} characters; it may have {FORMAT_CHARS_MAX}")

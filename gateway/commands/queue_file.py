@@ -261,7 +261,7 @@ async def _update(admin: Admin, name: str, planned: Planned, etag: str) -> None:
 
 
 def _put(planned: Planned, dry_run: bool) -> None:
-    """A line a queue, and one for each setting that differs."""
+    """Prints a line per queue, and one for each setting that differs."""
     words = {
         "missing": "would be created" if dry_run else "missing",
         "fixed": "differs in what cannot change",

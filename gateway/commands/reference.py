@@ -30,7 +30,7 @@ INTRODUCTION = """# Command line
 
 
 def reference() -> str:
-    """The whole page."""
+    """The content of the page."""
     from gateway.cli import cli
 
     lines = [INTRODUCTION, "## Exit codes", "", "| Code | Meaning |", "|---|---|"]

@@ -190,7 +190,7 @@ class Cache(Generic[K, V]):
                 held.is_doubtful = True
                 held.confirmed_ms = max(held.confirmed_ms, self._heard_ms)
 
-    # ----------------------------------------------------------------------------------------------------- asking
+    # --------------------------------------------------------------------------------------------------- fetching
 
     def begin(self, key: K) -> None:
         """Marks a key as being fetched."""

@@ -87,7 +87,7 @@ class Crew:
     def is_ready(self, number: int) -> bool:
         return self._all[number].is_ready
 
-    # ------------------------------------------------------------------------------------------- what they say
+    # ------------------------------------------------------------------------------------ reports of processes
 
     def ready(self, number: int, now_ms: int) -> list[Effect]:
         process = self._all[number]
@@ -130,7 +130,7 @@ class Crew:
                 return self._end() if number == STORAGE else []
         return []
 
-    # --------------------------------------------------------------------------------------------- what is asked
+    # ------------------------------------------------------------------------------------------ signals and time
 
     def asked_to_end(self, now_ms: int) -> list[Effect]:
         """A signal came. A second one does not wait for the drain; confirmed messages are on the disk."""
@@ -156,7 +156,7 @@ class Crew:
         times = [one.start_ms for one in self._all if one.start_ms is not None]
         return min([*times, *([self._deadline_ms] if self._deadline_ms is not None else [])], default=None)
 
-    # ------------------------------------------------------------------------------------------------- how it ends
+    # ----------------------------------------------------------------------------------------- starting and ending
 
     def _start(self, number: int) -> list[Effect]:
         process = self._all[number]

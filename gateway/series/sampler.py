@@ -123,7 +123,7 @@ class Sampler:
                 if not watched.is_used:
                     self.book.pack(watched, one)
 
-    # ------------------------------------------------------------------------------------------------- one look
+    # ------------------------------------------------------------------------------------------------ one round
 
     async def look(self) -> None:
         """One round over the queues to which something happened; then calls the functions in `after`."""

@@ -46,7 +46,7 @@ class Meter:
         self._minute_ms = clock_ms() // MINUTE_MS * MINUTE_MS
         self._before: deque[tuple[int, dict[Doer, Counts]]] = deque(maxlen=MINUTES_REMEMBERED)
         self.overflowed = 0
-        """How many rows were counted under `other`, because the minute or the tenant had its most rows."""
+        """How often a row of `other` was used, because the minute or the tenant had its most rows."""
 
     def count(
         self,
