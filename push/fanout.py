@@ -202,17 +202,17 @@ class Fanout:
 
     def _partitions_changed(self) -> None:
         """Moves live subscribers on to new partitions; where messages are stored there already, they read those
-        first."""
+        first. Subscribers that go on in another cluster are told what is gone there."""
         if self.tails.are_lost():
             self._wake_all()  # they get `reset`, as their places say what they had read
             self._wake_polls()
         came, went = self.tails.refresh()
         stayed = {number: place for number, place in self._ends.items() if number not in went}
         self._ends = {**stayed, **{tail.number: tail.born for tail in came}}
-        known = {number: epochs for number, epochs in self._epochs.items() if number not in went}
-        self._epochs = {**self.tails.epochs(), **known}
+        self._epochs = self.tails.epochs()  # of those that stayed it was told before where they go on otherwise
         self._listen(came)
-        if any(not tail.part.is_empty for tail in came):
+        misses = any(tail.lost(self._ends) is not None for tail in self.tails.all)
+        if misses or any(not tail.part.is_empty for tail in came):
             self._wake_all()
         self._ends = {**stayed, **{tail.number: int(tail.part.end) for tail in came}}
 

@@ -76,6 +76,10 @@ class Tail:
     def place(self, reading: Reading) -> int:
         return reading.places.get(self.number, self.born)
 
+    def lost(self, places: Mapping[int, int]) -> tuple[int, int] | None:
+        """What is gone before a reader came to it who stands at these places."""
+        return self.part.lost_at(places if self.number in places else {**places, self.number: self.born})
+
     def parted(self, epochs: Sequence[EpochStart], place: int) -> int | None:
         """Where a reader goes on whose offset is not of this log any more: never after messages that it has not read.
         None if its offset is of this log."""
@@ -163,10 +167,9 @@ class Tails:
         gaps = []
         several = len(self._by_number) > 1
         for number, tail in self._by_number.items():
-            place, floor = tail.place(reading), int(tail.part.floor)
-            if place < floor:
-                gaps.append(Gap(place, floor - 1, number if several else None))
-                reading.move(number, floor)
+            if (lost := tail.lost(reading.places)) is not None:
+                gaps.append(Gap(*lost, number if several else None))
+                reading.move(number, lost[1] + 1)
         for number in [number for number in reading.places if number not in self._by_number]:
             place, floor = reading.places[number], self._gone.get(number, 0)
             if place < floor:

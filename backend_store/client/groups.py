@@ -212,6 +212,18 @@ def put_group(
     _ask_all(stream, lambda groups, told: groups.put(name, wanted, mode, told), decided)
 
 
+def carry_group(stream: EmbeddedQueue, name: str, mode: Mode, reply: Callable[[GroupInfo | PushqError], None]) -> None:
+    """Makes a group that comes from where the stream was before, at the beginning of what is here. One that is there
+    stays where it is."""
+
+    def decided(result: Group | PushqError) -> None:
+        reply(info_of(stream, result) if isinstance(result, Group) else result)
+
+    groups_of(stream)
+    floor = stream.definition.floor
+    _ask_all(stream, lambda groups, told: groups.carry(name, mode, floor, told), decided)
+
+
 def delete_group(
     stream: EmbeddedQueue | GroupsElsewhere, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
 ) -> None:
@@ -284,7 +296,12 @@ def find_group(stream: EmbeddedQueue | GroupsElsewhere, name: str) -> GroupInfo 
 
 
 def info_of(stream: EmbeddedQueue, group: Group) -> GroupInfo:
-    return GroupInfo(group.name, group.mode, [_lag(partition, group.name) for partition in stream._partitions.all])
+    return GroupInfo(group.name, group.mode, lag_of(stream, group.name))
+
+
+def lag_of(stream: EmbeddedQueue, name: str) -> list[GroupLag]:
+    """Where a group stands; one that there is not, as if it began at the beginning."""
+    return [_lag(partition, name) for partition in stream._partitions.all]
 
 
 def _lag(partition: Partition, name: str) -> GroupLag:

@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import (
+    PLACE_EPOCHS,
     StreamStart,
     begin_anew,
     decode_cursor,
     encode_positions,
     epoch_at,
     has_dropped_since,
+    of_place,
     resolve,
     resume,
 )
@@ -92,6 +94,11 @@ class StreamPart:
     def read(self, offset: int) -> Chunk | None:
         """The first stored chunk that contains or follows `offset`."""
         return read_at(self.partition, max(offset, self.floor))
+
+    def lost_at(self, places: Mapping[int, int]) -> tuple[int, int] | None:
+        """The first and the last offset that a reader will never get who goes on here; `places`: where it stands."""
+        place = places.get(self.number, self.floor)
+        return (place, self.floor - 1) if place < self.floor else None
 
     def start(self, wanted: Any) -> StreamStart:
         """Where a reader that asks for `wanted` starts; for a cursor, `wanted` is its position here, or "earliest"."""
@@ -229,8 +236,9 @@ class StreamParts:
 
 def position_in(part: Any, place: int) -> Position:
     """A reader's position in `part` (shaped like `StreamPart`), with the oldest epoch that has the offset."""
-    epochs = part.epochs
-    return Position(part.epoch if len(epochs) < 2 else epoch_at(epochs, place), Offset(place))
+    epochs = of_place(part.epochs, place)
+    epoch = epoch_at(epochs, place) if epochs else part.epoch
+    return Position(Epoch(epoch % PLACE_EPOCHS), Offset(place))
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:

@@ -16,7 +16,7 @@ import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.model import PARTITIONS_MAX, Epoch, FieldError, InvalidRequest, Offset, Position
@@ -28,6 +28,8 @@ _ENTRY = struct.Struct(">HIQ")  # partition, epoch, offset
 _VERSION_ONE = 1
 _VERSION_VECTOR = 2
 _VERSION = 3
+PLACE_EPOCHS: Final = 1 << 32
+"""Cursors have room for epochs below that; see `in_place`."""
 CURSOR_CHARS_MAX = (_HEAD.size + PARTITIONS_MAX * _ENTRY.size + 2) // 3 * 4
 
 
@@ -180,6 +182,8 @@ def where_they_part(before: Sequence[EpochStart], now: Sequence[EpochStart], off
     Two logs with an epoch in common are equal up to the end of that epoch in either of them. What was read beyond that
     was lost with its leader, or written after the backup that was restored.
     """
+    floor = max(_place_at(before, offset), _place_at(now, offset))
+    before, now = _in(before, floor), _in(now, floor)
     if not before or not now or offset == 0:
         return None
     ours = {start.epoch: index for index, start in enumerate(now)}
@@ -189,6 +193,35 @@ def where_they_part(before: Sequence[EpochStart], now: Sequence[EpochStart], off
     ends = [*before[common + 1 : common + 2], *now[ours[before[common].epoch] + 1 :][:1]]
     parted = min((end.start for end in ends), default=None)
     return parted if parted is not None and parted < offset else None
+
+
+def in_place(epochs: Sequence[EpochStart], floor: int) -> list[EpochStart]:
+    """The epochs of one of several places of a stream, whose numbers begin at `floor`, told apart from those of the
+    others: each cluster counts its own."""
+    assert floor % PLACE_EPOCHS == 0, "places begin at multiples of that"
+    return [EpochStart(Epoch(floor + start.epoch), start.start) for start in epochs]
+
+
+def of_place(epochs: Sequence[EpochStart], offset: int) -> Sequence[EpochStart]:
+    """Those of the place that an offset lies in; of a stream that never moved all of them."""
+    return _in(epochs, _place_at(epochs, offset))
+
+
+def _place_at(epochs: Sequence[EpochStart], offset: int) -> int:
+    """Of the places whose epochs these are the floor of the one that an offset lies in."""
+    if not epochs or epochs[-1].epoch < PLACE_EPOCHS:  # the last one is that of the last place
+        return 0
+    return max((_place(start) for start in epochs if _place(start) <= offset), default=0)
+
+
+def _in(epochs: Sequence[EpochStart], floor: int) -> Sequence[EpochStart]:
+    if not floor and (not epochs or epochs[-1].epoch < PLACE_EPOCHS):
+        return epochs
+    return [start for start in epochs if _place(start) == floor]
+
+
+def _place(start: EpochStart) -> int:
+    return start.epoch - start.epoch % PLACE_EPOCHS
 
 
 def epoch_at(epochs: Sequence[EpochStart], offset: int) -> Epoch:

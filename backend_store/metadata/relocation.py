@@ -40,8 +40,6 @@ def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition]
 def check_able(definition: QueueDefinition, others: Iterable[QueueDefinition]) -> None:
     """Raises `InvalidRequest` for a queue that cannot lie apart from what it has to do with."""
     name, config = definition.name, definition.config
-    if config.kind == "stream":
-        raise InvalidRequest(f"queue {name!r} is a stream, and this version moves none between clusters")
     if config.sequencing != "arrival":
         raise InvalidRequest(
             f"queue {name!r} sorts its messages (sequencing: {config.sequencing}), and this version does not move what "

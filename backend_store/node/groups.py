@@ -147,6 +147,11 @@ class Groups:
         """Adds a group that the stream's other partitions have; it starts at this partition's earliest message."""
         self._ask(_Command("make", name, _no_answer, "earliest", mode))
 
+    def carry(self, name: str, mode: Mode, floor: int, reply: GroupReply) -> None:
+        """The group of that name, which comes from another cluster and has all of this one before it: from `floor` on,
+        so that it is told of what has gone meanwhile."""
+        self._ask(_Command("make", name, reply, {"seq": floor}, mode))
+
     def _ask(self, command: _Command) -> None:
         if self.partition.closed:
             command.reply(self.partition.deleted())

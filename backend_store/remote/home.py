@@ -211,9 +211,8 @@ class Home:
                 group.missed([Gap(*gap) for gap in gaps], told=True)
         for place in frame.gone:
             group = self._queue_at(place)
-            if isinstance(group, RemoteGroup) and place.group is not None:
-                group.stream.group_gone(place.group)
-                self._store.deleted_elsewhere(group)
+            if isinstance(group, RemoteGroup):
+                group.gone_elsewhere()
 
     def tails(self, frame: Tails) -> None:
         for place, news in frame.tails:
@@ -289,7 +288,8 @@ class Home:
             return None
         if queue.uid != place.uid:
             return None
-        return queue.at(self) if place.group is None else queue.groups.get(place.group)
+        here = queue.at(self)
+        return here if place.group is None or here is None else here.groups.get(place.group)
 
     def ended(self, frame: Ended) -> None:
         self._store.forget_looks()

@@ -58,7 +58,7 @@ class LanedQueue(PartedQueue):
             RemoteQueue(store, definition, owner=owner, is_companion=is_companion, home=self._cluster.home(number))
             for number in range(self._cluster.lanes)
         ]
-        self.parts = self.lanes
+        self.pieces = self.lanes
         for lane in self.lanes:
             self._joined(lane)
 

@@ -93,6 +93,8 @@ LOOKED_AT_ONCE_MAX: Final = 1_000
 """Queues that are looked at in one go for whether a shard has, or lacks, what is defined."""
 GAPS_KEPT: Final = 256
 """Of a consumer group: what its stream dropped and no consumer here was told of; of more the oldest are forgotten."""
+GROUP_LOOK_SECONDS: Final = 0.5
+"""Between two looks at whether a group of a stream that moved has had all of the place before."""
 GROUP_IDLE_SECONDS: Final = 60.0
 """How long after it was asked for a group may be forgotten that nobody here uses: it may be deleted elsewhere."""
 GRANTS_KEPT: Final = 64

@@ -41,6 +41,7 @@ from backend_store.remote.limits import (
     OTHERS_SECONDS_MAX,
     READY_LOOK_SECONDS,
 )
+from backend_store.remote.placed_streams import PlacedStream
 from backend_store.service.left_behind import Left
 from backend_store.service.relocating import (
     Arrive,
@@ -110,6 +111,8 @@ class Moves:
         """By uid, those that several clusters share."""
         self._news: dict[int, asyncio.Event] = {}
         """Wakes who takes the steps of a queue: its definition has changed."""
+        self._has_groups_left: dict[int, bool] = {}
+        """By uid, of streams: whether consumer groups have something before them where it was."""
         self._waits: dict[int, str] = {}
         """By uid, what was said last of why it waits."""
         self._steps = asyncio.Semaphore(MOVE_STEPS_MAX)
@@ -260,6 +263,7 @@ class Moves:
             self._left = {at: left for at, left in self._left.items() if at[0] != uid}
             self._news.pop(uid).set()
             self._waits.pop(uid, None)
+            self._has_groups_left.pop(uid, None)
 
     async def _go_on(self, uid: int, news: asyncio.Event) -> None:
         """One queue's steps, so that a cluster that does not answer holds up no others'."""
@@ -280,6 +284,8 @@ class Moves:
     def _pause(self, definition: QueueDefinition) -> float:
         if definition.moving_to is not None or (definition.goal and why_waits(definition) is None):
             return MOVE_STEP_SECONDS
+        if self._has_groups_left.get(definition.uid) is False:
+            return MOVE_REMEMBER_SECONDS  # what it has goes as it grows old
         left = [self._left.get((definition.uid, former.place)) for former in definition.former]
         if not all(former.is_settled for former in definition.former) or left != [NOTHING] * len(left):
             return MOVE_LOOK_SECONDS
@@ -336,6 +342,10 @@ class Moves:
         else:
             found = [await self._left_at(home, definition, slots) for home in self._homes_at(definition, former.place)]
             left = Left(sum(one.unsettled for one in found), sum(one.beside for one in found))
+        if definition.config.kind == "stream":
+            self._has_groups_left[definition.uid] = not await self._carried(definition)
+            if self._has_groups_left[definition.uid] and not left.unsettled:
+                left = Left(0, 1)  # the place is not forgotten yet
         self._left[definition.uid, former.place] = left
         of = definition.tenant, definition.name, definition.version
         if not left.unsettled and not former.is_settled:
@@ -345,6 +355,12 @@ class Moves:
         if former.is_settled and not (left.unsettled or left.beside) and is_over:
             await self._store.ask(ForgetPlace(*of, former.place))
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
+
+    async def _carried(self, definition: QueueDefinition) -> bool:
+        """Whether all consumer groups of a stream are where it lies now; those that can are taken there."""
+        stream = self._store.here(definition.tenant, definition.name)
+        assert isinstance(stream, PlacedStream), "it moves between clusters"
+        return await stream.carry_groups()
 
     async def _left_at(self, home: Home, definition: QueueDefinition, slots: bytes) -> Left:
         asked = FindLeft(definition.tenant, definition.name, definition.uid, slots)

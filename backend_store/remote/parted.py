@@ -37,7 +37,7 @@ Ask = Callable[[RemoteQueue, list[str], VerdictsReply], None]
 class PartedQueue(RemoteQueue):
     """See the file's first sentence."""
 
-    parts: Sequence[RemoteQueue]
+    pieces: Sequence[RemoteQueue]
     _turn = 0
 
     def _no_redrives(self) -> WholeRedrives:
@@ -46,7 +46,7 @@ class PartedQueue(RemoteQueue):
     @property
     def leaves(self) -> list[RemoteQueue]:
         """Its parts, and of those that are put together themselves their parts: each lies at one home."""
-        return [leaf for part in self.parts for leaf in (part.leaves if isinstance(part, PartedQueue) else [part])]
+        return [leaf for part in self.pieces for leaf in (part.leaves if isinstance(part, PartedQueue) else [part])]
 
     @property
     def _delivering(self) -> Sequence[RemoteQueue]:
@@ -161,17 +161,17 @@ class PartedQueue(RemoteQueue):
             await asyncio.gather(*looking, return_exceptions=True)
 
     def wanted_changed(self) -> None:
-        for part in self.parts:
+        for part in self.pieces:
             part.wanted_changed()
 
     def waiting_for(self, visibility_ms: int) -> int:
-        return sum(part.waiting_for(visibility_ms) for part in self.parts)
+        return sum(part.waiting_for(visibility_ms) for part in self.pieces)
 
     def _share_of(self, part: RemoteQueue) -> Mapping[int, int]:
         """What a part is granted of what consumers here would take beyond what has come from the others: a share, and
         at least one message, for all that is ready may lie there."""
         delivering = self._delivering
-        if len(self.parts) == 1:
+        if len(self.pieces) == 1:
             return self._wanted()
         if part not in delivering:
             return {}
@@ -183,7 +183,7 @@ class PartedQueue(RemoteQueue):
         return found
 
     def held_by(self, partition: int, offset: int) -> Lease | None:
-        found = (part.held_by(partition, offset) for part in self.parts)
+        found = (part.held_by(partition, offset) for part in self.pieces)
         return next((lease for lease in found if lease is not None), None)
 
     # ------------------------------------------------------------------------------------------------ administration
@@ -194,7 +194,7 @@ class PartedQueue(RemoteQueue):
 
     async def purge(self, purge_id: str) -> Purge:
         """Of all parts; an error says that some may be purged and some not."""
-        done = await asyncio.gather(*(part.purge(purge_id) for part in self.parts))
+        done = await asyncio.gather(*(part.purge(purge_id) for part in self.pieces))
         purge = Purge(purge_id, sum(one.total for one in done))
         remember(self.purges, purge)
         return purge
@@ -202,7 +202,7 @@ class PartedQueue(RemoteQueue):
     async def cancel(self, message_id: str) -> str:
         """By the part that has it, which its id does not always say."""
         outcome = "unknown"
-        for part in self.parts:
+        for part in self.pieces:
             outcome = await part.cancel(message_id)
             if outcome != "unknown":
                 break

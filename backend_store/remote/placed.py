@@ -1,4 +1,4 @@
-"""A work queue behind a gateway of several clusters: where it lies now, and where it lay before.
+"""A queue behind a gateway of several clusters: where it lies now, and where it lay before.
 
 There is a part for each such place, and one queue to whoever publishes and consumes. A publish goes to the present
 place, and of a queue that is split each message to that of its slot (`routes`); see `turnover` for when that changes.
@@ -55,12 +55,12 @@ _PLACE = "~"
 
 
 class PlacedQueue(PartedQueue):
-    """See the file's first sentence. `parts` has a queue for each place, those first that take publishes."""
+    """See the file's first sentence. `pieces` has a queue for each place, those first that take publishes."""
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
         """Raises `ClusterAway` where none of its places is there."""
         super().__init__(store, definition, owner=owner, is_companion=is_companion, home=_any_home(store, definition))
-        self.parts: list[RemoteQueue] = []
+        self.pieces: list[RemoteQueue] = []
         self._at: dict[Whereabouts, RemoteQueue] = {}
         self._missing: dict[Whereabouts, ClusterAway] = {}
         """Places that nobody here can reach, as their clusters have not been met or are not those of their name."""
@@ -75,14 +75,14 @@ class PlacedQueue(PartedQueue):
     @property
     def current(self) -> RemoteQueue:
         """What of it lies where publishes go; of several places the first."""
-        return self.parts[0]
+        return self.pieces[0]
 
     @property
     def homes(self) -> Sequence[Home]:
-        return [home for part in self.parts for home in part.homes]
+        return [home for part in self.pieces for home in part.homes]
 
     def at(self, home: Home) -> RemoteQueue | None:
-        found = (part.at(home) for part in self.parts)
+        found = (part.at(home) for part in self.pieces)
         return next((part for part in found if part is not None), None)
 
     def takes_at(self, home: Home) -> bool:
@@ -107,7 +107,7 @@ class PlacedQueue(PartedQueue):
             self._turnover.hold(moved)
             self._store.background(self._settle_in())
         self._wake()
-        for part in self.parts:
+        for part in self.pieces:
             part.wanted_changed()
 
     def met(self) -> None:
@@ -131,7 +131,7 @@ class PlacedQueue(PartedQueue):
         parts = [self._at[place] for place in places if place in self._at]
         for place in [place for place in self._at if place not in places and parts]:
             self._at.pop(place).end()
-        self.parts = parts or self.parts
+        self.pieces = parts or self.pieces
         self.home = self.current.home
         if len(open_now) > 1:
             takers = [self._at.get(one.place) or self._missing[one.place] for one in open_now]
@@ -162,19 +162,22 @@ class PlacedQueue(PartedQueue):
 
     def _made(self, place: Whereabouts) -> RemoteQueue:
         """Raises `ClusterAway`."""
-        definition = self._as_of(place)
-        kind = LanedQueue if self._store.cluster_of(definition).has_lanes_of(definition) else RemoteQueue
-        part = kind(self._store, definition, owner=self.owner, is_companion=self.is_companion)
+        part = self._part(self._as_of(place))
         part.whole = self
         for one in part.lanes if isinstance(part, LanedQueue) else ():
             one.whole = self
         self._joined(part)
         return part
 
+    def _part(self, definition: QueueDefinition) -> RemoteQueue:
+        """What of it lies in one place. Raises `ClusterAway`."""
+        kind = LanedQueue if self._store.cluster_of(definition).has_lanes_of(definition) else RemoteQueue
+        return kind(self._store, definition, owner=self.owner, is_companion=self.is_companion)
+
     def end(self) -> None:
         super().end()
         self._turnover.end(self.gone)
-        for part in self.parts:
+        for part in self.pieces:
             part.end()
 
     def _part_of(self, token: str) -> RemoteQueue:
@@ -325,11 +328,11 @@ class PlacedQueue(PartedQueue):
         """The parts that consumers are given messages of; in strict order those that nothing older comes before."""
         former = [one for one in self.definition.former if not one.slots]  # of slots it is their place that waits
         if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
-            return self.parts
+            return self.pieces
         # The first place that is not settled holds back all that came after it.
         oldest = next(one.place for one in reversed(former) if not one.is_settled)
-        at = next((at for at, part in enumerate(self.parts) if part.definition.place == oldest), len(self.parts))
-        return self.parts[at:]
+        at = next((at for at, part in enumerate(self.pieces) if part.definition.place == oldest), len(self.pieces))
+        return self.pieces[at:]
 
     # ------------------------------------------------------------------------------------------------ administration
 
@@ -346,7 +349,7 @@ class PlacedQueue(PartedQueue):
         """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by
         the floor of that: one without is from before the queue moved."""
         self._check_all_there()
-        parts = sorted(self.parts, key=lambda part: part.definition.floor)
+        parts = sorted(self.pieces, key=lambda part: part.definition.floor)
         floor, cursor = _read(wanted.cursor)
         if len(parts) == 1:
             is_of_it = floor is None or floor == parts[0].definition.floor

@@ -234,6 +234,9 @@ class RemoteQueue(Redriving, Ranges):
     def end(self) -> None:
         self.deleted = True
 
+    def piece_gone(self, piece: RemoteQueue) -> None:
+        """One of those that it is put together from is there no more."""
+
     async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
         """The answer of the shard that has it; see `Line.ask`. Raises `PushqError`."""
         if not self.home.adopted.has(self.definition):

@@ -27,10 +27,12 @@ class Ranges:
         """Raises `LookingUp`."""
         queue: RemoteQueue = self  # type: ignore[assignment]
 
-        async def ask() -> list[PartitionOffsets]:
-            return _offsets(await queue.ask(LookAtOffsets(queue.place_there), may_repeat=True))
+        return queue.known(f"the offsets of {queue.name!r}", "offsets", self.asked_offsets, is_used_up=True)
 
-        return queue.known(f"the offsets of {queue.name!r}", "offsets", ask, is_used_up=True)
+    async def asked_offsets(self) -> list[PartitionOffsets]:
+        """The same, asked now. Raises `PushqError`."""
+        queue: RemoteQueue = self  # type: ignore[assignment]
+        return _offsets(await queue.ask(LookAtOffsets(queue.place_there), may_repeat=True))
 
     async def read_range(
         self, number: int, start: int, until: int | None, *, messages_max: int, bytes_max: int, render: Render

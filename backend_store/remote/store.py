@@ -57,6 +57,7 @@ from backend_store.remote.limits import OTHERS_SECONDS_MAX, REPORT_SECONDS, STAR
 from backend_store.remote.looks import Looks
 from backend_store.remote.moving import Moves
 from backend_store.remote.placed import PlacedQueue
+from backend_store.remote.placed_streams import PlacedStream
 from backend_store.remote.pulses import PulseBook, RemotePulses
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.streams import RemoteStream
@@ -113,8 +114,8 @@ class RemoteBackends:
         self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self._counting)
         self.moves = Moves(self)
-        self._keyring = Keyring(self.metadata, looking_up, self.background, self._hear, are_shared=is_local)
-        self._unheard = Unheard(looking_up, self.background, self._hear) if is_local else None
+        self._keyring = Keyring(self.metadata, looking_up, self.background, self.hear, are_shared=is_local)
+        self._unheard = Unheard(looking_up, self.background, self.hear) if is_local else None
         self.definer = ""
         """Whose definitions these are; "" until the home cluster has said so, which its older backends do not."""
         self.clusters: dict[str, BackendCluster] = {}
@@ -231,7 +232,8 @@ class RemoteBackends:
         if self._unheard is not None:
             self._unheard.check(what if name is None else name, what)
 
-    async def _hear(self) -> None:
+    async def hear(self) -> None:
+        """Returns when all is known here that the home cluster has said by now. Raises `PushqError`."""
         await self.ask(GoneQueues([]), may_repeat=True)  # its answer comes after all news
 
     async def _follow_reports(self) -> None:
@@ -258,8 +260,8 @@ class RemoteBackends:
 
     def _kind_of(self, definition: QueueDefinition) -> type[RemoteQueue]:
         """Raises `ClusterAway` where its cluster is not there, and of several the queue itself may."""
-        if definition.config.kind != "stream" and len(self.clusters) > 1:
-            return PlacedQueue
+        if len(self.clusters) > 1:
+            return PlacedStream if definition.config.kind == "stream" else PlacedQueue
         cluster = self.cluster_of(definition)
         if definition.config.kind == "stream":
             return RemoteStream

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,9 +24,20 @@ from backend_store.node.limits import GROUPS_PER_STREAM_MAX
 from backend_store.remote.leases import Stock, Unassigned
 from backend_store.remote.limits import GAPS_KEPT, GROUP_IDLE_SECONDS
 from backend_store.remote.queue import RemoteQueue
-from backend_store.remote.tails import RemoteParts
-from backend_store.service.groups import DeleteGroup, FindGroup, ListGroups, Opened, OpenGroup, PutGroup
+from backend_store.remote.tails import RemoteParts, started
+from backend_store.service.groups import (
+    CarryGroup,
+    DeleteGroup,
+    FindGroup,
+    ListGroups,
+    LookAtGroup,
+    Opened,
+    OpenGroup,
+    PutGroup,
+    Seen,
+)
 from backend_store.service.limits import GROUPS_PER_ASK_MAX
+from backend_store.service.tailing import Started, StartReading
 from backend_store.wire.store_frames import PartNow
 
 log = structlog.get_logger("pushq.remote")
@@ -33,6 +45,7 @@ log = structlog.get_logger("pushq.remote")
 _opened = msgspec.msgpack.Decoder(Opened).decode
 _info = msgspec.msgpack.Decoder(GroupInfo).decode
 _maybe_info = msgspec.msgpack.Decoder(GroupInfo | None).decode
+_seen = msgspec.msgpack.Decoder(Seen).decode
 _infos = msgspec.msgpack.Decoder(list[GroupInfo]).decode
 
 
@@ -66,48 +79,78 @@ class TurnStock(Stock):
         return latest.holder
 
 
+def _nothing() -> None:
+    """Nobody listens yet."""
+
+
 class RemoteStream(RemoteQueue):
     """See the file's first sentence."""
 
     groups: dict[str, RemoteQueue]
     _parts: RemoteParts | None = None
+    _unread: Callable[[], None] = staticmethod(_nothing)
     _look_at = GROUPS_PER_STREAM_MAX
     """With so many groups it is looked whether some are not used here; each look is at twice as many as were left."""
 
     # ------------------------------------------------------------------------------------------------------- groups
 
     def open_group(self, name: str, wanted: Any, reply: Callable[[Any], None]) -> None:
-        async def ask() -> RemoteGroup:
-            opened = _opened(await self.ask(OpenGroup(self.place_there, name, wanted), may_repeat=True))
-            group = self.groups.get(name)
-            if not isinstance(group, RemoteGroup) or group.mode != opened.mode:
-                self._forget_unused()
-                group = self.groups[name] = RemoteGroup(self, name, opened.mode)
-            group.asked_at = self._store.now_s()
-            group.missed(opened.gaps, told=False)
-            return group
+        answer(self, self.opened_group(name, wanted, self.definition.version), reply)
 
-        self._answer(ask(), reply)
+    async def opened_group(self, name: str, wanted: Any, version: int) -> RemoteGroup:
+        """`version`: by which definition it is asked here, and where else. Raises `PushqError`."""
+        asked = OpenGroup(self.place_there, name, wanted, version)
+        opened = _opened(await self.ask(asked, may_repeat=True))
+        group = self.group_here(name, opened.mode)
+        group.missed(opened.gaps, told=False)
+        return group
+
+    def group_here(self, name: str, mode: Mode) -> RemoteGroup:
+        """A group that there is, as consumers here know it."""
+        group = self.groups.get(name)
+        if not isinstance(group, RemoteGroup) or group.mode != mode:
+            self._forget_unused()
+            group = self.groups[name] = RemoteGroup(self, name, mode)
+        group.asked_at = self._store.now_s()
+        return group
 
     def put_group(self, name: str, wanted: Any, mode: Mode | None, reply: Callable[[Any], None]) -> None:
-        async def ask() -> GroupInfo:
-            return _info(await self.ask(PutGroup(self.place_there, name, wanted, mode)))
+        answer(self, self.group_put(name, wanted, mode, self.definition.version), reply)
 
-        self._answer(ask(), reply)
+    async def group_put(self, name: str, wanted: Any, mode: Mode | None, version: int) -> GroupInfo:
+        """Raises `PushqError`."""
+        return _info(await self.ask(PutGroup(self.place_there, name, wanted, mode, version)))
 
     def delete_group(self, name: str, reply: Callable[[Any], None]) -> None:
         async def ask() -> list[RemoteQueue]:
-            await self.ask(DeleteGroup(self.place_there, name))
+            await self.group_deleted(name, self.definition.version)
             found = self.group_gone(name)
             return [found] if found is not None else []
 
-        self._answer(ask(), reply)
+        answer(self, ask(), reply)
+
+    async def group_deleted(self, name: str, version: int) -> None:
+        """Raises `PushqError`."""
+        await self.ask(DeleteGroup(self.place_there, name, version))
+
+    async def group_carried(self, name: str, mode: Mode, version: int) -> None:
+        """It comes from another place. Raises `PushqError`."""
+        await self.ask(CarryGroup(self.place_there, name, mode, version), may_repeat=True)
+
+    async def began(self, wanted: Any) -> Started:
+        """Where a reader would begin, and the ends. Raises `PushqError`."""
+        return started(await self.ask(StartReading(self.place_there, wanted), may_repeat=True))
+
+    async def group_seen(self, name: str) -> Seen:
+        """Raises `PushqError`."""
+        return _seen(await self.ask(LookAtGroup(self.place_there, name), may_repeat=True))
 
     def list_groups(self) -> list[GroupInfo]:
         """Raises `LookingUp`."""
-        return self.known(f"the groups of {self.name!r}", "groups", self._all_groups, is_used_up=True)
+        return self.known(f"the groups of {self.name!r}", "groups", self.all_groups, is_used_up=True)
 
-    async def _all_groups(self) -> list[GroupInfo]:
+    async def all_groups(self) -> list[GroupInfo]:
+        """Raises `PushqError`."""
         found: list[GroupInfo] = []
         while True:
             after = found[-1].name if found else ""
@@ -119,11 +162,12 @@ class RemoteStream(RemoteQueue):
     def find_group(self, name: str) -> GroupInfo | None:
         """Raises `LookingUp`."""
 
-        async def ask() -> Any:
-            return _maybe_info(await self.ask(FindGroup(self.place_there, name), may_repeat=True))
-
         what = f"group {name!r} of {self.name!r}"
-        found: GroupInfo | None = self.known(what, f"group {name}", ask, is_used_up=True)
+        return self.known(what, f"group {name}", partial(self.group_info, name), is_used_up=True)
+
+    async def group_info(self, name: str) -> GroupInfo | None:
+        """Raises `PushqError`."""
+        found: GroupInfo | None = _maybe_info(await self.ask(FindGroup(self.place_there, name), may_repeat=True))
         return found
 
     def _forget_unused(self) -> None:
@@ -135,6 +179,11 @@ class RemoteStream(RemoteQueue):
             if isinstance(group, RemoteGroup) and group.asked_at < since and group.is_unused:
                 del self.groups[name]
         self._look_at = max(GROUPS_PER_STREAM_MAX, 2 * len(self.groups))
+
+    def end(self) -> None:
+        super().end()
+        for group in self.groups.values():
+            group.deleted = True
 
     def group_gone(self, name: str) -> RemoteQueue | None:
         """It was deleted. The group as consumers here know it."""
@@ -156,12 +205,20 @@ class RemoteStream(RemoteQueue):
             self.known(f"the partitions of {self.name!r}", "parts", parts.ready, is_used_up=True)
         return parts
 
+    def follow(self, began: Callable[[RemoteParts], None], ended: Callable[[], None], *, is_new: bool) -> RemoteParts:
+        """Of one place of a stream: its partitions for the readers of all of it, see `RemoteParts`. `ended` is called
+        when nobody has read for a while."""
+        self.ended_elsewhere()
+        self._parts, self._unread = RemoteParts(self, self.whole, began=began, is_new=is_new), ended
+        return self._parts
+
     def forget_parts(self, parts: RemoteParts) -> None:
         """Nobody reads here now."""
         parts.close()
         if self._parts is parts:
             self._parts = None
             self.extras.pop("fanout", None)
+            self._unread()
 
     def ended_elsewhere(self) -> None:
         if self._parts is not None:
@@ -202,19 +259,22 @@ class RemoteStream(RemoteQueue):
         consumers = self.consumers + sum(group.consumers for group in self.groups.values())
         return dataclasses.replace(super().stats(), consumers=consumers)
 
-    def _answer(self, work: Coroutine[Any, Any, Any], reply: Callable[[Any], None]) -> None:
-        async def told() -> None:
-            try:
-                result = await work
-            except PushqError as error:
-                result = error
-            except Exception:  # who asked must not wait for ever
-                log.exception("a request about a group failed", queue=self.name)
-                result = PushqError("this is our mistake; the log has more")
-            self.forget_looks()
-            reply(result)
 
-        self.background(told())
+def answer(queue: RemoteQueue, work: Coroutine[Any, Any, Any], reply: Callable[[Any], None]) -> None:
+    """Has `reply` told what a request about a group comes to, or the error."""
+
+    async def told() -> None:
+        try:
+            result = await work
+        except PushqError as error:
+            result = error
+        except Exception:  # who asked must not wait for ever
+            log.exception("a request about a group failed", queue=queue.name)
+            result = PushqError("this is our mistake; the log has more")
+        queue.forget_looks()
+        reply(result)
+
+    queue.background(told())
 
 
 class RemoteGroup(RemoteQueue):
@@ -256,13 +316,23 @@ class RemoteGroup(RemoteQueue):
     @property
     def is_unused(self) -> bool:
         """Nobody wants or holds anything of it, and its backend was told nothing that would have to be taken back."""
-        return not (self.consumers or self.stock.is_held or self.stock.times or len(self._grants))
+        return not (
+            self.consumers or self.whole.consumers or self.stock.is_held or self.stock.times or len(self._grants)
+        )
 
     @property
     def gone(self) -> PushqError:
         if self.stream.deleted:
             return self.stream.gone
         return NotFound(f"group {self._name!r} of stream {self.name!r} was deleted")
+
+    def gone_elsewhere(self) -> None:
+        """Another gateway deleted it."""
+        self.stream.group_gone(self._name)
+        if self.whole is self:
+            self._store.deleted_elsewhere(self)
+        else:
+            self.whole.piece_gone(self)
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         return None if self.deleted else super().take(limit, holder, visibility_ms)
@@ -284,7 +354,3 @@ class RemoteGroup(RemoteQueue):
 
     def on_gap(self, tell: Callable[[], None]) -> None:
         self._tell_gap = tell
-
-
-def _nothing() -> None:
-    """Nobody listens yet."""

@@ -37,12 +37,13 @@ from backend_store.service.tailing import Started, StartReading
 from backend_store.wire.store_frames import PartNow, Want
 
 if TYPE_CHECKING:
+    from backend_store.remote.queue import RemoteQueue
     from backend_store.remote.streams import RemoteStream
 
 log = structlog.get_logger("pushq.remote")
 
 _pieces = msgspec.msgpack.Decoder(Pieces).decode
-_started = msgspec.msgpack.Decoder(Started).decode
+started = msgspec.msgpack.Decoder(Started).decode
 PAGE_MESSAGES_MAX = 5_000
 
 
@@ -117,6 +118,11 @@ class RemotePart:
     def barriers(self) -> list[Barrier]:
         return [Barrier(*one) for one in self.now.barriers]
 
+    def lost_at(self, places: Mapping[int, int]) -> tuple[int, int] | None:
+        """See `client.streams.StreamPart.lost_at`."""
+        place = places.get(self.number, self.floor)
+        return (place, self.floor - 1) if place < self.floor else None
+
     def read(self, offset: int) -> Chunk | None:
         """The first stored chunk that has or follows `offset`. Raises `LookingUp`."""
         at = max(offset, self.floor)
@@ -127,6 +133,10 @@ class RemotePart:
             chunks = stream.known(what, f"read {self.number} {self.epoch} {at}", lambda: self.fetch(at))
             return chunks[0] if chunks else None
         return found if isinstance(found, Chunk) else None
+
+    def has_none_from(self, offset: int) -> bool:
+        """Whether it is known here that nothing is there from an offset on."""
+        return self._shelf.find(max(offset, self.floor), self._end) is True
 
     def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
         self.appended = appended
@@ -188,8 +198,20 @@ class RemotePart:
 class RemoteParts:
     """Has the shape of `client.streams.StreamParts`. It follows the stream for as long as somebody here reads it."""
 
-    def __init__(self, stream: RemoteStream):
+    def __init__(
+        self,
+        stream: RemoteStream,
+        whole: RemoteQueue | None = None,
+        *,
+        began: Callable[[RemoteParts], None] | None = None,
+        is_new: bool = False,
+    ):
+        """`whole`: who has the readers, where it is not the stream itself. `began` is called once partitions are known,
+        before anything of them is told. `is_new`: readers here have all that came before it, and get all of it."""
         self.stream = stream
+        self._reader = whole if whole is not None else stream
+        self._began = began
+        self._is_new = is_new
         self._loop = asyncio.get_running_loop()
         self._by_number: dict[int, RemotePart] = {}
         self.lost: set[int] = set()
@@ -255,11 +277,12 @@ class RemoteParts:
     def start(self, wanted: Any) -> Start:
         """Raises `InvalidRequest`, and `LookingUp`."""
         what = f"a place in {self.stream.name!r}"
-        return self.stream.known(what, f"start {wanted!r}", lambda: self._start(wanted), is_used_up=True)
+        return self.stream.known(what, f"start {wanted!r}", lambda: self.begin(wanted), is_used_up=True)
 
-    async def _start(self, wanted: Any) -> Start:
+    async def begin(self, wanted: Any) -> Start:
+        """See `start`: the same, asked now. All that was stored by then is known here. Raises `PushqError`."""
         asked = StartReading(self.stream.place_there, wanted)
-        start, ends = _started(await self.stream.ask(asked, may_repeat=True))
+        start, ends = started(await self.stream.ask(asked, may_repeat=True))
         # Who begins at the end must not be given what was there before; who reads must be given what was confirmed.
         await self._until(lambda: all(self._is_at(number, end, start.epochs) for number, end in ends.items()))
         return start
@@ -300,8 +323,8 @@ class RemoteParts:
 
     @property
     def _is_idle(self) -> bool:
-        fanout = self.stream.extras.get("fanout")
-        is_read = self.stream.consumers > 0 or (fanout is not None and fanout.waiting)
+        fanout = self._reader.extras.get("fanout")
+        is_read = self._reader.consumers > 0 or (fanout is not None and fanout.waiting)
         return not is_read and self._loop.time() > self.used_at + TAIL_IDLE_SECONDS
 
     def _take(self, news: list[PartNow]) -> None:
@@ -317,10 +340,13 @@ class RemoteParts:
         for number in went:
             if self._by_number.pop(number).epoch != epoch:
                 self.lost.add(number)
+        is_past = is_first and not self._is_new
         for now in came:  # one that came while we read is read from its beginning
-            self._by_number[now.number] = RemotePart(self, now if is_first else now._replace(end=now.floor))
+            self._by_number[now.number] = RemotePart(self, now if is_past else now._replace(end=now.floor))
             self._by_number[now.number].now = now
             self.lost.discard(now.number)
+        if is_first and came and self._began is not None:
+            self._began(self)
         if (came or went) and not is_first:
             for changed in self._listeners:
                 changed()

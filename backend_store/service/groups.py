@@ -10,18 +10,22 @@ from typing import Any, NamedTuple
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.groups import (
     GroupInfo,
+    GroupLag,
     GroupQueue,
+    carry_group,
     delete_group,
     find_group,
     groups_of,
     info_of,
+    lag_of,
     open_group,
     put_group,
 )
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
-from backend_store.model import PushqError
+from backend_store.model import PushqError, Unavailable
 from backend_store.node.group import Mode
+from backend_store.node.turned_away import RETRY_MS
 from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.handing import counter_of
 from backend_store.service.limits import GROUPS_PER_ASK_MAX
@@ -35,10 +39,11 @@ class Opened(NamedTuple):
 
 
 class OpenGroup(AtPlace, frozen=True):
-    """See `client.groups.open_group`."""
+    """See `client.groups.open_group`. `version`: see `_check_heard`."""
 
     name: str
     wanted: Any
+    version: int = 0
 
 
 class PutGroup(AtPlace, frozen=True):
@@ -47,10 +52,33 @@ class PutGroup(AtPlace, frozen=True):
     name: str
     wanted: Any
     mode: Mode | None
+    version: int = 0
 
 
 class DeleteGroup(AtPlace, frozen=True):
     name: str
+    version: int = 0
+
+
+class CarryGroup(AtPlace, frozen=True):
+    """To a place to which a stream has moved: see `client.groups.carry_group`."""
+
+    name: str
+    mode: Mode
+    version: int
+
+
+class LookAtGroup(AtPlace, frozen=True):
+    """Of one of several places of a stream."""
+
+    name: str
+
+
+class Seen(NamedTuple):
+    """A group in one place. `mode` None: it is not there; if it comes, it has that much before it."""
+
+    mode: Mode | None
+    lag: list[GroupLag]
 
 
 class ListGroups(AtPlace, frozen=True):
@@ -65,20 +93,49 @@ class FindGroup(AtPlace, frozen=True):
 
 async def opened(store: EmbeddedStore, asked: OpenGroup) -> Opened:
     stream = queue_at(store, asked.place)
+    if find_group(stream, asked.name) is None:
+        _check_heard(stream, asked.version)
     group: GroupQueue = await _decided(partial(open_group, stream, asked.name, asked.wanted))
     return Opened(group.mode, group.take_gaps())
 
 
 async def put(store: EmbeddedStore, asked: PutGroup) -> GroupInfo:
     stream = queue_at(store, asked.place)
+    _check_heard(stream, asked.version)
     found: GroupInfo = await _decided(partial(put_group, stream, asked.name, asked.wanted, asked.mode))
     return found
 
 
 async def delete(store: EmbeddedStore, asked: DeleteGroup) -> None:
-    used: list[EmbeddedQueue] = await _decided(partial(delete_group, queue_at(store, asked.place), asked.name))
+    stream = queue_at(store, asked.place)
+    _check_heard(stream, asked.version)
+    used: list[EmbeddedQueue] = await _decided(partial(delete_group, stream, asked.name))
     for group in used:
         counter_of(group).close()
+
+
+async def carry(store: EmbeddedStore, asked: CarryGroup) -> None:
+    stream = queue_at(store, asked.place)
+    _check_heard(stream, asked.version)
+    await _decided(partial(carry_group, stream, asked.name, asked.mode))
+
+
+async def look(store: EmbeddedStore, asked: LookAtGroup) -> Seen:
+    stream = queue_at(store, asked.place)
+    group = groups_of(stream).find(asked.name)
+    return Seen(group.mode if group is not None else None, lag_of(stream, asked.name))
+
+
+def _check_heard(stream: EmbeddedQueue, version: int) -> None:
+    """A stream that moves has its groups in several places, of which whoever changes them must know. Raises
+    `Unavailable` where that is not so, or is about to be so no more. `version`: of the definition that they go by."""
+    own = stream.definition
+    if own.moving_to is not None and own.takes_none:
+        detail = f"stream {own.name!r} is on its way to another cluster, and its groups stay as they are meanwhile"
+        raise Unavailable(detail, retry_after_ms=RETRY_MS)
+    if version < own.version and (own.former or own.takes_none):
+        detail = f"stream {own.name!r} has moved to another cluster, of which this gateway had not heard; try again"
+        raise Unavailable(detail, retry_after_ms=RETRY_MS)
 
 
 async def some(store: EmbeddedStore, asked: ListGroups) -> list[GroupInfo]:
@@ -110,6 +167,8 @@ HANDLERS: dict[type[Asked], Any] = {
     OpenGroup: opened,
     PutGroup: put,
     DeleteGroup: delete,
+    CarryGroup: carry,
+    LookAtGroup: look,
     ListGroups: some,
     FindGroup: find,
 }

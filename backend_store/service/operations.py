@@ -173,6 +173,8 @@ Operation = (
     | groups.DeleteGroup
     | groups.ListGroups
     | groups.FindGroup
+    | groups.CarryGroup
+    | groups.LookAtGroup
     | ranges.LookAtOffsets
     | ranges.ReadRange
     | tailing.StartReading

@@ -19,7 +19,7 @@ from backend_store.metadata import relocation
 from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.embedded import ChangedMeanwhile, Metadata
 from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread, why_waits
-from backend_store.model import Conflict, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
+from backend_store.model import Conflict, InvalidRequest, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
 from backend_store.node.turned_away import RETRY_MS
 from backend_store.service.asked import Asked
 from backend_store.service.left_behind import Left, drop_left, left_of, left_of_slots
@@ -134,6 +134,13 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
 async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
     _check_defines(store)
     known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
+    if known.config.kind == "stream":
+        if len(asked.clusters) > 1:
+            raise InvalidRequest(
+                f"queue {asked.name!r} is a stream, and this version splits none over several clusters; it can move "
+                "to another one"
+            )
+        return await _begin(store, BeginRelocation(asked.tenant, asked.name, *asked.clusters[0]))
     goal = tuple(_place_in(store, known, one) for one in asked.clusters)
     if set(goal) == set(known.goal):
         return known

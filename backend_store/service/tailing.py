@@ -72,17 +72,17 @@ class Tailing:
         parts = set(self._stream.parts.all)
         for part in parts - self._listened:
             part.on_appended(self._appended)
-            part.on_trimmed(self._tell)
+            part.on_trimmed(self.tell)
         self._listened = parts
 
     def _changed(self) -> None:
         self._listen()
-        self._tell()
+        self.tell()
 
     def _appended(self, chunks: list[Chunk]) -> None:
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         for visitor, place in self._places.items():
             visitor.tail_moved(place)
 
@@ -96,7 +96,10 @@ def tailing_of(stream: EmbeddedQueue) -> Tailing:
 
 
 async def start(store: EmbeddedStore, asked: StartReading) -> Started:
-    parts = queue_at(store, asked.place).parts
+    stream = queue_at(store, asked.place)
+    parts = stream.parts
+    # Of what no reader is shown nobody was told, as of where slots went: whoever asks waits to hear of these ends.
+    tailing_of(stream).tell()
     return Started(parts.start(asked.wanted), {part.number: int(part.end) for part in parts.all})
 
 

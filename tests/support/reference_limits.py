@@ -389,6 +389,7 @@ GROUPS = (
             "gateway.limits:CLUSTER_ENTRIES_MAX": "",
             "backend_store.remote.limits:GAPS_KEPT": "",
             "backend_store.remote.limits:GROUP_IDLE_SECONDS": "",
+            "backend_store.remote.limits:GROUP_LOOK_SECONDS": "",
             "backend_store.remote.limits:GRANTS_KEPT": "",
             "backend_store.remote.limits:GRANT_IDLE_SECONDS": "",
             "backend_store.remote.limits:GRANTS_FORGOTTEN_AT_ONCE_MAX": "",

@@ -455,11 +455,11 @@ async def _last_told(world: OuterWorld, manager: Manager) -> str:
 
 async def test_a_queue_that_cannot_move_is_told_and_the_looks_go_on(world: OuterWorld) -> None:
     one = await world.manager("one", MOVES)
-    await _planned(world, one, "orders", QueueConfig(kind="stream"))
+    await _planned(world, one, "orders", QueueConfig(sequencing="producer"))
     for _ in range(3):
         await one.look()
     [_, refused] = _moves_told(world)
-    assert "left alone for 60 minutes: queue 'orders' is a stream" in refused
+    assert "left alone for 60 minutes: queue 'orders' sorts its messages" in refused
     assert (one.moves_begun, one.moves_failed, one.looks) == (0, 1, 4)
 
 

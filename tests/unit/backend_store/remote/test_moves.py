@@ -241,7 +241,7 @@ async def test_a_place_with_nothing_left_is_forgotten_and_the_queue_may_go_back(
     await eventually(lambda: not definition(store, "q").former, "the old place is forgotten")
     await eventually(lambda: store.moves.under_way() == [])
     await eventually(lambda: "q" not in world.home.queues)
-    assert len(queue.parts) == 1 and world.eu.queues == ["q"]
+    assert len(queue.pieces) == 1 and world.eu.queues == ["q"]
 
     placed_at(await publish(queue, b"2"))
     await moved(store, "q", "main")
@@ -486,9 +486,8 @@ async def test_what_cannot_move_is_told_why(world: World) -> None:
     store = await world.ready()
     await make(store, "dead")
     await make(store, "named", dead_letter_queue="dead")
-    await make(store, "stream", kind="stream")
     await make(store, "sorted", sequencing="producer")
-    for name, why in (("dead", "names 'dead'"), ("named", "names 'dead'"), ("stream", "stream"), ("sorted", "sorts")):
+    for name, why in (("dead", "names 'dead'"), ("named", "names 'dead'"), ("sorted", "sorts")):
         to = "eu" if definition(store, name).cluster == "" else "main"
         with pytest.raises(InvalidRequest, match=why):
             await store.moves.begin(TENANT, name, to)

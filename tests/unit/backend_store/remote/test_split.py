@@ -431,7 +431,7 @@ async def test_peeks_and_purges_go_through_all_places(world: World) -> None:
     for number in range(2 * JOBS_REMEMBERED_MAX):
         last = await queue.purge(f"p{number}")
     assert len(queue.purges) == JOBS_REMEMBERED_MAX and queue.purges[last.id] is last
-    assert all(len(part.purges) <= JOBS_REMEMBERED_MAX for part in queue.parts)
+    assert all(len(part.purges) <= JOBS_REMEMBERED_MAX for part in queue.pieces)
 
 
 async def test_dead_letters_of_each_place_go_back(world: World) -> None:
