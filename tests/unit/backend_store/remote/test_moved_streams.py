@@ -15,15 +15,17 @@ import pytest
 from backend_store.client import Chunk, Gap, decode_cursor
 from backend_store.client.filters import PeekFilter
 from backend_store.model import Conflict, InvalidRequest, NotFound, Original, Published, PushqError, Unavailable
-from backend_store.node.node import wall_clock_ms
-from backend_store.remote import adopted, moving
+from backend_store.node.node import Node, wall_clock_ms
+from backend_store.remote import adopted, moving, placed_groups
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.joined import JoinedParts
 from backend_store.remote.placed_groups import PlacedGroup
 from backend_store.remote.placed_streams import PlacedStream
 from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteStream
 from backend_store.service.groups import CarryGroup, DeleteGroup, OpenGroup, PutGroup
+from backend_store.storage.memory import MemoryEngine
 from push.encode import visible
 from push.fanout import Fanout, cursor_after
 from push.looking_up import found
@@ -52,6 +54,11 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(moving, "MOVE_REMEMBER_SECONDS", 0.05)
     monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed_groups, "GROUP_LOOK_SECONDS", 0.02)
 
 
 async def stream(store: RemoteBackends, name: str = "s", **settings: Any) -> PlacedStream:
@@ -264,8 +271,8 @@ async def test_a_group_has_all_of_the_old_place_before_it_goes_on(world: World) 
     await moved(store, "s", "eu")
     await put(queue, 3)
     assert await lag(queue, "g") == 3
-    await asyncio.sleep(0.2)
-    assert consumer.bodies == [b"1", b"2"]
+    await queue.look_after(group)
+    assert len(group.pieces) == 1 and consumer.bodies == [b"1", b"2"]
     await consumer.ack()
     await eventually(lambda: consumer.bodies == [b"1", b"2", b"3"])
     await consumer.ack()
@@ -554,8 +561,8 @@ async def test_in_strict_order_a_group_with_leases_goes_on_when_the_old_place_is
     await eventually(lambda: consumer.bodies == [b"1"])
     await moved(store, "s", "eu")
     await put(queue, 2, key="k")
-    await asyncio.sleep(0.2)
-    assert consumer.bodies == [b"1"]
+    await queue.look_after(consumer.group)
+    assert len(consumer.group.pieces) == 1 and consumer.bodies == [b"1"]
     await consumer.ack()
     await eventually(lambda: consumer.bodies == [b"1", b"2"])
 
@@ -715,6 +722,7 @@ async def test_a_gateway_that_has_not_heard_of_a_move_changes_no_groups(world: W
     old, version = queue.current, queue.definition.version
     assert isinstance(old, RemoteStream)
     await moved(store, "s", "eu" if queue.definition.cluster == "" else "main")
+    await old.home.adopted.tell([queue.definition])
     for asking in (
         DeleteGroup(old.place_there, "g", version),
         PutGroup(old.place_there, "g", "latest", None, version),
@@ -746,3 +754,77 @@ async def test_a_live_reader_that_falls_behind_in_the_new_place_goes_on_there(wo
     lost = part.now._replace(epoch=9, epochs=[*part.now.epochs, (9, int(part.end) - 1)])
     part.take(lost, may_go_back=False)
     await eventually(lambda: live.told == [0, 1, 2, 3, "reset"], lambda: live.told)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_a_place_whose_clock_is_behind_is_read_after_the_one_before_all_the_same(
+    world: World, partitions: int
+) -> None:
+    past = Shards("past")
+    past.nodes = [Node(MemoryEngine(), directory=None, clock_ms=lambda: wall_clock_ms() - 1_000_000) for _ in range(2)]
+    async with AsyncExitStack() as opened:
+        await past.open()
+        opened.push_async_callback(past.close)
+        store = await world.gateway(others=[past.at])
+        opened.push_async_callback(store.close)
+        await eventually(lambda: all(one.is_ready for one in store.clusters.values()))
+        made = [await stream(store, f"s{number}", partitions=partitions) for number in range(2)]
+        queue = next(one for one in made if one.definition.cluster == "")
+        for number in range(20):
+            await put(queue, number, key=f"k{number}")
+        await moved(store, queue.name, "past")
+        config = msgspec.structs.replace(queue.config, partitions=3)
+        await store.update_queue(TENANT, queue.name, config, queue.definition.version)
+        await found(lambda: queue.parts)
+        await eventually(lambda: len(queue.parts.all) == 3)
+        for number in range(20, 40):
+            await put(queue, number, key=f"k{number}")
+        first = await Reader(queue).begin("earliest")
+        await eventually(partial(first.has, 40))
+        slow = await Reader(queue).begin("earliest", credit=7)
+        await eventually(partial(slow.has, 7))
+        resumed = await Reader(queue).begin({"cursor": slow.cursor})
+        await eventually(partial(resumed.has, 33))
+        for told in (first.told, slow.told + resumed.told):
+            assert sorted(told[:20]) == list(range(20)), "all of the old place comes first"
+            assert sorted(told) == list(range(40))
+
+
+async def test_a_live_reader_is_told_of_what_the_new_place_dropped_before_it_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    live = await Reader(queue).begin("latest")
+    may_read = asyncio.Event()
+    reads_to_its_end = JoinedParts._read_to_its_end
+
+    async def held_up(parts: JoinedParts, of_place: Any) -> None:
+        await may_read.wait()
+        await reads_to_its_end(parts, of_place)
+
+    monkeypatch.setattr(JoinedParts, "_read_to_its_end", held_up)
+    await put(queue, 0)
+    await moved(store, "s", "eu" if queue.definition.cluster == "" else "main")
+    await put(queue, 1, 2)
+    await queue.current.purge("new")
+    await put(queue, 3)
+    assert live.told == [0]
+    may_read.set()
+    floor = queue.definition.floor
+    await eventually(lambda: live.told == [0, Gap(floor, floor + 1), 3], lambda: live.told)
+
+
+async def test_a_group_that_is_put_to_the_end_leaves_the_old_place_behind(world: World) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await asked(lambda told: queue.put_group("g", "earliest", "leases", told))
+    await put(queue, 0, 1)
+    await moved(store, "s", "eu" if queue.definition.cluster == "" else "main")
+    await put(queue, 2)
+    assert await lag(queue, "g") == 3
+    info = await asked(lambda told: queue.put_group("g", "latest", None, told))
+    assert info.mode == "leases" and sum(one.lag for one in info.lag) == 0
+    consumer = Consumer(await opened(queue, "g"))
+    await put(queue, 3)
+    await eventually(lambda: consumer.bodies == [b"3"])
