@@ -1,8 +1,8 @@
-"""Queues that are defined in one shard, and whose messages lie in others, of the same cluster or of another one.
+"""Places queues whose messages lie in other shards than the one that defines them, of the same or another cluster.
 
-One shard, of the home cluster, has all definitions. A new queue goes where those lie that it names, since dead letters
-and acks that publish are commits of one shard; any other one goes to the cluster that the gateway chose, and there to
-the shard with the fewest queues.
+One shard of the home cluster has all definitions. A new queue goes to the shard of the queues that it names, since dead
+letters and acks that publish are commits of one shard; any other queue goes to the cluster that the gateway chose, and
+there to the shard with the fewest queues.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ HERE: Final = Whereabouts("", 0)
 
 
 class ClusterSize(NamedTuple):
-    """A cluster where a queue is to lie, with so many shards or lanes; "": the home cluster, whose own are known."""
+    """A cluster where a queue is to lie, with its number of shards or lanes; "": the home cluster, whose numbers the
+    shard of the definitions knows."""
 
     cluster: str
     shards: int = 1
     lanes: int = 0
     among: tuple[int, ...] = ()
-    """It is to lie in one of these; (): in any."""
+    """Shards, or lanes, one of which takes the queue; (): any."""
 
 
 HOME: Final = ClusterSize("")
 
 
 class Elsewhere:
-    """See the file's first sentence. In memory; who changes it has written the rows."""
+    """The queues that lie in other shards. In memory: the caller has written the rows before a change."""
 
     def __init__(self, definitions: Iterable[QueueDefinition]) -> None:
         self.by_name = QueueRows(definitions)
         self.shards = 1
-        """How many there are to choose from in the home cluster; with one, all of its queues are here."""
+        """Number of shards to choose from in the home cluster; with one, all of its queues are here."""
         self.usual: Callable[[], Sequence[int]] = tuple
-        """Those of them for queues that ask for no mode; () while nobody has said so."""
+        """Returns the shards for queues that ask for no mode; () if these are not known: any shard."""
         self.lanes = 0
-        """How many lanes the home cluster has, where its backends are independent hosts; 0: they are not."""
+        """Number of lanes of a home cluster of independent hosts; 0: its backends are not independent hosts."""
         self._queues = Counter(one.place for one in self.by_name.values())
 
     def put(self, definition: QueueDefinition) -> None:
-        """A new one, or one that changed."""
+        """Adds a definition, or replaces one that changed."""
         name = definition.tenant, definition.name
         if (before := self.by_name.get(name)) is not None:
             self._queues[before.place] -= 1
@@ -68,12 +69,11 @@ class Elsewhere:
         single_lane: bool = False,
         turn: int = 0,
     ) -> Whereabouts:
-        """Where a new queue's messages shall lie, in the cluster that the gateway chose; `here` so many do already.
-        Beside those that it names it lies wherever they do, also where that is not among the shards of `size`, unless
-        `is_asked`. `single_lane`: see `QueueDefinition`; those take the home
-        cluster's lanes by `turn`. Raises `Conflict` where those that it names lie apart, or in none of the shards that
-        are asked for, and `Unavailable` where they lie in another cluster than the gateway chose, which had not heard
-        of them."""
+        """Chooses the place of a new queue in the cluster that the gateway chose. `here`: number of queues in the shard
+        of the definitions. `linked`: the queues that it names, whose place it takes even if that is not among the
+        shards of `size`, unless `is_asked`. `single_lane`: see `QueueDefinition`; such queues take the home cluster's
+        lanes by `turn`. Raises `Conflict` if the linked queues lie apart, or in none of the shards asked for, and
+        `Unavailable` if they lie in another cluster than the gateway chose, as it had not heard of them."""
         cluster, shards, lanes, among = size if size.cluster else HOME._replace(lanes=self.lanes, among=size.among)
         if found := [one for one in linked if one is not None]:
             if lanes:
@@ -93,13 +93,14 @@ class Elsewhere:
             shards = self.shards
             if not lanes and not among:
                 among = tuple(self.usual())  # a gateway of an earlier version knows nothing of modes
-        # The shard of the definitions has work enough: of those with as many queues it comes last.
+        # The shard of the definitions has other work, too: it comes last among shards with equally many queues.
         queues = {**self._queues, HERE: here}
         able = [Whereabouts(cluster, shard) for shard in among or range(max(1, shards))]
         return min(able, key=lambda place: (queues.get(place, 0), place == HERE, place.shard))
 
     def check(self, definition: QueueDefinition, linked: Iterable[QueueDefinition | None], *, lanes: int = 0) -> None:
-        """Raises `Conflict` where a queue is to name one that lies in another shard. `lanes`: see `choose`."""
+        """Raises `Conflict` if a queue names one that lies in another shard. `lanes`: of the further cluster, if the
+        queue lies in one."""
         named = [one for one in linked if one is not None]
         lanes = lanes if definition.cluster else self.lanes
         if lanes:
@@ -108,10 +109,10 @@ class Elsewhere:
 
 
 def usual_shards(copies: Sequence[Copies], mode: str) -> list[int]:
-    """The shards for queues that ask for no mode, in a cluster of that mode; where none is so all that are placed."""
+    """The shards for queues that ask for no mode: those of the cluster's mode, or all placed ones if none has it."""
     placed = [number for number, one in enumerate(copies) if one.mode]
     if mode == "async":
-        return placed  # one of them is sync all the same: it has the definitions
+        return placed  # including the shard of the definitions, which is sync
     return [number for number in placed if copies[number].mode == mode] or placed
 
 
@@ -122,8 +123,8 @@ def links_of(config: QueueConfig) -> list[str]:
 
 
 def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
-    """Raises `Conflict` where a queue is to name one that lies in several clusters or is on its way to one, or is so
-    itself: what goes from one to the other would be left behind."""
+    """Raises `Conflict` if a queue, or one that it names, is split over several clusters or moves to another one:
+    messages that go from one to the other would be left behind."""
     moving = next((one for one in queues if one is not None and one.is_on_its_way), None)
     if moving is not None and moving.beside:
         raise Conflict(f"queue {name!r}: {moving.name!r} is split over several clusters; merge it first")
@@ -135,8 +136,8 @@ def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
 
 
 def _check_lanes(name: str, linked: Iterable[QueueDefinition], *, single_lane: bool) -> None:
-    """Of independent hosts: raises `Conflict` where a queue of one lane is to name one that has a lane at each host, or
-    the other way round. No commit is of all of the latter, and a key has a lane there that may be another one."""
+    """For independent hosts: raises `Conflict` if a queue of one lane names one with a lane at each host, or the
+    reverse. No commit spans all lanes of the latter, and a key's lane there may be at another host."""
     other = next((one for one in linked if one.single_lane != single_lane), None)
     if other is not None:
         has, lies = (other.name, name) if single_lane else (name, other.name)

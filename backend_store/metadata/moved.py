@@ -1,4 +1,4 @@
-"""Deleted queues whose messages go to others: for as long as what is still published to them is sent on."""
+"""Keeps deleted queues whose messages go to another queue, for as long as publishes to them are forwarded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from backend_store.model import QueueDefinition
 
 
 class MovedQueue(msgspec.Struct, frozen=True):
-    """A deleted queue whose messages go to another one, and until when those that still come do."""
+    """A deleted queue whose messages go to `target`; publishes to it are forwarded until `until_ms`."""
 
     definition: QueueDefinition
     target: str
     until_ms: int
     is_empty: bool = False
-    """All that it held has moved; only what still comes is to be sent on."""
+    """All messages that it held have moved; only new publishes are to be forwarded."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -26,14 +26,14 @@ class MovedQueue(msgspec.Struct, frozen=True):
 
 
 class MovedQueues(Mapping[int, MovedQueue]):
-    """By uid: a name may have been used, and its queue moved, more than once. Whoever publishes to a name that is not
-    there asks for the last one of that name, whatever others there are."""
+    """Moved queues of one shard by uid, as a name may have been used, and its queue moved, more than once. A publish to
+    a name without a queue goes by the last moved queue of that name."""
 
     def __init__(self, moved: Iterable[MovedQueue] = ()) -> None:
         self._by_uid: Rows[int, MovedQueue] = Rows()
         self._last: dict[tuple[str, str], int] = {}
         self._of: dict[str, dict[int, None]] = {}
-        """By tenant."""
+        """By tenant, the uids."""
         for one in moved:
             self.put(one)
 
@@ -51,11 +51,11 @@ class MovedQueues(Mapping[int, MovedQueue]):
 
     @property
     def recent(self) -> Recent[int]:
-        """Which of them came, changed or went lately."""
+        """Uids of moved queues that were added, changed or forgotten lately."""
         return self._by_uid.recent
 
     def of_tenant(self, tenant: str) -> int:
-        """How many there are, of whatever name."""
+        """Number of a tenant's moved queues."""
         return len(self._of.get(tenant, ()))
 
     def put(self, moved: MovedQueue) -> None:
@@ -75,18 +75,18 @@ class MovedQueues(Mapping[int, MovedQueue]):
             del self._of[tenant]
 
     def going_to(self, tenant: str, name: str) -> list[MovedQueue]:
-        """Those whose messages go to a queue, at the cost of what the tenant has."""
+        """The moved queues whose messages go to a queue. Takes time linear in the tenant's moved queues."""
         return [one for uid in self._of.get(tenant, ()) if (one := self._by_uid[uid]).target == name]
 
     def last(self, tenant: str, name: str, now_ms: int) -> MovedQueue | None:
-        """Where messages are still sent on."""
+        """The last moved queue of a name, if publishes to it are still forwarded."""
         uid = self._last.get((tenant, name))
         found = self._by_uid[uid] if uid is not None else None
         return found if found is not None and found.until_ms > now_ms else None
 
 
 class MovedAnywhere(Mapping[int, MovedQueue]):
-    """Those of several shards, as they are whenever it is asked."""
+    """A live view of the moved queues of several shards."""
 
     def __init__(self, shards: Callable[[], Iterable[MovedQueues]]) -> None:
         self._shards = shards

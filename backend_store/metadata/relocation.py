@@ -1,15 +1,15 @@
 """The steps of a queue's move to another cluster, as changes of its definition, which the home cluster makes.
 
-    begin     moving_to is set             the old place is to take no more publishes
-    give_up   moving_to is unset           it takes them again: nobody else ever did
-    arrive    the new place, with a floor  publishes go there; the old one is `former`
-    settle    former.is_settled            in strict order the new place's messages are delivered from here on
-    forget    former goes                  nothing is left there, and no id of it is within the window
+    begin     moving_to is set             the old place stops taking publishes
+    give_up   moving_to is unset           the old place takes publishes again; the new one never did
+    arrive    the new place, with a floor  publishes go to the new place; the old one becomes `former`
+    settle    former.is_settled            in strict order, the new place delivers from here on
+    forget    former is removed            no message is left there, and no idempotency key of it is within the window
 
-Each names the version that it was decided on, so of several who try one makes it, and the others learn what is so. Only
-`arrive` cannot be taken back.
+Each step names the definition's version on which it was decided (compare-and-set): of several gateways that try a step
+one makes it, and the others learn the new definition. `arrive` is the step that cannot be undone.
 
-A queue is split, and merged, by the same steps, of some slots at a time: see `sharing`.
+Splitting and merging a queue take the same steps, for some slots at a time: see `sharing`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Change = Callable[[QueueDefinition], QueueDefinition]
 
 
 def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition], to: Whereabouts) -> None:
-    """Raises `InvalidRequest` for a queue that cannot lie apart from what it has to do with, and `Conflict` where it
-    cannot go there now. `others`: the tenant's queues."""
+    """Raises `InvalidRequest` for a queue that must stay beside others or sorts its messages, and `Conflict` if it
+    cannot move to `to` now. `others`: the tenant's other queues."""
     check_able(definition, others)
     name = definition.name
     if definition.moving_to is not None:
@@ -38,7 +38,7 @@ def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition]
 
 
 def check_able(definition: QueueDefinition, others: Iterable[QueueDefinition]) -> None:
-    """Raises `InvalidRequest` for a queue that cannot lie apart from what it has to do with."""
+    """Raises `InvalidRequest` for a queue that sorts its messages, or must lie in the same place as another queue."""
     name, config = definition.name, definition.config
     if config.sequencing != "arrival":
         raise InvalidRequest(
@@ -52,7 +52,7 @@ def check_able(definition: QueueDefinition, others: Iterable[QueueDefinition]) -
 
 
 def check_free(definition: QueueDefinition, to: Whereabouts) -> None:
-    """Raises `Conflict` where something of a former life of the queue is left in a cluster where it is to lie."""
+    """Raises `Conflict` if the target cluster is a former place of the queue that is not forgotten yet."""
     clusters = {one.cluster for one in open_places(definition)}
     if to.cluster not in clusters and any(to.cluster == former.cluster for former in definition.former):
         raise Conflict(
@@ -62,13 +62,13 @@ def check_free(definition: QueueDefinition, to: Whereabouts) -> None:
 
 
 def begin(to: Whereabouts, now_ms: int) -> Change:
-    """All that lies in the only place, or in the first."""
+    """Begins a move of all slots of the queue's only place, or of its first one."""
     return lambda known: replace(known, moving_to=to, moving_since_ms=now_ms, moving_from=None, moving_slots=b"")
 
 
 def give_up(known: QueueDefinition) -> QueueDefinition:
-    """Raises `Conflict` where nothing is left to give up, and for strict order: of calls that are on the way one may
-    have been refused, and the next one would be taken."""
+    """Ends a move or a spread. Raises `Conflict` if there is none, and for a move in strict order: of publishes under
+    way an earlier one may have been refused, and a later one would then be taken."""
     if known.moving_to is None and not known.goal:
         why = "has arrived; plan a move back" if known.former else "does not move"
         raise Conflict(f"queue {known.name!r} {why}")
@@ -81,7 +81,8 @@ def give_up(known: QueueDefinition) -> QueueDefinition:
 
 
 def arrive(end: int, now_ms: int) -> Change:
-    """`end`: above every number that the old place has given out to what moves, and it takes none of that any more."""
+    """Makes the new place take publishes. `end`: above every offset that the old place, which takes no more publishes
+    of the moving slots, has assigned to them. Raises `Conflict` if the queue does not move."""
 
     def change(known: QueueDefinition) -> QueueDefinition:
         to = known.moving_to
@@ -127,7 +128,7 @@ def _left(known: QueueDefinition, source: OpenPlace, given: int, now_ms: int, *,
 
 
 def _without(former: Iterable[FormerPlace], to: Whereabouts, given: int, source: Whereabouts) -> Iterable[FormerPlace]:
-    """The former places but the `source`. What comes back to one of them it knows itself."""
+    """The former places without `source`, and without slots that return to a former place: that place knows them."""
     for one in former:
         if one.place == source:
             continue
@@ -164,27 +165,27 @@ def forget(place: Whereabouts) -> Change:
 
 
 def places_of(definition: QueueDefinition) -> list[Whereabouts]:
-    """Where it lies, where it goes, and where it has something left; each once."""
+    """The places where the queue lies, where it has messages left, and to which it moves; each once."""
     goes = [definition.moving_to] if definition.moving_to is not None else []
     return list(dict.fromkeys([*(one.place for one in known_places(definition)), *goes]))
 
 
 class Spot(NamedTuple):
-    """A shard as one who holds definitions against it."""
+    """The location of a shard, to compare with definitions."""
 
     cluster: str
     shard: int
     is_lane: bool
-    """Of a cluster of independent hosts."""
+    """The shard is of a cluster of independent hosts."""
 
     def is_at(self, definition: QueueDefinition, place: Whereabouts) -> bool:
-        """Whether what the queue has at one of its places lies here, or some of it."""
+        """Whether `place`, one of the queue's, is in this shard, at least in part."""
         spans_all = self.is_lane and not definition.single_lane
         return place.cluster == self.cluster and (spans_all or place.shard == self.shard)
 
 
 def lies_in(definition: QueueDefinition, spot: Spot) -> bool:
-    """Whether it has something there, or may have."""
+    """Whether the queue has, or may have, messages in the shard."""
     if spot.is_at(definition, definition.place):
         return True
     if not definition.former and not definition.beside:
@@ -193,7 +194,7 @@ def lies_in(definition: QueueDefinition, spot: Spot) -> bool:
 
 
 def as_known_in(definition: QueueDefinition, spot: Spot) -> QueueDefinition:
-    """What a shard there is told of the queue."""
+    """The definition as the shard is to store it: which slots it takes and holds back, and its floor."""
     here = next((one for one in open_places(definition) if spot.is_at(definition, one.place)), None)
     slots = unpacked(here.slots) & ~leaving_slots(definition, here.place) if here is not None else 0
     floor = here.floor if here is not None else definition.floor
@@ -205,7 +206,7 @@ def as_known_in(definition: QueueDefinition, spot: Spot) -> QueueDefinition:
 
 
 def _held(definition: QueueDefinition, here: OpenPlace | None) -> int:
-    """In strict order, the slots whose older messages are elsewhere yet."""
+    """In strict order, the slots whose older messages are still in another place; as bits."""
     if here is None or definition.config.ordering != "strict":
         return 0
     held = 0

@@ -1,10 +1,10 @@
-"""How the slots of a queue lie in several places at once: which has which, and what goes where next.
+"""Divides the slots of a split queue among several places, and computes the next step towards its goal.
 
-A queue that is split has several places that take publishes, each those of its slots (see `core.slots`). It is spread
-evenly over its `goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the
-next step begins when that has arrived. Merging is spreading over fewer places.
+Each place of a split queue takes the publishes of its own slots (see `core.slots`). The queue is spread evenly over its
+`goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the next step begins
+when those have arrived. Merging is spreading over fewer places.
 
-Places give out numbers of their own ranges, 2^44 apart where several are open at once.
+Each place assigns offsets from its own range; ranges are 2^44 apart if several places are open at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from backend_store.core.slots import ALL_SLOTS, SLOTS, UNKEYED, packed, unpacked
 from backend_store.model import Conflict, FormerPlace, OpenPlace, QueueDefinition, Whereabouts
 
 FLOOR_BITS = 32
-"""Each place of a queue gives out numbers from a multiple of 2^32 on, so the place of a message is seen by its number,
-and what is still written at the former place, redriven letters among it, has numbers left."""
+"""Each place of a queue assigns offsets from a multiple of 2^32 on, so an offset shows its place, and messages still
+written at the former place, such as redriven dead letters, have offsets left."""
 OPEN_BITS = 44
-"""Where several places give out numbers at once, each has 2^44 of them before the next."""
+"""If several places assign offsets at once, each has a range of 2^44."""
 NUMBER_BITS = 53
-"""Numbers are below that everywhere: those of JavaScript are exact so far."""
+"""Offsets are below 2^53: JavaScript's numbers are exact up to there."""
 
 
 _ALL = packed(ALL_SLOTS)
@@ -38,7 +38,7 @@ class Give(NamedTuple):
 
 
 def open_places(definition: QueueDefinition) -> list[OpenPlace]:
-    """Those that take publishes, the first one first."""
+    """The places that take publishes, the definition's own place first."""
     if not definition.beside:
         return [OpenPlace(definition.cluster, definition.shard, definition.floor, _ALL)]
     rest = ALL_SLOTS
@@ -49,12 +49,12 @@ def open_places(definition: QueueDefinition) -> list[OpenPlace]:
 
 
 def known_places(definition: QueueDefinition) -> list[OpenPlace | FormerPlace]:
-    """Where it has something, or may: those first that take publishes. A place may be there twice."""
+    """Places where the queue has or may have messages, those that take publishes first. A place may occur twice."""
     return [*open_places(definition), *definition.former]
 
 
 def leaving_slots(definition: QueueDefinition, place: Whereabouts) -> int:
-    """The slots of a place that are on their way from there, as bits."""
+    """The slots that are moving away from a place, as bits."""
     if definition.moving_to is None or place != (definition.moving_from or definition.place):
         return 0
     here = next((unpacked(one.slots) for one in open_places(definition) if one.place == place), 0)
@@ -62,7 +62,7 @@ def leaving_slots(definition: QueueDefinition, place: Whereabouts) -> int:
 
 
 def leaving_bits(definition: QueueDefinition) -> int:
-    """What is on its way, as bits; with `UNKEYED` where its place takes nothing beside."""
+    """All slots that are moving, as bits; with `UNKEYED` if their place keeps no other slots."""
     if definition.moving_to is None:
         return 0
     source = definition.moving_from or definition.place
@@ -72,7 +72,7 @@ def leaving_bits(definition: QueueDefinition) -> int:
 
 
 def moved_slots(before: QueueDefinition, now: QueueDefinition) -> int:
-    """What lies elsewhere now, or stays after all where it was to leave; as bits with `UNKEYED`."""
+    """Slots that are in another place than before, or whose move was given up; as bits with `UNKEYED`."""
     was, lies = ({one.place: unpacked(one.slots) for one in open_places(each)} for each in (before, now))
     moved = 0
     for place in {*was, *lies}:
@@ -83,8 +83,8 @@ def moved_slots(before: QueueDefinition, now: QueueDefinition) -> int:
 
 
 def next_floor(definition: QueueDefinition, end: int, *, is_alone: bool) -> int:
-    """Where the numbers of a place begin that is opened now. `end`: above those of the place that it has its slots
-    from. `is_alone`: no other place gives out any meanwhile."""
+    """The first offset of a place that is opened now. `end`: above the offsets of the place that gives it slots.
+    `is_alone`: no other place assigns offsets meanwhile."""
     top = max(end, definition.floor, definition.top)
     bits = _range_bits(definition, is_alone=is_alone)
     return ((top >> bits) + (2 if bits == FLOOR_BITS else 1)) << bits
@@ -95,12 +95,12 @@ def _range_bits(definition: QueueDefinition, *, is_alone: bool) -> int:
 
 
 def places_left(definition: QueueDefinition) -> int:
-    """How many further places it may be given one after the other, until no numbers are left."""
+    """How many further places the queue may get, one after the other, until no offsets are left."""
     return ((1 << NUMBER_BITS) - next_floor(definition, definition.floor, is_alone=False)) >> OPEN_BITS
 
 
 def check_numbers(definition: QueueDefinition, places: int = 1, *, is_alone: bool = False) -> None:
-    """Raises `Conflict` where so many further places would not have numbers that all clients can hold. `is_alone`: see
+    """Raises `Conflict` if that many further places would need offsets above `NUMBER_BITS`. `is_alone`: see
     `next_floor`."""
     first = next_floor(definition, definition.floor, is_alone=is_alone)
     if first + (places << _range_bits(definition, is_alone=is_alone)) > 1 << NUMBER_BITS:
@@ -111,7 +111,7 @@ def check_numbers(definition: QueueDefinition, places: int = 1, *, is_alone: boo
 
 
 def spread(goal: Sequence[Whereabouts], now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
-    """Has a queue spread evenly over these places, and begins with that where it need not wait."""
+    """Sets a queue's goal to be spread evenly over these places, and begins the first step unless it has to wait."""
 
     def change(known: QueueDefinition) -> QueueDefinition:
         wanted = replace(known, goal=tuple(goal))
@@ -121,8 +121,8 @@ def spread(goal: Sequence[Whereabouts], now_ms: int) -> Callable[[QueueDefinitio
 
 
 def go_on(now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
-    """Begins the next step of what a queue is to be; where there is none, it is that. Raises `Conflict` where the next
-    step has to wait."""
+    """Begins the next step towards the goal; if none is left, removes the goal. Raises `Conflict` if the next step has
+    to wait."""
 
     def change(known: QueueDefinition) -> QueueDefinition:
         if known.moving_to is not None:
@@ -143,7 +143,8 @@ def go_on(now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
 
 
 def why_waits(definition: QueueDefinition) -> str | None:
-    """Why the next step cannot begin yet: in strict order a slot moves on when what it left behind is delivered."""
+    """Why the next step cannot begin yet, or None: in strict order no slot moves on before all messages left in former
+    places are delivered."""
     if definition.config.ordering != "strict":
         return None
     left = next((one for one in definition.former if not one.is_settled), None)
@@ -151,13 +152,13 @@ def why_waits(definition: QueueDefinition) -> str | None:
 
 
 def next_give(definition: QueueDefinition) -> Give | None:
-    """None: nothing is missing to the goal."""
+    """The next step towards the goal; None if it is reached, or there is none."""
     if not definition.goal:
         return None
     places = open_places(definition)
     has = {one.place: unpacked(one.slots) for one in places}
     share, extra = divmod(SLOTS, len(definition.goal))
-    # Who has most now may keep one more, so that it need not move.
+    # Places that have most slots now keep the extra ones, so that fewer slots move.
     held = {place: has.get(place, 0).bit_count() for place in definition.goal}
     ranked = sorted(definition.goal, key=lambda place: (held[place] != share + 1, -held[place]))
     room = {place: share + (rank < extra) for rank, place in enumerate(ranked)}

@@ -1,7 +1,7 @@
-"""Which backends of a cluster are there, as those say to which this gateway has a line.
+"""Tracks which backends of a cluster are live, as reported by the backends to which this gateway has a line.
 
-Each says what it knows, and one that is cut off knows what was. So they are taken together: who is there by the word of
-one of them is there. While nobody is connected the last word counts.
+Each backend reports what it knows, and one that is cut off reports old data. So the reports are united: a backend is
+live if at least one report names it. While no line is connected the last union counts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from backend_store.wire.store_frames import BackendAt
 
 There = Sequence[BackendAt]
 EVERYWHERE = frozenset({"0.0.0.0", "::"})
-"""Where a backend listens that cannot say where it is reached."""
+"""Listening addresses of a backend that does not know the address at which it is reached."""
 
 
 class Addresses:
-    """See the file's first sentence. `on_change` hears of those that are there, in the order of their names."""
+    """The live backends of one cluster. `on_change` is called with them, sorted by name, when they change."""
 
     def __init__(self, on_change: Callable[[There], None]) -> None:
         self.there: There = ()
@@ -26,17 +26,17 @@ class Addresses:
         self._words: dict[object, There] = {}
 
     def said(self, by: object, there: There) -> None:
-        """`by`: the line that it came by."""
+        """Takes over a backend's report, of which at most `BACKENDS_HEARD_MAX` entries count. `by`: its line."""
         self._words[by] = [one for one in there[:BACKENDS_HEARD_MAX] if _is_address(one.address)]
         self._take()
 
     def silent(self, by: object) -> None:
-        """The line has no connection."""
+        """Drops the report of a line that has lost its connection."""
         if self._words.pop(by, None) is not None and self._words:
             self._take()
 
     def close(self) -> None:
-        """Nobody hears of changes any more."""
+        """Ends the calls of `on_change`."""
         self._on_change = lambda there: None
 
     def _take(self) -> None:

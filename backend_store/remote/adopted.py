@@ -1,7 +1,7 @@
-"""Which of the queues that are defined elsewhere one shard has taken over, as a gateway knows it.
+"""Tells a shard the queues that it is to serve, and keeps which of them the shard has adopted.
 
-Definitions come from the first shard. A queue that lies in another one is told to that shard by every gateway that
-misses it there, so it makes no difference which of them dies between the one and the other.
+Definitions come from the first shard. If a queue lies in another shard, every gateway that finds it missing there tells
+that shard, so no single gateway's crash between the two steps loses it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _uids = msgspec.msgpack.Decoder(list[int]).decode
 Name = tuple[str, str]
 """Tenant and queue."""
 Waiting = Callable[[PushqError | None], None]
-"""Goes on once the shard has the queue, or is told why it has not."""
+"""Called with None once the shard has the queue, or with the error why it has not."""
 
 
 class _Waits(NamedTuple):
@@ -49,54 +49,55 @@ class _Waits(NamedTuple):
 
     go_on: Waiting
     timer: asyncio.TimerHandle | None
-    """Ends that at the call's time."""
+    """Ends the wait at the call's deadline."""
 
 
 class Adopted:
-    """See the file's first sentence."""
+    """The adopted queues of one shard; its `Home` owns it."""
 
     def __init__(self, home: Home, store: RemoteBackends) -> None:
         self.is_ours = home.cluster.is_home
-        """Whether the shard takes what our home cluster defines, and nothing else."""
+        """Whether the shard takes the queues that our home cluster defines, and no others."""
         self._home = home
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._identity = ""
-        """Of the shard's metadata."""
+        """Identity of the shard's metadata."""
         self._there: dict[int, int] = {}
-        """Uid → version, of the queues that the shard has taken over."""
+        """Uid → version of the queues that the shard has adopted."""
         self._names: dict[Name, int] = {}
         self._lacking: dict[Name, None] = {}
-        """Queues that it may lack: all that it does are among them, in the order in which they are looked at."""
+        """Queues that the shard may lack, in the order in which they are checked: a superset of those that it lacks."""
         self._strange: dict[Name, None] = {}
-        """What it has taken over and is defined no more, or elsewhere. To find them must not cost a look at all."""
+        """Queues that the shard has adopted but that were deleted or moved. Kept, as finding them must not take a scan
+        of all queues."""
         self._waiting: dict[int, dict[int, _Waits]] = {}
-        """By uid, in the order of their numbers."""
+        """By uid, the calls that wait for the queue; by their numbers, in order."""
         self._waits = 0
         self._is_claiming = self._is_adopting = self._is_dropping = False
         self._defined_anew = asyncio.Event()
-        """Wakes who tells the shard what it lacks."""
+        """Wakes `_adopt_missing`."""
         self._knows_definers = True
 
     def greeted(self, metadata: str) -> None:
-        """It says which metadata it has; "" by one of a version without further clusters."""
+        """Takes over the identity of the shard's metadata; "" from a version without further clusters."""
         self._knows_definers = bool(metadata)
         if metadata != self._identity:
             self._identity = metadata
             self.is_ours = self._home.cluster.is_home
 
     def has(self, definition: QueueDefinition) -> bool:
-        """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
+        """Whether the shard serves the queue, as far as this gateway knows, and no earlier call waits for it to."""
         uid = definition.uid
         return self._home.is_first or (uid in self._there and uid not in self._waiting) or uid in self._home.moved
 
     def knows(self, definition: QueueDefinition) -> bool:
-        """Whether it has been told of this version."""
+        """Whether the shard has this version of the definition, or a later one."""
         return self._home.is_first or self._there.get(definition.uid, 0) >= definition.version
 
     def when_there(self, definition: QueueDefinition, go_on: Waiting, *, until_ms: int) -> None:
-        """Has `go_on` called, in the order of the calls, once the shard serves the queue. After `until_ms`, of the
-        store's own clock, it is not waited for; 0: as long as it takes."""
+        """Calls `go_on`, in the order of the calls, once the shard serves the queue; with `Unavailable` at `until_ms`
+        of the store's own clock (0: no deadline), and with `Overloaded` where `LINE_CALLS_MAX` calls wait already."""
         waiting = self._waiting.get(definition.uid)
         if waiting is None:
             waiting = self._waiting[definition.uid] = {}
@@ -112,7 +113,7 @@ class Adopted:
         waiting[self._waits] = _Waits(go_on, timer)
 
     def _give_up(self, definition: QueueDefinition, waiting: dict[int, _Waits], number: int) -> None:
-        """Its time is over. Those behind it wait on, and so does all that comes."""
+        """Ends a call at its deadline. Later calls wait on."""
         detail = f"queue {definition.name!r} is not with its shard yet; nothing was accepted"
         waiting.pop(number).go_on(Unavailable(detail, retry_after_ms=500))
 
@@ -133,7 +134,8 @@ class Adopted:
                     log.exception("what waited for a queue failed", shard=self._home.shard, queue=definition.name)
 
     async def _adopt_soon(self, definition: QueueDefinition) -> PushqError | None:
-        """None: the shard has it. The error, where it cannot be told in time; it may have no leader meanwhile."""
+        """Returns None once the shard has the queue, else the last error. Retries `Unavailable` for up to
+        `ADOPT_SECONDS_MAX`, as the shard may be between two leaders."""
         over = self._loop.time() + ADOPT_SECONDS_MAX
         while True:
             try:
@@ -147,9 +149,9 @@ class Adopted:
                 return None
 
     async def tell(self, definitions: list[QueueDefinition]) -> None:
-        """Returns when the shard has them, as they are known here. Raises `PushqError`."""
+        """Returns when the shard has adopted the definitions. Raises `PushqError`."""
         if definitions and not self._store.first.line.is_open:
-            raise self._store.first.line.unavailable()  # it may have been deleted meanwhile, or have moved away
+            raise self._store.first.line.unavailable()  # a queue may have been deleted or moved without our hearing
         definitions = [self._as_told(one) for one in self._with_named(definitions)]
         definer = self._definer()
         is_new = self._home is self._home.cluster.first and not self.is_ours
@@ -163,7 +165,8 @@ class Adopted:
             await self._home.ask(AdoptQueues(definitions, definer), may_repeat=True)
 
     def _with_named(self, definitions: Iterable[QueueDefinition]) -> list[QueueDefinition]:
-        """Before each the queue that it names for its dead letters: where there is none they stay in its companion."""
+        """Puts before each definition its dead-letter queue, if the shard lacks that: a queue whose dead-letter queue
+        is missing keeps dead letters in its companion."""
         found: dict[int, QueueDefinition] = {}
         for one in definitions:
             named = self._store.metadata.queues.get((one.tenant, one.config.dead_letter_queue or ""))
@@ -173,14 +176,15 @@ class Adopted:
         return list(found.values())
 
     def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
-        """Of a companion its queue, which it lies with."""
+        """Returns the definition as the shard is to have it; for a companion that of the queue beside which it lies."""
         known = self._store.metadata.queues.get((definition.tenant, owner_of(definition.name)))
         if known is not None and known.uid == definition.uid:
             definition = known
         return as_known_in(definition, self._home.spot)
 
     async def _name(self, *, is_only_asked: bool = False) -> None:
-        """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
+        """Has the home cluster bind a further cluster's name to its metadata. Raises `ClusterAway` if the name belongs
+        to other metadata."""
         asked = NameCluster(self._home.cluster.name, self._identity, is_only_asked)
         try:
             await self._store.ask(asked, may_repeat=True)
@@ -192,12 +196,13 @@ class Adopted:
             self._store.met()
 
     async def drop(self, uids: Sequence[int], moved: Sequence[tuple[int, int]] = ()) -> None:
-        """Of queues that are defined no more; `moved` are those that lie here no more, with the versions that say so.
-        Raises `PushqError`."""
+        """Has the shard drop deleted queues. `moved`: uid and version of queues whose definitions, from that version
+        on, place them elsewhere. Raises `PushqError`."""
         await self._home.ask(DropQueues(list(uids), self._definer(), tuple(moved)), may_repeat=True)
 
     def _definer(self) -> str:
-        """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""
+        """Returns the identity of the home cluster's metadata, by which a shard of a further cluster accepts its
+        queues; "" for a shard of the home cluster. Raises `Unavailable`."""
         if self._home.cluster.is_home:
             return ""
         definer = self._store.definer
@@ -206,7 +211,7 @@ class Adopted:
         if not (definer and self._knows_definers):
             older = f"cluster {self._home.cluster.name!r}" if definer else "the home cluster"
             raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
-        # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
+        # Only a cluster's first shard can be relied on to refuse a second home cluster: it must accept ours first.
         if self._home is not self._home.cluster.first and not self._home.cluster.first.is_ours:
             unsaid = f"cluster {self._home.cluster.name!r} has not said yet that it takes this home cluster's queues"
             detail = self._home.cluster.why_not or unsaid
@@ -214,7 +219,7 @@ class Adopted:
         return definer
 
     async def _claim(self) -> None:
-        """Makes sure of a further cluster's shard before any queue is put there."""
+        """Has a further cluster's shard accept our home cluster before any queue is put there; retries until then."""
         told = ""
         try:
             while self._home.line.is_open and not self.is_ours:
@@ -230,8 +235,8 @@ class Adopted:
             self.go_on()
 
     def _told_why(self, reason: str, told: str) -> str:
-        """Says why a cluster gets no queues, once; what was said last. While the home cluster is not there to be asked
-        who it is, nothing is known."""
+        """Logs why a cluster gets no queues, each reason once in a row; returns the reason logged last. Logs nothing
+        while the home cluster's first shard, which knows the cluster's name, is away."""
         if self._home is not self._home.cluster.first or not self._store.first.line.is_open or reason == told:
             return told
         cluster, shard = self._home.cluster.name, self._home.shard
@@ -239,7 +244,7 @@ class Adopted:
         return reason
 
     def defined_elsewhere(self, changed: Sequence[QueueDefinition], gone: Sequence[QueueDefinition]) -> None:
-        """The first shard told of these: those that lie here are taken over, if they are not yet."""
+        """Takes over changes reported by the first shard: has the shard adopt those that lie here and drop the rest."""
         for one in gone:
             self._lacking.pop(_name_of(one), None)
         for one in (*changed, *gone):
@@ -249,13 +254,13 @@ class Adopted:
         self.drop_soon()
 
     def go_on(self) -> None:
-        """One of the two shards is there again: what could not be done without goes on."""
+        """Resumes adopting and dropping after one of the two shards has come back."""
         if self._lacking:
             self._adopt()
         self.drop_soon()
 
     def _doubt_all(self) -> None:
-        """Of all that is defined it will be looked at, bit by bit, whether the shard lacks it."""
+        """Has all defined queues checked again, in parts, for whether the shard lacks them."""
         self._lacking = dict.fromkeys(self._store.metadata.queues)
 
     def _adopt(self) -> None:
@@ -274,7 +279,7 @@ class Adopted:
         return is_here and self._there.get(one.uid, 0) < one.version and one.uid not in self._home.moved
 
     async def _adopt_missing(self) -> None:
-        """Until it has all, or one of the two shards is lost: whichever comes back begins this anew."""
+        """Retries until the shard has all its queues, or one of the two shards is lost; its return starts this anew."""
         pause, told = ADOPT_RETRY_SECONDS, ""
         try:
             while (error := await self._adopt_all()) is not None:
@@ -289,8 +294,8 @@ class Adopted:
             self._is_adopting = False
 
     async def _adopt_all(self) -> PushqError | None:
-        """Tells each leader of the shard each version that it lacks, once. The last error, where it is to be told
-        again."""
+        """Tells each leader of the shard each version that it lacks, once. Returns the last error if queues are still
+        missing, else None."""
         tried: set[tuple[int, int]] = set()
         error: PushqError | None = None
         connection = self._home.line.connections
@@ -312,7 +317,7 @@ class Adopted:
         return None
 
     async def _some_missing(self, tried: Collection[tuple[int, int]]) -> list[QueueDefinition]:
-        """As many as it is told of at once, none of which was tried."""
+        """Returns up to `ADOPTED_AT_ONCE_MAX` missing queues that are not in `tried`."""
         found: list[QueueDefinition] = []
         for number, name in enumerate(list(self._lacking), 1):
             known = self._store.metadata.queues.get(name)
@@ -327,14 +332,14 @@ class Adopted:
         return found
 
     def drop_soon(self) -> None:
-        """Some of what lies here may be defined no more."""
+        """Begins to drop queues that the shard has but should not have."""
         if not self._home.is_first and self.is_ours and not self._is_dropping and self._strange:
             self._is_dropping = True
             self._store.background(self._drop())
 
     def _told_of(self, name: Name) -> None:
-        """By one of the two shards: it is known anew whether this one has what it should not, or lacks what it should
-        have."""
+        """Re-evaluates, after news from either shard, whether the shard has a queue that it should not have, or lacks
+        one that it should have."""
         uid, known = self._names.get(name), self._store.metadata.queues.get(name)
         if uid is not None and (known is None or known.uid != uid or not self._lies_here(known)):
             self._strange[name] = None
@@ -344,8 +349,9 @@ class Adopted:
             self._lacking[name] = None
 
     async def _drop(self) -> None:
-        """News of the two shards come as they come: who has the definitions is asked before anything goes. What is
-        refused is asked for again, until one of the two is lost: whichever comes back begins this anew."""
+        """Has the shard drop `_strange` queues. News of the two shards arrive in any order, so the first shard confirms
+        before anything is dropped. Retries refusals until one of the two shards is lost; its return starts this anew.
+        """
         asked: set[int] = set()
         pause, told, connection = DROP_AFTER_SECONDS, "", self._home.line.connections
         try:
@@ -375,7 +381,7 @@ class Adopted:
             self._is_dropping = False
 
     async def _drop_of(self, uids: set[int]) -> None:
-        """As they are known now: one may have come back meanwhile."""
+        """Drops the queues as they are known now: a queue may have been defined here again meanwhile."""
         gone, moved = [], []
         for name in self._strange:
             known, uid = self._store.metadata.queues.get(name), self._names[name]
@@ -391,7 +397,8 @@ class Adopted:
         return GoneQueues(uids, self._home.spot)
 
     def told(self, news: News, *, is_first: bool, is_open: bool) -> None:
-        """`is_first`: of all that it has, which is told anew. `is_open`: of a shard that is served already."""
+        """Takes over the shard's own news. `is_first`: a full listing of what the shard has begins. `is_open`: the
+        shard is connected and its initial listing is complete."""
         if is_first:
             self._there.clear()
             self._names.clear()
@@ -414,7 +421,7 @@ class Adopted:
             self.drop_soon()
 
     def begin(self, *, is_anew: bool) -> None:
-        """It is connected, and what it has is known. `is_anew`: it was told of all that it has."""
+        """The shard is connected and what it has is known. `is_anew`: by a full listing, not by changes alone."""
         if is_anew:
             self._doubt_all()
         if self.is_ours:

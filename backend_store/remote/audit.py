@@ -1,4 +1,4 @@
-"""The audit as a gateway without messages of its own has it: written where the definitions are, and read from there."""
+"""The audit log of a gateway without a store of its own: writes to and reads from the home cluster's first shard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ask(Protocol):
 
 
 class RemoteAudit(AuditLog):
-    """See the file's first sentence. Numbers of acts are this gateway's own; rows have their place in the storage."""
+    """See the file's first sentence. Numbers of acts are this gateway's own; `_places` maps them to the storage's."""
 
     def __init__(self, ask: Ask, known: Known) -> None:
         super().__init__(MemoryEngine(), _nothing)
@@ -60,7 +60,7 @@ class RemoteAudit(AuditLog):
             await self._last_word(ForgetAct(place))
 
     async def _last_word(self, asked: PutAct | ForgetAct) -> None:
-        """What is done is done: that its outcome cannot be written down must not make it look as if it were not."""
+        """Writes an act's outcome; logs a failure instead of raising it, as the act itself has been done."""
         try:
             await self._ask(asked, may_repeat=True)
         except PushqError as error:
@@ -73,7 +73,7 @@ class RemoteAudit(AuditLog):
         self._open.discard(seq)
 
     def before(self, seq: int | None, limit: int) -> list[AuditEntry]:
-        """Raises `LookingUp` until the rows are here."""
+        """Returns up to `limit` entries before `seq`. Raises `LookingUp` until the rows have arrived."""
 
         async def ask() -> list[AuditEntry]:
             return _entries(await self._ask(ActsBefore(seq, limit)))
@@ -81,7 +81,7 @@ class RemoteAudit(AuditLog):
         return self._known.of(("acts", self._changes, seq, limit), "the audit", ask)
 
     def waiting(self) -> list[AuditEntry]:
-        """None: the storage writes their files."""
+        """Returns no entries: the storage exports them to files."""
         return []
 
 

@@ -1,7 +1,7 @@
-"""Which cluster a new queue is put in: beside the queues that it names, else where most is to spare.
+"""Chooses the cluster for a new queue: that of the queues that it names, else the one with most capacity to spare.
 
-What is to spare the out-cluster manager says, in documents that every gateway has. While no manager reports, the
-cluster with the fewest queues a backend is taken.
+The out-cluster manager reports spare capacity in documents that every gateway has. While no manager reports, the
+cluster with the fewest queues per backend is chosen.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Choosing:
         self._cluster_of = cluster_of
         self._clock_ms = clock_ms
         self._coming: Counter[str] = Counter()
-        """Queues that are on their way to a cluster, by its key."""
+        """Queues that are being created in a cluster, by its key."""
         self._is_warned = False
 
     @contextmanager
     def chosen(self, tenant: str, name: str, config: QueueConfig) -> Iterator[tuple[BackendCluster, Site]]:
-        """Where the queue is to lie that is made inside of the block. Raises `Unavailable`, also where no cluster may
-        take one now, and `InvalidRequest` where none has what `config.replication` asks for."""
+        """Yields the place for a queue that the block creates. Raises `Unavailable`, also if no cluster may take a
+        queue now, and `InvalidRequest` if none has what `config.replication` asks for."""
         asked = config.replication
         needs_one = self._needs_single_lane(tenant, config)
         cluster = self._choose(tenant, name, config, needs_one=needs_one)
         site = cluster.copying.site(asked, needs_one=needs_one)
-        if site is None and (tenant, name) in self._metadata.queues:  # it is there, and is not held against others
+        if site is None and (tenant, name) in self._metadata.queues:  # the queue exists; its shard compares the configs
             site = cluster.copying.site(Replication(), needs_one=needs_one)
         if site is None:
             _refuse([cluster], name, asked, needs_one=needs_one)
@@ -68,7 +68,7 @@ class Choosing:
             self._coming[cluster.key] -= 1
 
     def _needs_single_lane(self, tenant: str, config: QueueConfig) -> bool:
-        """At independent hosts: as its config says, or those that it goes beside."""
+        """Whether the queue has a single lane at independent hosts: by its config, or that of a queue that it names."""
         linked = (self._metadata.queues.get((tenant, other)) for other in links_of(config))
         return needs_single_lane(config) or any(one is not None and one.single_lane for one in linked)
 
@@ -78,10 +78,10 @@ class Choosing:
             return home
         for other in (name, *links_of(config)):
             if (known := self._metadata.queues.get((tenant, other))) is not None:
-                return self._cluster_of(known)  # where they lie apart, their shard refuses it
+                return self._cluster_of(known)  # where the named queues lie apart, their shard refuses the new one
         ready = [one for one in self._clusters if one.is_ready]
         able = [one for one in ready if one.copying.site(config.replication, needs_one=needs_one) is not None]
-        if config.replication.model == "leader_follower":  # which one lane of independent hosts is, where need be
+        if config.replication.model == "leader_follower":  # a single lane of independent hosts is the second choice
             able = [one for one in able if not one.lanes] or able
         if not able:
             for one in self._clusters:
@@ -109,7 +109,7 @@ class Choosing:
         return found
 
     def _reported(self) -> dict[str, Cluster]:
-        """The manager's rows, by name."""
+        """The manager's rows, by cluster name."""
         rows: dict[str, Cluster] = {}
         for name, data in self._documents.all(KIND):
             try:
@@ -119,7 +119,7 @@ class Choosing:
         return rows
 
     def _pending(self, cluster: BackendCluster, row: Cluster) -> float:
-        """What queues need that its last report does not know, in nodes' worth of capacity."""
+        """Capacity needed by queues created since the cluster's last report, in nodes' worth of capacity."""
         made = self._metadata.spread.since(cluster.key, row.report.at_ms)
         return (made + self._coming[cluster.key]) * QUEUE_NEEDS
 
@@ -136,7 +136,7 @@ class Choosing:
 
 
 def _refuse(clusters: Sequence[BackendCluster], name: str, asked: Replication, *, needs_one: bool) -> NoReturn:
-    """Raises `InvalidRequest` for what none of the clusters has, and `Unavailable` where it may be there soon."""
+    """Raises `InvalidRequest` if none of the clusters has what is asked for, `Unavailable` if one may have it soon."""
     for cluster in clusters:
         copying, of = cluster.copying, f"cluster {cluster.name!r}"
         if not copying.copies:

@@ -1,7 +1,7 @@
-"""A cluster of backends as a gateway knows it: its shards, and the doors of its hosts where these are independent.
+"""A gateway's view of one cluster of backends: its shards and, of a cluster of independent hosts, their doors.
 
-The home cluster's first shard has the definitions of all queues, wherever their messages lie. A further cluster is only
-more shards: the first of them takes queues over like the rest.
+The home cluster's first shard has the definitions of all queues, wherever their messages lie. A further cluster only
+adds shards: its first shard adopts queues like the others.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ log = structlog.get_logger("pushq.remote")
 
 
 class ClusterAt(NamedTuple):
-    """A cluster's name for people, and where it is found."""
+    """A cluster's display name and addresses."""
 
     name: str
     directory: Directory
     addresses: Sequence[tuple[str, int]] = ()
-    """Of its backends, as they were named. Without any nothing is learnt of others."""
+    """Configured addresses of its backends. If there are none, the gateway does not learn of other backends either."""
 
 
 class BackendCluster:
-    """See the file's first sentence."""
+    """See the file's first sentence. `RemoteBackends` owns it."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class BackendCluster:
         self.name = at.name
         self.is_home = is_home
         self.key = "" if is_home else at.name
-        """As definitions name it."""
+        """The name by which definitions refer to it."""
         self.copying = Copying((), "sync", 0)
-        """How its shards are copied."""
+        """How its shards are replicated."""
         self.lanes = 0
-        """How many there are, where the backends are independent hosts: most queues have them all; 0: each
-        queue lies in one shard."""
+        """Number of lanes if the backends are independent hosts, all of which most queues use; 0: each queue lies in
+        one shard."""
         self.is_met = is_home
-        """Whether it has said what model it has."""
+        """Whether it has reported its model."""
         self.why_not = ""
-        """Why it is not the cluster of its name; "" while nobody says that."""
+        """Why it is not the cluster of its name; "" if nothing says so."""
         self.homes: list[Home] = []
-        """By the numbers of the shards."""
+        """By shard number."""
         self._store = store
         self._at = at
         self._gateway = gateway
@@ -85,7 +85,7 @@ class BackendCluster:
         return self.homes[shard]
 
     def _know(self, there: There) -> None:
-        """Which of its backends are there, by their own word."""
+        """Takes over which of its backends are live, as they report it."""
         log.info("backends of a cluster are there", cluster=self.name, backends=[one.address for one in there])
         if isinstance(self._at.directory, FixedDirectory):
             self._at.directory.know([found for one in there if (found := parsed(one.address)) is not None])
@@ -93,11 +93,11 @@ class BackendCluster:
             self._doors.know(there)
 
     def homes_of(self, definition: QueueDefinition) -> Sequence[Home]:
-        """Where a queue of this cluster lies."""
+        """The shards in which a queue of this cluster lies."""
         return self.homes if self.has_lanes_of(definition) else [self.home(definition.shard)]
 
     def has_lanes_of(self, definition: QueueDefinition) -> bool:
-        """Whether a queue that lies here has a lane at each host."""
+        """Whether a queue of this cluster has a lane at each host."""
         return self.lanes > 0 and not definition.single_lane
 
     def spot(self, shard: int) -> Spot:
@@ -105,22 +105,22 @@ class BackendCluster:
 
     @property
     def backends(self) -> int:
-        """How many were named."""
+        """Number of configured backends, at least 1."""
         return max(1, len(self._at.addresses))
 
     @property
     def named(self) -> list[str]:
-        """Its backends, `HOST:PORT` each, as they were named."""
+        """Its configured backends, each as `HOST:PORT`."""
         return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._at.addresses]
 
     @property
     def is_ready(self) -> bool:
-        """Whether a queue may be put here: it is there, and its shards take what our home cluster defines."""
+        """Whether a queue may be put here: the cluster is connected and takes what our home cluster defines."""
         return self.is_home or (self.is_met and self.first.line.is_open and self.first.is_ours)
 
     @property
     def is_away(self) -> bool:
-        """Nothing of it answers; a shard alone may be without a leader for longer than is waited for a cluster."""
+        """No shard answers. A single shard may lack a leader for longer than calls wait for a cluster."""
         return all(home.line.is_away for home in self.homes)
 
     @property
@@ -130,17 +130,17 @@ class BackendCluster:
 
     @cached_property
     def lane_slots(self) -> SlotTable:
-        """Which lane is home to which slots, the same at every host."""
+        """Home lane of each slot, the same at every host."""
         return first_table(self.lanes)
 
     @property
     def other_lines(self) -> list[Line]:
-        """All but the first shard's."""
+        """All lines but the first shard's."""
         doors = self._doors.lines if self._doors is not None else []
         return [*(home.line for home in self.homes[1:]), *doors]
 
     def greeted(self, frame: Greeted) -> None:
-        """By its first shard."""
+        """Takes over what its first shard reports of the cluster."""
         self.copying = Copying((), frame.mode, frame.lanes)
         if frame.lanes and self._doors is None:
             self.lanes = frame.lanes
@@ -159,7 +159,8 @@ class BackendCluster:
             self._store.met()
 
     def copied(self, copies: Sequence[Copies]) -> None:
-        """By its first shard. Those that only take queues which ask for their mode are among these alone."""
+        """Takes over how the shards are replicated, as the first shard reports it. Shards that only take queues which
+        ask for their mode are listed here, but not counted in `Greeted.shards`."""
         self.copying = self.copying._replace(copies=copies)
         self.home(max(1, len(copies)) - 1)
 

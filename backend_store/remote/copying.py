@@ -1,6 +1,6 @@
-"""How queues are copied in a cluster, as its backends say it of their shards, and which shards a queue may lie in.
+"""How a cluster's shards are replicated, and which shards may take a queue with given replication settings.
 
-Nothing here is asked of anybody: a cluster's backends say it when a gateway comes, and when it changes.
+A cluster's backends report replication when a gateway connects and when it changes; no method here sends a request.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ from backend_store.wire.store_frames import Copies
 
 
 class Site(NamedTuple):
-    """Where a queue may lie in a cluster."""
+    """Place of a queue in a cluster."""
 
     among: tuple[int, ...]
-    """One of these shards, or lanes; () is any, and of a queue with a lane at each host all."""
+    """Shards, or lanes, one of which takes the queue; () is any one, or all if the queue has a lane at each host."""
     has_lanes: bool
-    """It has a lane at each host."""
+    """The queue has a lane at each host."""
 
 
 class Copying(NamedTuple):
     """See the file's first sentence."""
 
     copies: Sequence[Copies]
-    """By the numbers of the shards; () while nobody has said so."""
+    """By shard number; () until a backend has reported."""
     mode: str
-    """Of a queue that asks for none."""
+    """Mode of a queue that asks for none."""
     lanes: int
-    """0: the backends are no independent hosts."""
+    """0: the backends are not independent hosts."""
 
     @property
     def is_placed(self) -> bool:
-        """Whether all shards are: of one that is not yet, nobody knows its mode."""
+        """Whether all shards are placed: the mode of a shard is unknown before."""
         return all(one.mode for one in self.copies)
 
     def of(self, definition: QueueDefinition) -> Replication:
-        """How a queue is copied that lies here."""
+        """How a queue of this cluster is replicated."""
         has_lanes = self.lanes > 0 and not definition.single_lane
         return self._shown(range(self.lanes) if has_lanes else (definition.shard,), has_lanes=has_lanes)
 
     def site(self, asked: Replication, *, needs_one: bool) -> Site | None:
-        """Where a queue may lie that asks for that; None: nowhere here. `needs_one`: it takes one shard, or lane."""
+        """Where a queue with this request may lie; None: nowhere in this cluster. `needs_one`: it takes one shard, or
+        one lane."""
         has_lanes = self._has_lanes(asked, needs_one=needs_one)
         if not self.copies:
             return Site((), has_lanes) if not asked.asked() else None
@@ -53,7 +54,7 @@ class Copying(NamedTuple):
         return Site(among, has_lanes) if among else None
 
     def usual(self, asked: Replication, *, needs_one: bool) -> Replication:
-        """How a queue like that is copied here where it asks for nothing."""
+        """How this cluster replicates such a queue by default."""
         has_lanes = self._has_lanes(asked, needs_one=needs_one)
         shards = range(self.lanes) if has_lanes else self._open_to(Replication())
         return self._shown(shards, has_lanes=has_lanes)
@@ -62,13 +63,13 @@ class Copying(NamedTuple):
         return self.lanes > 0 and not needs_one and asked.model != "leader_follower"
 
     def _open_to(self, asked: Replication) -> list[int]:
-        """The shards that are placed and are of this mode."""
+        """The shards of the mode asked for; if none is asked for, those of the cluster's usual mode."""
         if asked.mode is None:
             return usual_shards(self.copies, self.mode)
         return [number for number, one in enumerate(self.copies) if one.mode == asked.mode]
 
     def _shown(self, shards: Iterable[int], *, has_lanes: bool) -> Replication:
-        """Of several what they all have."""
+        """What all of these shards provide: the minimum of each."""
         copies = [self.copies[n] for n in shards if n < len(self.copies) and self.copies[n].mode]
         if not copies:
             return Replication()

@@ -1,6 +1,6 @@
-"""Whose calls fill a line: where nearly all places are taken, tenants share what is left as they share other rooms.
+"""Shares a nearly full line among tenants: counts each tenant's waiting calls and refuses one that holds too many.
 
-It is counted only then, and not with each call: a line that has room pays nothing for it.
+Calls are counted only while a line is nearly full, and not at each call: a line with room pays nothing for it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from collections.abc import Iterable
 from backend_store.wire.store_frames import Publish, Settle
 
 TIMES_FREE = 9
-"""A tenant may have so many times as many places as are still free; see `throttling.room`."""
+"""A tenant may hold up to this many times the number of free places; see `throttling.room`."""
 
 
 class Crowd:
     def __init__(self, *, places_max: int, count_calls: int) -> None:
-        """`count_calls`: after so many further calls it is counted anew."""
+        """`count_calls`: number of further calls after which they are counted anew."""
         self._places_max = places_max
         self._count_calls = count_calls
         self._held: Counter[str] = Counter()
         self._counted_at: int | None = None
-        """The number of the call at which it was counted."""
+        """Number of the call at which they were counted."""
 
     def admits(self, call: Publish, waiting: int, frames: Iterable[Publish | Settle]) -> bool:
-        """Whether a publish has a place, beside so many that wait: `frames`. Then it is taken."""
+        """Takes a place for a publish if its tenant may have one; returns whether it did. `waiting`: number of calls
+        that wait; `frames`: their frames."""
         if self._counted_at is None or call.number - self._counted_at >= self._count_calls:
             self._held = Counter(
                 [frame.tenant if isinstance(frame, Publish) else frame.place.tenant for frame in frames]
@@ -37,5 +38,5 @@ class Crowd:
         return True
 
     def held(self, tenant: str) -> int:
-        """As it was counted last."""
+        """Places the tenant holds, as of the last count."""
         return self._held[tenant]

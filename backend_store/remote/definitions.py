@@ -1,7 +1,7 @@
-"""A backend's definitions as a gateway knows them: dictionaries here, changed there.
+"""A gateway's copy of the home cluster's metadata: queues, API keys, tenants and data keys, held in dictionaries.
 
-They have the shape of `metadata.embedded.Metadata` as far as a gateway needs it. A change is made at the backend, which
-tells what changed before it answers, so whoever waited for the answer sees it here.
+`RemoteDefinitions` has the shape of `metadata.embedded.Metadata` as far as a gateway needs it. Changes are made at the
+backend, which sends what changed before it answers, so a caller that awaited the answer sees the change here.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class DataKeyRows:
         """By the queue's uid."""
         self.rotation: StoredRotation | None = None
         self.ids = range(0)
-        """That this gateway may give out."""
+        """Ids that this gateway may still assign to new keys."""
         self.on_used_up: Callable[[], None] = _nothing
-        """Told when it has given out all of them: it gets more when it connects anew."""
+        """Called when all of `ids` are assigned: the gateway gets more when it reconnects."""
 
     def put(self, key: DataKey) -> None:
         if (before := self.by_id.get(key.id)) is not None and before.uid != key.uid:
@@ -64,12 +64,12 @@ class DataKeyRows:
                 del self._ids_of[key.uid]
 
     def ids_of(self, uid: int) -> list[int]:
-        """The keys of one queue."""
+        """Ids of one queue's keys."""
         return list(self._ids_of.get(uid, ()))
 
     def new_id(self) -> int:
-        """An id that no key has had. Raises `Unavailable`."""
-        # Another gateway may have been given the same ones by an earlier leader.
+        """Takes and returns an id that no key has had. Raises `Unavailable`."""
+        # An earlier leader may have given the same ids to another gateway.
         while self.ids and self.ids[0] in self.by_id:
             self.ids = self.ids[1:]
         if not self.ids:
@@ -80,15 +80,15 @@ class DataKeyRows:
 
 
 class RemoteDefinitions:
-    """See the file's first sentence."""
+    """See the file's first sentence. `RemoteBackends` owns it and applies the first shard's news."""
 
     def __init__(self, ask: Ask, moved: MovedAnywhere):
-        """`moved`: the queues whose messages go to others, of all shards."""
+        """`moved`: the queues, in all shards, whose messages go to other queues."""
         self._ask = ask
         self.moved = moved
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
         self.queues_changed: Recent[tuple[str, str]] = Recent()
-        """Names of those that came, changed or went lately."""
+        """Names of queues that were created, changed or deleted lately."""
         self._by_tenant = NamesByTenant()
         self._name_of: dict[int, tuple[str, str]] = {}
         """By uid."""
@@ -99,11 +99,11 @@ class RemoteDefinitions:
         self.spread = Spread(wall_clock_ms)
         self.adopted_from = ""
         self._untold: list[dict[Any, None]] = [{}, {}, {}, {}]
-        """While everything is told anew: of queues, keys, tenants and data keys those of which nothing was said yet."""
+        """During a full listing: the queues, keys, tenants and data keys that it has not named yet."""
 
     def take(self, news: News, *, is_first: bool, is_last: bool = True) -> list[QueueDefinition]:
-        """Takes over what changed. `is_first`: with it everything is told anew; what that lacks when it is complete,
-        with `is_last`, has gone. Returns the queues that are there no more, and those whose names others have now."""
+        """Applies news. `is_first`: a full listing begins; rows that it has not named when it ends, at `is_last`, are
+        removed. Returns the queues that were deleted, also those whose names new queues have now."""
         gone: list[QueueDefinition] = []
         if is_first:
             self._untold = [
@@ -191,7 +191,7 @@ class RemoteDefinitions:
 
 
 def untold(names: dict[Any, None], told: Iterable[Any], is_last: bool) -> list[Any]:
-    """Of what these were told, what has gone: known when the last of it is here."""
+    """Takes the `told` names of a full listing out of `names`; with its last part returns the names it lacked."""
     if not names:
         return []
     for name in told:
@@ -203,4 +203,4 @@ def untold(names: dict[Any, None], told: Iterable[Any], is_last: bool) -> list[A
 
 
 def _nothing() -> None:
-    """Nobody gives more."""
+    """Does nothing: no line gives more ids."""

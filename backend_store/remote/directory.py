@@ -1,4 +1,4 @@
-"""Where a shard's leader is."""
+"""Finds the address to try next for a shard's leader."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from pathlib import Path
 from typing import Protocol
 
 Address = tuple[str, int] | Path
-"""Host and port; or the socket of a backend of this machine, in a folder that is its user's alone."""
+"""Host and port; or the Unix socket of a backend on this machine, in a folder that only its user can enter."""
 
 
 def parsed(address: str | None) -> tuple[str, int] | None:
-    """Of what a backend says about another one, `HOST:PORT`; None where that is no address."""
+    """Parses the `HOST:PORT` that a backend reports of another one; None if it is not an address."""
     host, _, port = (address or "").rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
 class Directory(Protocol):
     def address(self, shard: int) -> Address | None:
-        """What to try next; None while nobody is known."""
+        """The address to try next; None while no backend is known."""
 
     def failed(self, shard: int, address: Address, leader: str | None) -> None:
-        """The leader was lost, nobody answers, or it leads elsewhere: at `leader`, HOST:PORT, if that one said so."""
+        """The connection to `address` was lost or failed, or the backend there does not lead. `leader`: the leader's
+        HOST:PORT, if that backend named one."""
 
 
 class DoorDirectory:
-    """Hosts by their addresses, for one door: its own, while that is there, else the next ones in turn."""
+    """The addresses of one door: its own host while that is up, else the other hosts in turn."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]]):
         assert addresses, "a door without a host"
@@ -41,7 +42,7 @@ class DoorDirectory:
         self._at = 0
 
     def know(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """Other hosts from now on, the first of them its own."""
+        """Replaces the addresses; the first one is the door's own host."""
         assert addresses, "a door without a host"
         at = self._addresses[self._at]
         self._addresses, self._at = addresses, addresses.index(at) if at in addresses else 0
@@ -50,18 +51,18 @@ class DoorDirectory:
         return self._addresses[self._at]
 
     def failed(self, shard: int, address: Address, leader: str | None) -> None:
-        if address == self._addresses[self._at]:  # and not one that was left for another
+        if address == self._addresses[self._at]:  # not one that the door has left already
             self._at = (self._at + 1) % len(self._addresses)
 
 
 class FixedDirectory:
-    """Backends by their addresses: the last one that led, then the others in turn.
+    """Addresses of a cluster's backends: the last one that led, then the others in turn.
 
-    A backend says who leads as far as it knows. Cut off from the coordinator it names itself, or who led before; so its
-    word is followed once, and then it is another one's turn to be asked.
+    A backend names the leader as far as it knows. A backend cut off from the coordinator names itself, or an earlier
+    leader; so a hint is followed once, and then the next backend in turn is asked.
 
-    Where backends have said which of them are there, each of these has a turn in each round, and of the named ones that
-    are not among them one alone: they may be gone for good.
+    Once backends have reported which of them are live, each round asks every live one, and only one of the configured
+    ones that are not live: those may be gone for good.
     """
 
     def __init__(self, addresses: list[tuple[str, int]]):
@@ -69,20 +70,21 @@ class FixedDirectory:
         self._named = addresses
         self._there: list[tuple[str, int]] = []
         self._rounds: dict[int, deque[tuple[str, int]]] = {}
-        """Who has a turn in this round still, the one that is asked now first."""
+        """By shard, the backends still to be asked in this round; the first one is being asked now."""
         self._others = 0
-        """Turns that went to named backends which are not there."""
+        """Turns given to configured backends that are not live."""
         self._turns: dict[int, int] = {}
         self._hints: dict[int, tuple[str, int]] = {}
-        """Where to go next, by the word of the one before."""
+        """By shard, the leader's address as the backend asked last named it."""
         self._followed: set[int] = set()
-        """Shards that are looked for where somebody sent us."""
+        """Shards whose current address is such a hint."""
         self._silent: dict[int, tuple[Address, int]] = {}
-        """Where a shard's leader was lost, or nobody answered: what others still say of that one is old. Up to which
-        turn: when each of the others was asked, their word counts again, or one that has no turn was lost for good."""
+        """By shard, an address where the leader was lost or did not answer, and the turn up to which hints to it are
+        ignored as old. Once every other backend was asked hints to it count again; otherwise an address that gets no
+        turn of its own would be lost for good."""
 
     def know(self, there: Sequence[tuple[str, int]]) -> None:
-        """Those that are there, by their own word."""
+        """Takes over which backends are live, as they report it."""
         before, self._there = {*self._named, *self._there}, list(there)
         known = {*self._named, *there}
         for left in self._rounds.values():
@@ -127,7 +129,7 @@ class FixedDirectory:
 
 
 class LocalDirectory:
-    """The one backend of this machine, by its socket."""
+    """The only backend, on this machine, at its Unix socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,4 +138,4 @@ class LocalDirectory:
         return self._path
 
     def failed(self, shard: int, address: Address, leader: str | None) -> None:
-        """It is there again when it was started again."""
+        """Does nothing: the backend answers at the same socket once it is restarted."""

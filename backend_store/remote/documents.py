@@ -1,4 +1,4 @@
-"""A backend's rows beside the metadata, as a gateway has them: in memory here, changed there, told to every gateway."""
+"""A gateway's copy of the backend's documents, rows beside the metadata: the backend changes them and sends changes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ class RemoteDocuments:
     """Has the shape of `metadata.documents.Documents`."""
 
     def __init__(self, ask: Ask, *, holder: str = "", are_shared: bool = False):
-        """`holder`: who this gateway is to the others. `are_shared`: there may be others that have no duty from us."""
+        """`holder`: the name of this gateway for the others. `are_shared`: other gateways change documents, too."""
         self._ask = ask
         self._rows: dict[tuple[str, str], Document] = {}
         self._by_kind: dict[str, dict[str, bytes]] = {}
-        """The same, name and data: a few rows must not cost looking at all."""
+        """The same rows, by kind and name: reading a few rows must not scan all of them."""
         self._changes: Counter[str] = Counter()
         self._followed: dict[str, list[set[str]]] = {}
-        """By kind: what was asked to be filled."""
+        """By kind, the sets that `changes_from_now_on` returned."""
         self._untold: dict[tuple[str, str], None] | None = None
-        """While all rows are told anew: those of which nothing was said yet."""
+        """During a full listing: the rows that it has not named yet; None outside of one."""
         self.are_far = True
         self.holder = holder
         self.are_shared = are_shared
 
     def changes_elsewhere(self, *kinds: str) -> int:
-        """Grows with each change of rows of these kinds, whoever made it."""
+        """A number that grows with each change of rows of these kinds, by this gateway or another."""
         return sum(self._changes[kind] for kind in kinds)
 
     def changes_from_now_on(self, kind: str) -> set[str]:
-        """Names of rows of a kind that change, whoever changes them, are put into it; who asked takes them out."""
+        """Returns a set to which the name of each row of the kind that changes from now on is added; the caller takes
+        names out."""
         names: set[str] = set()
         self._followed.setdefault(kind, []).append(names)
         return names
@@ -47,23 +48,25 @@ class RemoteDocuments:
         return self._by_kind.get(kind, {}).get(name)
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
-        """Name and data of each, by name."""
+        """Name and data of each row of the kind, sorted by name."""
         return sorted(self._by_kind.get(kind, {}).items())
 
     async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
-        """Returns when all are durable at the backend. Raises `PushqError`; `Conflict` when the duty is over."""
+        """Writes documents; returns when all are durable at the backend. Raises `PushqError`; `Conflict` if the duty
+        has ended."""
         if given := list(documents):
             await self._ask(WriteDocuments(given, duty))
 
     async def take_duty(self, name: str, hold_ms: int) -> Duty:
-        """Whose it is now. What its last holder wrote is here when it is ours. Raises `PushqError`."""
+        """Tries to take a duty; returns its present holder. If this gateway holds it, what the last holder wrote has
+        arrived here. Raises `PushqError`."""
         return _duty(await self._ask(TakeDuty(name, self.holder, hold_ms)))
 
     def take(
         self, changed: list[Document], gone: list[tuple[str, str]], *, is_first: bool, is_last: bool = True
     ) -> None:
-        """Takes over what the backend tells. `is_first`: with it all rows are told anew, and those that are not among
-        them when that is complete, with `is_last`, have gone."""
+        """Applies the backend's news. `is_first`: a full listing begins; rows that it has not named when it ends, at
+        `is_last`, are removed."""
         if is_first:
             self._untold = dict.fromkeys(self._rows)
         if self._untold is not None:

@@ -1,11 +1,10 @@
-"""The hosts' doors as a gateway knows them: a line to each host that has a lane, for publishes into lanes.
+"""Sends publishes to independent hosts: one line (a door) to each host that has a lane.
 
-Until hosts say who they are that have one, each address that the gateway was told stands for one. What has no slot goes
-to the open doors by turns, and so into the lanes of all hosts; while doors in the gateway's zone are open, to those
-alone. What belongs to a lane goes by the same line each time, so that one producer's messages of a key stay in their
-order. A line whose host is lost goes on to the next one with all that waits for it, and home again when there is a
-quiet moment. The line of a host that has no lane any more is given to one that has got one, or ends when nothing waits
-for it.
+Until hosts report which of them have a lane, each configured address counts as one that has. Messages without a slot go
+to the open doors in turn (round-robin), and so into the lanes of all hosts; while doors in the gateway's zone are open,
+to those alone. Messages of a lane take the same line each time, so that one producer's messages of a key keep their
+order. A line whose host is lost moves to the next host with all calls that wait, and back home at a quiet moment. The
+line of a host that has lost its lane is given to a host that has got one, or closes when no call waits for it.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ class Doors:
         zone: str = "",
         learnt: Addresses | None = None,
     ) -> None:
-        """`cluster`: the further one whose hosts these are. `zone`: the gateway's; "" prefers none. `learnt`: by the
-        word of the hosts; None: nobody asks them."""
+        """`cluster`: key of the hosts' cluster. `zone`: the gateway's; "" prefers none. `learnt`: live hosts as they
+        report themselves; None: configured addresses alone."""
         assert addresses, "lanes without a host's door"
         self._named = addresses
         self._zone = zone
         self._open = _opener(gateway, tls, cluster, learnt)
         self._with_lane = _with_lane(learnt.there) if learnt is not None else frozenset()
-        """Whose host has a lane; empty until some host has said so."""
+        """Addresses of hosts that have a lane; empty until a host has reported them."""
         self._doors: list[_Door] = []
         self._in_turn: list[_Door] = []
-        """What has no slot goes to these; all of them until it is known who has a lane."""
+        """Doors that take messages without a slot; all of them until it is known which hosts have a lane."""
         self.lines: list[Line] = []
         self._by_lane: dict[int, Line] = {}
         self._turn = 0
@@ -60,7 +59,7 @@ class Doors:
         self._returning = asyncio.get_running_loop().create_task(self._return(), name="doors go home")
 
     def line_of(self, lane: int | None) -> Line:
-        """`lane`: where the messages are at home; None for those that any may take."""
+        """The line for messages of a lane. `lane`: the messages' home lane; None if any lane may take them."""
         if lane is not None:
             line = self._by_lane.get(lane)
             if line is None:
@@ -71,7 +70,7 @@ class Doors:
         return able[self._turn % len(able)]
 
     def _near(self) -> list[Line]:
-        """The open ones to hosts in this gateway's zone."""
+        """The open lines to hosts in this gateway's zone."""
         if not self._zone:
             return []
         return [door.line for door in self._in_turn if door.line.is_open and door.host.zone == self._zone]
@@ -79,10 +78,10 @@ class Doors:
     # ------------------------------------------------------------------------------------------- hosts come and go
 
     def know(self, there: There) -> None:
-        """Which hosts are there, and who of them has a lane."""
+        """Takes over which hosts are live, and which of them have a lane."""
         found = _with_lane(there)
         if not found or found == self._with_lane:
-            return  # where nobody has a lane for now, everything stays as it is until somebody has
+            return  # while no host has a lane the doors stay as they are
         self._with_lane = found
         log.info("doors of hosts with a lane", hosts=[f"{host}:{port}" for host, port in sorted(found)])
         self._arrange([one.own for one in self._doors if one.own in found] + sorted(found - self._owns))
@@ -93,7 +92,7 @@ class Doors:
         return {door.own for door in self._doors}
 
     def _arrange(self, owns: Sequence[At]) -> None:
-        """A door for each of these; one that is not among them is given to another, or stays until it is quiet."""
+        """Makes a door for each of `owns`. Doors of other hosts go to new ones, or stay until no call waits."""
         spare = [door for door in self._doors if door.own not in owns]
         moved = []
         for own in owns:
@@ -115,8 +114,8 @@ class Doors:
         self.lines = [door.line for door in self._doors]
 
     def _end_spare(self) -> None:
-        """Lines of hosts that have no lane and for which nothing waits. What comes for their lanes next goes by another
-        one: all before it is answered."""
+        """Closes lines of hosts that have no lane, if no call waits for them. Later messages of their lanes may take
+        another line, as all earlier ones are answered."""
         for door in [one for one in self._doors if one not in self._in_turn and not one.line.is_waited_for]:
             self._doors.remove(door)
             self.lines = [one.line for one in self._doors]
@@ -126,7 +125,7 @@ class Doors:
             ending.add_done_callback(self._ending.discard)
 
     async def _return(self) -> None:
-        """A host that was lost and has come back is gone to again."""
+        """Moves lines back to their own hosts, where those were lost and have come back."""
         while True:
             await asyncio.sleep(DOOR_HOME_SECONDS)
             for door in list(self._in_turn):
@@ -144,11 +143,11 @@ class Doors:
 
 
 class _Door:
-    """A line, the host that it leads to or led to last, and where that is looked for."""
+    """A line, the host that it is or was connected to, and the addresses to try."""
 
     def __init__(self, own: At, line: Callable[[DoorDirectory, Unheard], Line]) -> None:
         self.own = own
-        """Where its own host is."""
+        """Address of its own host."""
         self.host = Unheard()
         self.directory = DoorDirectory([own])
         self.line = line(self.directory, self.host)
@@ -158,7 +157,7 @@ def _opener(gateway: str, tls: ssl.SSLContext | None, cluster: str, learnt: Addr
     numbers = count()
 
     def line(directory: DoorDirectory, host: Unheard) -> Line:
-        # A name for each line: to a host that took over several they are different guests.
+        # Each line has its own name: a host to which several lines have moved must tell them apart.
         name = f"{gateway}-{next(numbers)}"
         return Line(DOOR, directory, host, name, tls, whose="the backends' door", cluster=cluster, addresses=learnt)
 
@@ -180,11 +179,11 @@ async def _is_there(address: tuple[str, int]) -> bool:
 
 
 class Unheard:
-    """Owns a line that only publishes; see `line.Owner`."""
+    """The owner of a line that only publishes, and so ignores nearly all frames; see `line.Owner`."""
 
     def __init__(self) -> None:
         self.zone = ""
-        """Where the backend stands that the line leads to, or led to last."""
+        """Zone of the backend that the line is or was connected to."""
 
     def held(self) -> list[tuple[Place, str, Bits]]:
         return []

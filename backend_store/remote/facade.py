@@ -1,4 +1,4 @@
-"""What a gateway's metrics, health and overload control read of a node, where the node is in another process."""
+"""Stands in for a node in another process: what a gateway's metrics, health and overload control read of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 
 class _Seconds:
-    """No commit was ever made here; what a backend told of its own."""
+    """Commit durations as a backend reports them; zero until then, as no commit is made here."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(COMMIT_SECONDS_BUCKETS) + 1)
@@ -45,8 +45,8 @@ class _Space:
 
 
 class FarNode:
-    """See the file's first sentence. Disk and commits are watched where they are; the storage of this machine tells of
-    its own."""
+    """See the file's first sentence. A backend watches its own disk and commits; only the storage process on this
+    machine reports them here, by `take`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FarNode:
         return self._why_no_publishes if self._is_open() else self._why_closed()
 
     def take(self, report: Report) -> None:
-        """What the storage of this machine says of itself."""
+        """Applies a report of the storage process on this machine."""
         self._why_no_publishes = "" if report.publishes_allowed else report.why_no_publishes or "the disk is full"
         self.quarantined, self.broken_rows = report.quarantined, report.broken_rows
         self.missing = report.missing

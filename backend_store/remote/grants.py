@@ -1,7 +1,7 @@
-"""What a gateway has granted the backend of one queue: how many messages may come, by the visibility time they are for.
+"""Credit that a gateway grants a queue's backend: how many messages may come, by visibility timeout.
 
-Both sides count from the beginning of a connection. Clients choose visibility times, and a connection lives for months:
-one that nobody has asked with for a while is forgotten on both sides, and its count begins anew.
+Both sides count messages from the start of a connection. Clients choose visibility timeouts, and a connection lives for
+months: a timeout that has been idle for a while is forgotten on both sides, and its count restarts.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ class _Grant:
 
     def __init__(self, now_s: float):
         self.told: int | None = None
-        """What the backend knows; None: nothing yet."""
+        """Messages granted in all, as the backend was told last; None: not told yet."""
         self.told_s = now_s
         self.received = 0
-        """Messages that came on this connection."""
+        """Messages received on this connection."""
 
 
 class Grants:
-    """See the file's first sentence."""
+    """See the file's first sentence. A `RemoteQueue` owns it."""
 
     def __init__(self) -> None:
         self._grants: dict[int, _Grant] = {}
-        """Those that were told last are last."""
+        """By visibility timeout in ms; the most recently told last."""
         self._open: set[int] = set()
-        """Visibility times for which more may come, or has come than was granted."""
+        """Visibility timeouts for which more may come, or more has come than was granted."""
 
     def __len__(self) -> int:
         return len(self._grants)
 
     def clear(self) -> None:
-        """The connection is another one."""
+        """Forgets all grants, for a new connection."""
         self._grants.clear()
         self._open.clear()
 
     def begin_anew(self) -> None:
-        """On the same connection: the backend counts from what it was told since it serves the queue."""
+        """Restarts the counts on the same connection: the backend counts from when it began to serve the queue."""
         for grant in self._grants.values():
             grant.told, grant.received = None, 0
 
     def came(self, visibility_ms: int, count: int) -> None:
         grant = self._grants.get(visibility_ms)
-        if grant is not None:  # else it was given back, and left long after that
+        if grant is not None:  # else the backend sent this long after the grant was withdrawn and forgotten
             grant.received += count
             self._open.add(visibility_ms)
 
     def is_told(self, visibility_ms: int, granted: int) -> bool:
-        """Whether that is what the backend was told last."""
+        """Whether the backend was last told `granted`."""
         grant = self._grants.get(visibility_ms)
         return grant is not None and grant.told == granted
 
     def renew(
         self, wanted: Mapping[int, int], waiting_for: Callable[[int], int], now_s: float
     ) -> list[tuple[int, int, int]]:
-        """(visibility time, granted in all, of that still to come), of each that the backend is to be told of.
+        """Returns (visibility timeout, messages granted in all, of these still to come) for each grant to send.
 
-        `wanted`: what consumers would take, of which `waiting_for` has come already.
+        `wanted`: messages that consumers would take; `waiting_for` returns how many of these have come already.
         """
         found = []
         for visibility_ms in {*wanted, *self._open}:
@@ -80,7 +80,7 @@ class Grants:
         return found
 
     def forget(self, now_s: float) -> list[int]:
-        """Drops visibility times that nobody has asked with for long; the backend is to be told of them."""
+        """Drops and returns visibility timeouts idle for `GRANT_IDLE_SECONDS`; the caller tells the backend."""
         if len(self._grants) <= GRANTS_KEPT:
             return []
         found: list[int] = []
@@ -95,6 +95,6 @@ class Grants:
 
 
 def is_enough(granted: int, wanted: int) -> bool:
-    """Whether what may come still is nearly what is wanted: each message that is acked would be granted by a frame of
-    its own. Where few are wanted each of them counts."""
+    """Whether the messages still granted are nearly those wanted, so that no new grant is due: else each ack would send
+    a frame of its own. If few are wanted each one counts."""
     return granted <= wanted < granted + max(1, wanted // 4)

@@ -1,4 +1,4 @@
-"""One shard as a gateway knows it: the line to who leads it, its clock, and what it says of its queues."""
+"""A gateway's view of one shard: the line to its leader, its clock, and the frames that it sends about its queues."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.remote")
 
 FIRST = 0
-"""The shard that, in the home cluster, has the definitions of all."""
+"""The shard that, in the home cluster, has the definitions of all queues."""
 
 _news = msgspec.msgpack.Decoder(News).decode
 
 
 class Home:
-    """See the file's first sentence."""
+    """See the file's first sentence. `BackendCluster` owns it; it is the owner of its line."""
 
     def __init__(
         self,
@@ -76,30 +76,30 @@ class Home:
         self.cluster = cluster
         self.shard = shard
         self.is_first = cluster.is_home and shard == FIRST
-        """Whether it has the definitions of all."""
+        """Whether it has the definitions of all queues."""
         self.backend = ""
         self.ends_wants = False
-        """Whether its backend forgets what it has counted, where it is told to."""
+        """Whether its backend resets the count of a grant that ends; see `Greeted.ends_wants`."""
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
         self.moved = MovedQueues()
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._is_midway = self._is_anew = False
-        """Whether more of all definitions is to come; whether the connection began with all of them."""
+        """Whether a full listing of definitions is incomplete; whether the connection began with a full listing."""
         self._untold: list[dict[int, None]] = [{}, {}]
-        """Meanwhile: of maps and moved queues those of which nothing was said yet."""
+        """During a full listing: the maps and moved queues that it has not named yet, by uid."""
         self._unknown: list[tuple[Place, str]] = []
         self._later: deque[Leases] = deque()
-        """Frames that wait for a key, and those behind them."""
+        """Frames that wait for a data key, and those behind them."""
         self.recalling = asyncio.Semaphore(RECALL_ASKS_MAX)
-        """Taken by who asks what is known here of publishes: see `recalls`."""
+        """Bounds the concurrent requests of `recalls` to this shard."""
         self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key, addresses=cluster.addresses)
         self.adopted = Adopted(self, store)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it takes what our home cluster defines, and nothing else."""
+        """Whether the shard takes the queues that our home cluster defines, and no others."""
         return self.adopted.is_ours
 
     @property
@@ -107,7 +107,7 @@ class Home:
         return self.cluster.spot(self.shard)
 
     def apart_from(self, other: Home) -> str | None:
-        """ "cluster" or "shard", whichever is not the same; None: what goes from one to the other is one commit."""
+        """ "cluster" if the clusters differ, else "shard"; None for the same shard, where a transfer is one commit."""
         if self is other:
             return None
         return "shard" if self.cluster is other.cluster else "cluster"
@@ -117,11 +117,11 @@ class Home:
         return await self.line.ask(operation, may_repeat=may_repeat, is_change=is_change)
 
     def steady_ms(self) -> int:
-        """Its clock of leases, as far as it is known here."""
+        """The shard's clock of leases in ms, estimated from its greeting."""
         return self._store.own_ms() + self.skew_ms
 
     def queues(self) -> Iterator[RemoteQueue]:
-        """Those that lie here; of a queue with lanes its lane here."""
+        """The queues of this shard; of a queue with lanes its lane here."""
         return (here for queue in self._store.queues() if (here := queue.at(self)) is not None)
 
     # --------------------------------------------------------------------------------------- what the line says
@@ -178,12 +178,12 @@ class Home:
             self._loop.call_soon(self._reopened)
 
     def came_to_be(self, definition: QueueDefinition) -> None:
-        """It is served here now: who waits for messages is heard."""
+        """The shard has begun to serve the queue: grants of waiting consumers are sent."""
         for queue in self._of_uid(definition.uid):
             queue.came_to_be()
 
     def _of_uid(self, uid: int) -> list[RemoteQueue]:
-        """What there is of one queue. News of it come often, and must not cost a look at all queues."""
+        """The queue of a uid and its companions here. News come often and must not scan all queues."""
         return [here for queue in self._store.of_uid(uid) if (here := queue.at(self)) is not None]
 
     def _reopened(self) -> None:
@@ -229,12 +229,12 @@ class Home:
         self._leased(frame)
 
     async def _leased_later(self) -> None:
-        """A block under a key that is being learnt must not be taken for one that does not open. What came behind it
-        waits, too: nothing is overtaken."""
+        """Takes in the waiting frames, in order. A block whose data key is still being fetched must not count as one
+        that cannot be opened; frames behind it wait, so the order is kept."""
         try:
             await self._lease_in_order()
         except Exception:
-            # As where it is heard at once: what is not held here comes again by the next connection.
+            # As with frames that do not wait: the next connection sends again what is not held here.
             log.exception("leases that waited for a key were not taken in", cluster=self.cluster.name, shard=self.shard)
             self._later.clear()
             self.line.cut()
@@ -252,7 +252,7 @@ class Home:
                 self._refuse(frame)
 
     def _refuse(self, frame: Leases) -> None:
-        """Nobody can say now what these are sealed with: they come again."""
+        """Refuses messages whose data keys cannot be had now; the backend delivers them again."""
         for one in frame.handed:
             if (queue := self._queue_at(one.place)) is not None:
                 bits = to_bits(one.bits)

@@ -1,8 +1,8 @@
-"""The partitions of a stream that has moved, as its readers have them: one stream over all the places where it lies.
+"""Joins the places (clusters) of a stream that has moved into one stream, as its readers see it.
 
-A partition goes on in the next place where it ended in the last one. What a place has is handed on when a reader has
-had all of the places before it, in all partitions: see `JoinedPart.barriers`. Who reads on while the stream moves does
-not notice: the old place takes nothing more, and the new one is followed from its beginning once that is all here.
+A partition continues in the next place where it ended in the last one. A reader gets a place's messages after all those
+of earlier places, in all partitions: see `JoinedPart.barriers`. Readers do not notice a move: the old place takes no
+more messages, and the new place is tailed from its beginning once all of the old one has arrived here.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ log = structlog.get_logger("pushq.remote")
 
 
 class _Leg(NamedTuple):
-    """What one place has of a partition. It gave out numbers from `floor` on."""
+    """One place's part of a partition. The place assigns offsets from `floor` on."""
 
     floor: int
     part: RemotePart
     came_at: int
-    """Where the partition ended in the place before; just below the floor where it had nothing there."""
+    """The partition's end in the place before; just below the floor if the partition had nothing there."""
 
 
 class Site(NamedTuple):
-    """A place of a stream, and from where on it gave out numbers. One that comes back does so with others."""
+    """A place of a stream, and the first offset that it assigns: another one each time the stream returns there."""
 
     floor: int
     place: Whereabouts
 
 
 class _Open(NamedTuple):
-    """One that readers here have come to, or may begin in."""
+    """A place that is open to readers here."""
 
     site: Site
     parts: RemoteParts
@@ -58,7 +58,7 @@ class _Open(NamedTuple):
 
 
 class JoinedPart:
-    """Has the shape of `client.streams.StreamPart`."""
+    """One partition over all open places; has the shape of `client.streams.StreamPart`. `JoinedParts` owns it."""
 
     def __init__(self, parts: JoinedParts, number: int):
         self.number = number
@@ -77,7 +77,7 @@ class JoinedPart:
         leg.part.on_replaced(lambda: self._replaced())
 
     def _came(self, leg: _Leg, chunks: list[Chunk]) -> None:
-        if leg is self.legs[-1]:  # what went on elsewhere takes nothing more
+        if leg is self.legs[-1]:  # an earlier place takes no new messages
             self._appended(chunks)
 
     # --------------------------------------------------------------------------------------------- as readers see it
@@ -88,7 +88,7 @@ class JoinedPart:
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
-        """Of all places; see `core.cursor.in_place`. The same list for as long as theirs are."""
+        """Epoch starts of all places; see `core.cursor.in_place`. The same list object until a place's list changes."""
         known = [leg.part.epochs for leg in self.legs]
         if len(known) != len(self._known) or any(one is not two for one, two in zip(known, self._known, strict=True)):
             self._known = list(known)
@@ -98,7 +98,8 @@ class JoinedPart:
     @property
     def floor(self) -> Offset:
         first = self.legs[0]
-        # Who has not begun in it stands before it, so that it waits for the places before in the other partitions.
+        # A reader that has not begun in a later place stands before it, so that it waits for the earlier places in the
+        # other partitions.
         return Offset(first.floor - 1) if self._parts.is_later(first.floor) else first.part.floor
 
     @property
@@ -111,7 +112,8 @@ class JoinedPart:
 
     @property
     def barriers(self) -> list[Barrier]:
-        """With one before each place but the first: it is passed by who stands at the end of those before it."""
+        """The places' own barriers, and one before each later place, which a reader passes once it has reached the ends
+        of the earlier places."""
         found = []
         for leg in self.legs:
             before = leg.floor - 1
@@ -121,7 +123,7 @@ class JoinedPart:
         return found
 
     def read(self, offset: int) -> Chunk | None:
-        """The first stored chunk that has or follows `offset`. Raises `LookingUp`."""
+        """Returns the first stored chunk that contains or follows `offset`, if any. Raises `LookingUp`."""
         for leg in self.legs[:-1]:
             if offset < leg.part.end and (chunk := leg.part.read(max(offset, leg.floor))) is not None:
                 return chunk
@@ -129,7 +131,7 @@ class JoinedPart:
         return leg.part.read(max(offset, leg.floor))
 
     def lost_at(self, places: Mapping[int, int]) -> tuple[int, int] | None:
-        """See `client.streams.StreamPart.lost_at`. What is gone of a later place is told to who comes to that."""
+        """See `client.streams.StreamPart.lost_at`. A loss in a later place is reported when a reader comes to that."""
         place = places.get(self.number, int(self.floor))
         leg = next((leg for leg in self.legs[:-1] if not leg.part.has_none_from(place)), self.legs[-1])
         low = int(leg.part.floor)
@@ -152,16 +154,17 @@ class JoinedPart:
 
 
 class JoinedParts:
-    """Has the shape of `client.streams.StreamParts`. It follows the stream for as long as somebody here reads it."""
+    """All partitions of a moved stream; has the shape of `client.streams.StreamParts`. Tails the stream while it has
+    readers here."""
 
     def __init__(self, stream: PlacedStream):
         self.stream = stream
         self._loop = asyncio.get_running_loop()
         self._sites: list[_Open] = []
-        """Those that are open to readers, the oldest first."""
+        """The places that are open to readers, oldest first."""
         self._by_number: dict[int, JoinedPart] = {}
         self._ends: dict[int, dict[int, int]] = {}
-        """By the floor of a later place: where each partition ended in those before it, which take nothing more."""
+        """By the floor of a later place: each partition's end in the places before it, which take no more messages."""
         self._listeners: list[Callable[[], None]] = []
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +177,7 @@ class JoinedParts:
         return {number for site in self._sites[-1:] for number in site.parts.lost if number not in self._by_number}
 
     def used(self) -> None:
-        """Somebody reads, or is about to."""
+        """Notes that a reader reads, or is about to."""
         for site in self._sites:
             site.parts.used_at = self._loop.time()
 
@@ -203,7 +206,7 @@ class JoinedParts:
         return [one.site for one in self._sites] == self.stream.sites
 
     def changed(self) -> None:
-        """It lies elsewhere than before, perhaps."""
+        """Closes forgotten places and begins to open new ones, after a change of the stream's definition."""
         there = self.stream.sites
         gone = [one for one in self._sites if one.site not in there]
         self._sites = [one for one in self._sites if one.site in there]
@@ -216,7 +219,7 @@ class JoinedParts:
         self._changed.set()
 
     async def _open(self) -> None:
-        """Opens one place after the other, each when all of those before it is here."""
+        """Opens one place after the other, each when all messages of the place before have arrived. Retries errors."""
         while not self._is_closed and not self._is_whole:
             try:
                 open_now = [one.site for one in self._sites]
@@ -244,18 +247,18 @@ class JoinedParts:
             await parts.ready()
         except PushqError:
             if any(one.parts is parts for one in self._sites):
-                return  # it is there, and much of it is to be fetched
+                return  # the place is open, but much of it is still to be fetched
             parts.close()
             raise
 
     async def _read_to_its_end(self, parts: RemoteParts) -> None:
-        """Returns when all of a place is here that takes nothing more. Raises `PushqError`."""
+        """Returns when all of a place that takes no more messages has arrived here. Raises `PushqError`."""
         ends = (await parts.begin("latest")).places
         if any(part.end < ends.get(part.number, 0) for part in parts.all):
             raise Unavailable(f"stream {self.stream.name!r} has another leader where it was", retry_after_ms=500)
 
     def _align(self) -> None:
-        """Partitions came or went in one of the places, or a place did."""
+        """Rebuilds the partitions after places, or partitions of a place, came or went."""
         self._ends = self._ends_of_sites()
         before = {number: [leg.part for leg in part.legs] for number, part in self._by_number.items()}
         for number in sorted({part.number for site in self._sites for part in site.parts.all} | before.keys()):
@@ -284,7 +287,7 @@ class JoinedParts:
         return found
 
     def _ends_of_sites(self) -> dict[int, dict[int, int]]:
-        """With what is known of places that are forgotten: who had all of them has missed nothing."""
+        """See `_ends`. Keeps the ends of forgotten places: a reader that had reached those has missed nothing."""
         found: dict[int, dict[int, int]] = {}
         ends: dict[int, int] = {}
         for site in self._sites:
@@ -293,14 +296,14 @@ class JoinedParts:
         return found
 
     def ends_before(self, floor: int) -> Mapping[int, int]:
-        """By partition, where the places before one end."""
+        """By partition, the end of the places before the one that begins at `floor`."""
         return self._ends.get(floor, {})
 
     def is_later(self, floor: int) -> bool:
         return bool(self._ends.get(floor))
 
     def is_through(self, floor: int, places: Mapping[int, int]) -> bool:
-        """Whether a reader has had all of the places before one, as far as that is known here."""
+        """Whether a reader at `places` has had all messages of the places before `floor`, as far as is known here."""
         return all(
             number not in places or leg.part.has_none_from(places[number])
             for number, part in self._by_number.items()
@@ -326,7 +329,7 @@ class JoinedParts:
         return encode_positions(positions, uid=self.stream.uid)
 
     def start(self, wanted: Any) -> Start:
-        """Raises `InvalidRequest`, and `LookingUp`."""
+        """Where a reader begins: see `client.streams.StreamParts.start`. Raises `InvalidRequest`, and `LookingUp`."""
         what = f"a place in {self.stream.name!r}"
         return self.stream.known(what, f"start {wanted!r}", lambda: self._start(wanted), is_used_up=True)
 
@@ -349,18 +352,19 @@ class JoinedParts:
         return self._started(begun, self._places_from(begun))
 
     async def _begun(self, wanted: Mapping[int, Any]) -> dict[int, Start]:
-        """By place, where a reader begins in those that are asked."""
+        """Asks each place (by index) for a start, one after the other; returns the starts by place."""
         return {at: await self._sites[at].parts.begin(asked) for at, asked in wanted.items()}
 
     async def _hear_of(self, offsets: Sequence[int]) -> None:
-        """Another gateway may have heard before this one of a place that gave an offset out. Raises `PushqError`."""
+        """Waits for news if an offset is of a place not yet known here, which another gateway may have heard of first.
+        Raises `PushqError`."""
         end = max(self._sites[-1].floor, *(int(part.end) for part in self.all))
         if any(offset >> FLOOR_BITS > end >> FLOOR_BITS for offset in offsets):
             await self.stream.hear()
             await self.ready()
 
     async def _from_time(self, wanted: Any) -> Start:
-        """In the first place that has something of that time, in whichever partition."""
+        """Starts in the first place that has a message of that time or later, in any partition."""
         begun: dict[int, Start] = {}
         for at, site in enumerate(self._sites):
             begun.update(await self._begun({at: wanted}))
@@ -371,7 +375,8 @@ class JoinedParts:
         return self._started(begun, self._places_from({at: begun[at]}))
 
     def _places_from(self, begun: Mapping[int, Start]) -> dict[int, int]:
-        """Of a reader who begins in one place: it has had all before it, and has nothing of those behind it."""
+        """Offsets by partition for a reader that begins in one place: at the ends of the places before it, and at the
+        floor of partitions that only later places have."""
         [(at, start)] = begun.items()
         floor = self._sites[at].floor
         found = {**self.ends_before(floor), **start.places}
@@ -394,7 +399,7 @@ class JoinedParts:
             at = place_of(position.offset, self._floors)
             if position.offset + 1 >= self._floors[at] and number in begun[at].places:
                 found[number] = begun[at].places[number]
-            else:  # of a place that is forgotten, or of a partition that is gone there
+            else:  # a position in a forgotten place, or in a partition that its place no longer has
                 found[number] = int(position.offset)
         places = {**self.ends_before(self._sites[first].floor), **found}
         return {part.number: places.get(part.number, int(part.floor)) for part in self.all}
@@ -412,7 +417,8 @@ class JoinedParts:
         return Start(stands, outcome, gaps, self.cursor(stands), epochs)
 
     def _gaps_of(self, at: int, start: Start) -> list[Gap]:
-        """A place whose numbers begin above those of another one says that what is below is gone: it is elsewhere."""
+        """The gaps of a place's start, cut off below its floor: a later place reports offsets of the earlier places as
+        lost, which are not."""
         site = self._sites[at]
         low = site.floor if self.is_later(site.floor) else 0
         gaps = [gap._replace(first=max(gap.first, low)) for gap in start.gaps if gap.last >= low]
@@ -423,12 +429,12 @@ class JoinedParts:
 
 
 def place_of(offset: int, floors: Sequence[int]) -> int:
-    """Which of several places has an offset; one just below a floor stands before the place that begins there."""
+    """Index of the place that has an offset; the offset just below a floor counts as the place that begins there."""
     return max((at for at, floor in enumerate(floors) if floor <= offset + 1), default=0)
 
 
 def shares_of(stand: Stand, floors: Sequence[int]) -> dict[int, dict[int, Position]]:
-    """A cursor, by the places that its positions are of, the oldest first. What is below all of them is left out."""
+    """Splits a cursor's positions by their places, oldest first. Positions below all floors are left out."""
     shares: dict[int, dict[int, Position]] = {}
     for number, position in stand.positions.items():
         at = place_of(position.offset, floors)
@@ -439,8 +445,8 @@ def shares_of(stand: Stand, floors: Sequence[int]) -> dict[int, dict[int, Positi
 
 
 def _ignored(chunks: list[Chunk]) -> None:
-    """Nobody reads."""
+    """Does nothing: the part has no reader."""
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Does nothing: the part has no listener yet."""

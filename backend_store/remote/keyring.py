@@ -1,4 +1,4 @@
-"""What a gateway seals and opens bodies with: the queues' data keys, those among them that other gateways made."""
+"""Data keys with which a gateway encrypts and decrypts message bodies, including keys that other gateways made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LearnKeys = Callable[[list[DataKey]], Coroutine[Any, Any, None]]
 
 
 class Keyring:
-    """`hear` returns when all news that there are have come."""
+    """A gateway's data keys. `hear` returns when all news written so far have arrived."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Keyring:
         *,
         are_shared: bool,
     ) -> None:
-        """`are_shared`: whoever was answered by another gateway can publish here at once."""
+        """`are_shared`: other gateways make keys, too, and a client that got its answer there may publish here."""
         self._metadata = metadata
         self._background = background
         self._hear = hear
@@ -40,7 +40,7 @@ class Keyring:
         self._learning: Learning | None = None
         self._unlearnt = Unheard(looking_up, background, self._hear_keys) if are_shared else None
         self._keyed: set[int] = set()
-        """Numbers of queues that have a key which can be used here."""
+        """Uids of queues that have a key which this gateway can use."""
 
     def seal_with(self, sealer: Sealer, learn: LearnKeys) -> None:
         self._sealer = sealer
@@ -61,14 +61,14 @@ class Keyring:
             self._learning.told(news.data_keys, news.data_keys_gone)
 
     def shredded(self, uid: int) -> None:
-        """The queue is gone, and its keys with it."""
+        """Forgets a deleted queue, whose keys are destroyed."""
         self._keyed.discard(uid)
         if self._sealer is not None:
             self._sealer.shredded(uid)
 
     def expect(self, queue: RemoteQueue) -> None:
-        """Another gateway made the queue, and then its key: whoever was answered there can publish here. Raises
-        `LookingUp` while the key is on its way."""
+        """Raises `LookingUp` while a key of the queue, which another gateway may have made, has not arrived here: a
+        client that was answered there must be able to publish here."""
         if self._unlearnt is None or self._learning is None or queue.uid in self._keyed or not queue.config.encrypted:
             return
         ids = self._metadata.data_keys.ids_of(queue.uid)
@@ -83,13 +83,13 @@ class Keyring:
             await self._learning.learnt(self._learning.unlearnt)
 
     def has_new(self, ids: Collection[int]) -> bool:
-        """Whether something is sealed with a key that this gateway cannot use yet."""
+        """Whether one of these keys cannot be used by this gateway yet."""
         if self._learning is None or not ids:
             return False
         return self._learning.lacks(ids) or any(key_id not in self._metadata.data_keys.by_id for key_id in ids)
 
     async def learnt(self, ids: Collection[int]) -> bool:
-        """Waits a moment for keys. False: they are there, and this gateway cannot use them now."""
+        """Waits a moment for keys. Returns False if this gateway cannot use one of them now."""
         assert self._learning is not None, "nothing is sealed here"
         if any(key_id not in self._metadata.data_keys.by_id for key_id in ids):
             try:

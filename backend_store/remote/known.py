@@ -1,4 +1,4 @@
-"""What a gateway asks a backend about and has handlers wait for: an answer, and for a moment what it said."""
+"""Look-ups at a backend for which handlers wait: shares one request per key and caches answers for a moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Landing(Protocol):
-    """What is being asked for: see `push.looking_up.Flight`."""
+    """A look-up under way: see `push.looking_up.Flight`."""
 
     def wanted(self, until: float) -> None: ...
     def then(self, call: Callable[[PushqError | None], None]) -> None: ...
@@ -25,19 +25,19 @@ class Landing(Protocol):
 
 
 LookingUp = Callable[[str, Landing], PushqError]
-"""Makes the error by which handlers wait and begin anew."""
+"""Makes the error by which a handler waits for the look-up and starts over."""
 Background = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Flight:
-    """A question under way."""
+    """A look-up under way, as a task."""
 
     def __init__(self, task: asyncio.Task[None]):
         self.task = task
         task.add_done_callback(_seen)
 
     def wanted(self, until: float) -> None:
-        """It has gone already: a line is asked at once, and not again."""
+        """Does nothing: the request was sent at once and is not repeated."""
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
         def told(task: asyncio.Task[None]) -> None:
@@ -50,7 +50,7 @@ class Flight:
 
 
 class Known:
-    """Answers by a key; one that is older than `LOOK_FRESH_MS` is asked for anew."""
+    """Answers by a key; answers older than `LOOK_FRESH_MS` are dropped."""
 
     def __init__(self, looking_up: LookingUp, background: Background):
         self._looking_up = looking_up
@@ -59,10 +59,11 @@ class Known:
         self._flights: dict[Any, Flight] = {}
         self._answers: dict[Any, tuple[float, Any]] = {}
         self._passing: set[Any] = set()
-        """Keys of questions under way whose answers change with what is done here."""
+        """Keys of look-ups under way whose answers are used once (`is_used_up`); `forget` detaches them."""
 
     def of(self, key: Any, what: str, ask: Callable[[], Coroutine[Any, Any, T]], *, is_used_up: bool = False) -> T:
-        """`is_used_up`: the answer is for one who asks, and not for the next. Raises `LookingUp`."""
+        """Returns the cached answer of `key`. If there is none, starts `ask` unless it runs already, and raises
+        `LookingUp`. `is_used_up`: the answer serves one caller only."""
         self._forget_old()
         if key in self._answers:
             found: T = self._answers[key][1]
@@ -78,7 +79,7 @@ class Known:
         raise self._looking_up(what, flight)
 
     def forget(self) -> None:
-        """Something was changed from here: who asks from now on asks anew."""
+        """Detaches look-ups under way of used-up answers after a change from here: later callers ask anew."""
         for key in self._passing:
             self._flights.pop(key, None)
         self._passing.clear()
@@ -101,7 +102,7 @@ class Known:
 
 
 def _error_of(task: asyncio.Task[None]) -> PushqError | None:
-    """What is told of a question that is over. So is a fault of ours: who asked would ask again, without end."""
+    """The error of a finished look-up. An internal error becomes a `PushqError`, else callers would retry forever."""
     error = None if task.cancelled() else task.exception()
     if error is None or isinstance(error, PushqError):
         return error
@@ -109,7 +110,7 @@ def _error_of(task: asyncio.Task[None]) -> PushqError | None:
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    """Its error is for whoever waits for the flight; where nobody does, it is no news, unless it is a fault of ours."""
+    """Marks the task's error as retrieved: callers that wait for the flight get it. Logs internal errors."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, PushqError):
         log.error("a look-up failed", exc_info=error)

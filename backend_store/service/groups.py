@@ -1,4 +1,4 @@
-"""Consumer groups of streams, as gateways ask for them: list, make, move, delete."""
+"""Handles gateways' requests about the consumer groups of streams: list, make, move, delete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from backend_store.service.limits import GROUPS_PER_ASK_MAX
 
 
 class Opened(NamedTuple):
-    """A group for consumers, who are to be told of the gaps."""
+    """A group opened for consumers, with the gaps to report to them."""
 
     mode: Mode
     gaps: list[Gap]
@@ -61,7 +61,7 @@ class DeleteGroup(AtPlace, frozen=True):
 
 
 class CarryGroup(AtPlace, frozen=True):
-    """To a place to which a stream has moved: see `client.groups.carry_group`."""
+    """To a place to which a stream has moved: copy a group there; see `client.groups.carry_group`."""
 
     name: str
     mode: Mode
@@ -69,20 +69,20 @@ class CarryGroup(AtPlace, frozen=True):
 
 
 class LookAtGroup(AtPlace, frozen=True):
-    """Of one of several places of a stream."""
+    """Asks one of a stream's places about a group; answered by `Seen`."""
 
     name: str
 
 
 class Seen(NamedTuple):
-    """A group in one place. `mode` None: it is not there; if it comes, it has that much before it."""
+    """A group in one place. `mode` None: the group is not there; `lag` is what it would have if it came."""
 
     mode: Mode | None
     lag: list[GroupLag]
 
 
 class ListGroups(AtPlace, frozen=True):
-    """By name, those behind `after`, `GROUPS_PER_ASK_MAX` at most."""
+    """Lists groups by name, those after `after`, at most `GROUPS_PER_ASK_MAX`."""
 
     after: str
 
@@ -127,8 +127,8 @@ async def look(store: EmbeddedStore, asked: LookAtGroup) -> Seen:
 
 
 def _check_heard(stream: EmbeddedQueue, version: int) -> None:
-    """A stream that moves has its groups in several places, of which whoever changes them must know. Raises
-    `Unavailable` where that is not so, or is about to be so no more. `version`: of the definition that they go by."""
+    """Raises `Unavailable` if the stream is leaving, or the gateway does not know all of its places, each of which has
+    the groups that are to change. `version`: of the definition that the gateway has."""
     own = stream.definition
     if own.moving_to is not None and own.takes_none:
         detail = f"stream {own.name!r} is on its way to another cluster, and its groups stay as they are meanwhile"
@@ -149,11 +149,11 @@ async def find(store: EmbeddedStore, asked: FindGroup) -> GroupInfo | None:
 
 
 async def _decided(ask: Callable[[Callable[[Any], None]], None]) -> Any:
-    """What a command came to, once that is durable. Raises what kept it from that."""
+    """Returns a command's result once that is durable. Raises the command's `PushqError`."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def decided(result: Any) -> None:
-        if not done.done():  # or its gateway is gone
+        if not done.done():  # cancelled if the gateway is gone
             done.set_result(result)
 
     ask(decided)

@@ -1,5 +1,4 @@
-"""What a queue that moved to another cluster, or some of its slots, left in a shard, and what it finds there when it
-comes back."""
+"""Counts and drops what a queue, or some of its slots, left in a shard after a move to another cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +15,15 @@ from backend_store.words import counted
 
 
 class Left(msgspec.Struct, frozen=True):
-    """`unsettled`: ready, leased or waiting for their time. `beside`: dead letters, and what is to go elsewhere."""
+    """Numbers of messages. `unsettled`: ready, leased or delayed. `beside`: dead letters, and messages bound for other
+    queues."""
 
     unsettled: int
     beside: int
 
 
 def left_of(store: EmbeddedStore, own: QueueDefinition) -> Left:
-    """What an ack settles that is not durable yet is left."""
+    """Counts what is left; a message whose ack is not durable yet still counts."""
     unsettled = beside = 0
     for partition in store.node.queues.of(own).all:
         states = (partition.state, partition.decided)
@@ -33,7 +33,7 @@ def left_of(store: EmbeddedStore, own: QueueDefinition) -> Left:
 
 
 async def left_of_slots(store: EmbeddedStore, own: QueueDefinition, slots: int) -> Left:
-    """What is left of slots that lie elsewhere. Raises `Unavailable` where they are taken here."""
+    """Counts what is left of slots that lie elsewhere. Raises `Unavailable` if this shard takes publishes of them."""
     queue = store.node.queues.of(own)
     remains, partitions = queue.remains, queue.all
     if remains is None or remains.slots != slots:
@@ -46,9 +46,9 @@ async def left_of_slots(store: EmbeddedStore, own: QueueDefinition, slots: int) 
     if slots & slots_taken(queue.definition):
         raise _taken(own)
     if queue.all is not partitions:
-        unsettled = max(unsettled, 1)  # messages may have gone from one that was still to be looked at to a new one
+        unsettled = max(unsettled, 1)  # messages may have gone from a partition not yet counted to a new one
     if not unsettled:
-        await store.node.committer.write(Batch())  # what was settled just now is durable with that
+        await store.node.committer.write(Batch())  # makes what was settled just now durable
     return Left(unsettled, 0)
 
 
@@ -57,7 +57,7 @@ def _taken(own: QueueDefinition) -> Unavailable:
 
 
 async def drop_left(store: EmbeddedStore, own: QueueDefinition) -> None:
-    """The queue lies here no more. Raises `Conflict` where it has something left."""
+    """Deletes this shard's part of a queue that lies elsewhere. Raises `Conflict` if it has messages left here."""
     left = left_of(store, own)
     if left.unsettled or left.beside:
         raise Conflict(f"queue {own.name!r} still has {counted(left.unsettled + left.beside, 'message')} here")

@@ -1,4 +1,4 @@
-"""Ranges of partitions, as gateways ask for them: chunks as they are stored, for only a gateway can open them."""
+"""Reads ranges of partitions for gateways: returns chunks as stored, as only a gateway can decrypt them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backend_store.wire.store_frames import Bits, of_bits
 
 
 class Piece(NamedTuple):
-    """Some messages of a chunk, as bits. `seed` is the one of its checksum."""
+    """A chunk, and which of its messages are in the range, as bits. `seed`: of the chunk's checksum."""
 
     chunk: bytes
     seed: int
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """A part of a range, and where the next one begins; at the end of the range where all of it is here."""
+    """A part of a range. `next`: where the next part begins; the end of the range if this part is the last."""
 
     pieces: list[Piece]
     next: int

@@ -1,7 +1,7 @@
-"""A queue's move to another cluster, as gateways ask for its steps: see `metadata.relocation`.
+"""Handles gateways' requests for the steps of a queue's move to another cluster: see `metadata.relocation`.
 
-The shard of the definitions changes what is defined; the shards of the old and of the new place hear of it as of any
-change, and are asked how far they are. Whoever asks may be gone the next moment: another gateway asks again.
+The shard of the definitions changes the definition; the shards of the old and new place learn of that as of any change,
+and report their progress on request. A gateway may crash between two steps: another gateway repeats the request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Handler = Callable[[EmbeddedStore, Any], Awaitable[Any]]
 
 
 class BeginRelocation(Asked, frozen=True):
-    """To the shard of the definitions. `cluster`: where to, with so many shards or lanes; "" for the home cluster."""
+    """To the shard of the definitions. `cluster`: the target, with its number of shards or lanes; "" for the home
+    cluster."""
 
     tenant: str
     name: str
@@ -36,7 +37,7 @@ class BeginRelocation(Asked, frozen=True):
     shards: int = 1
     lanes: int = 0
     among: tuple[int, ...] = ()
-    """It is to lie in one of these; (): in any."""
+    """Shards, or lanes, one of which takes the queue; (): any."""
 
     @property
     def size(self) -> ClusterSize:
@@ -44,7 +45,7 @@ class BeginRelocation(Asked, frozen=True):
 
 
 class SpreadQueue(Asked, frozen=True):
-    """To the shard of the definitions: the queue is to lie in all of these, evenly, and nowhere else."""
+    """To the shard of the definitions: spread the queue evenly over exactly these clusters."""
 
     tenant: str
     name: str
@@ -52,7 +53,7 @@ class SpreadQueue(Asked, frozen=True):
 
 
 class GoOnSpreading(Asked, frozen=True):
-    """To the shard of the definitions: the last step of a spread is done, so the next one begins."""
+    """To the shard of the definitions: begin the next step of a spread, as the last one is done."""
 
     tenant: str
     name: str
@@ -65,8 +66,8 @@ class GiveUpRelocation(Asked, frozen=True):
 
 
 class Arrive(Asked, frozen=True):
-    """The old place takes no publishes any more, and has given out no number from `end` on. `version`: of the
-    definition by which it said so."""
+    """To the shard of the definitions: the old place takes no more publishes of what moves, and has assigned no offset
+    from `end` on. `version`: of the definition on which the old place said so."""
 
     tenant: str
     name: str
@@ -75,7 +76,7 @@ class Arrive(Asked, frozen=True):
 
 
 class NoteSettled(Asked, frozen=True):
-    """Nothing is left to deliver at a former place."""
+    """To the shard of the definitions: a former place has no more messages to deliver."""
 
     tenant: str
     name: str
@@ -84,7 +85,7 @@ class NoteSettled(Asked, frozen=True):
 
 
 class ForgetPlace(Asked, frozen=True):
-    """Nothing at all is left at a former place."""
+    """To the shard of the definitions: a former place has nothing left of the queue."""
 
     tenant: str
     name: str
@@ -93,7 +94,8 @@ class ForgetPlace(Asked, frozen=True):
 
 
 class FindEnd(Asked, frozen=True):
-    """To a shard of the old place: above every number that it gave out, as it takes no publishes since `version`."""
+    """To a shard of the old place, which takes no publishes of what moves since `version`: returns a number above every
+    offset that it assigned."""
 
     tenant: str
     name: str
@@ -102,8 +104,8 @@ class FindEnd(Asked, frozen=True):
 
 
 class FindLeft(Asked, frozen=True):
-    """To a shard of a former place: what is left there. `slots`: of these alone, as bits, where it still has others;
-    then what is to go elsewhere, and dead letters, are not counted."""
+    """To a shard of a former place: counts what is left there. `slots`: only of these, packed bits, if the place still
+    has others; then dead letters and messages bound for other queues are not counted."""
 
     tenant: str
     name: str
@@ -121,7 +123,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
         return known
     if known.cluster == asked.cluster:
         if known.former:
-            return known  # it is asked again, and has arrived meanwhile
+            return known  # a repeated request: the queue has arrived meanwhile
         raise Conflict(f"queue {asked.name!r} lies there already")
     to = _chosen(metadata, known, asked.size)
     relocation.check_movable(known, _others(store, known), to)
@@ -162,12 +164,12 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
 
 
 def _has_slots_to_settle(known: QueueDefinition) -> bool:
-    """In strict order, older messages of some slots are elsewhere: those that wait for them cannot go on, too."""
+    """Whether, in strict order, a former place has older messages of some slots, which cannot move again before."""
     return why_waits(known) is not None and any(one.slots and not one.is_settled for one in known.former)
 
 
 def _place_in(store: EmbeddedStore, known: QueueDefinition, size: ClusterSize) -> Whereabouts:
-    """Where in a cluster a queue lies, or shall lie."""
+    """The queue's place in a cluster: where it lies, where its goal puts it, or a newly chosen place."""
     metadata = store.node.metadata
     there = next((one.place for one in open_places(known) if one.cluster == size.cluster), None)
     there = there or next((place for place in known.goal if place.cluster == size.cluster), None)
@@ -213,12 +215,12 @@ async def _forget(store: EmbeddedStore, asked: ForgetPlace) -> QueueDefinition:
     known, metadata = _known(store, asked.tenant, asked.name), store.node.metadata
     is_open = any(metadata.is_here(known, one.place) for one in open_places(known))
     if known.version == asked.version and metadata.is_here(known, asked.place) and not is_open:
-        await _clear(store, known)  # first of all: whoever finds that nothing is here any more goes on from there
+        await _clear(store, known)  # before the definition changes: a repeated request finds nothing here and goes on
     return await _relocate(store, known, relocation.forget(asked.place), version=asked.version)
 
 
 async def _clear(store: EmbeddedStore, known: QueueDefinition) -> None:
-    """What this shard still has of a queue that lies elsewhere goes. Raises `Conflict` where that is a message."""
+    """Drops what this shard has of a queue that lies elsewhere. Raises `Conflict` if messages are left here."""
     own = store.node.metadata.queues.get((known.tenant, known.name))
     if own is not None and own.uid == known.uid and own.takes_none:
         await drop_left(store, own)
@@ -277,7 +279,7 @@ def _check_defines(store: EmbeddedStore) -> None:
 
 
 def _insisting(decide: Handler) -> Handler:
-    """What people ask for is decided anew where a step was taken meanwhile."""
+    """Repeats an operator's request if another step changed the definition meanwhile."""
 
     async def asked(store: EmbeddedStore, operation: Any) -> Any:
         while True:

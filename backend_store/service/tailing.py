@@ -1,6 +1,6 @@
-"""Streams that gateways read without a group: each gateway hears how far the partitions are, and reads what it wants.
+"""Tailing of streams without a group: sends gateways the partitions' ends; each gateway fetches chunks as it needs.
 
-Nothing of the messages is sent unasked, so a gateway that is slow, or reads an old part, costs the others nothing.
+No message is sent unasked, so a gateway that is slow, or reads an old part, costs the others nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class StartReading(AtPlace, frozen=True):
-    """Where a reader begins: see `client.streams.StreamParts.start`."""
+    """Asks where a reader begins: see `client.streams.StreamParts.start`."""
 
     wanted: Any
 
 
 class Started(NamedTuple):
-    """Where a reader begins, and the ends of all partitions by then."""
+    """Where a reader begins, and the ends of all partitions at that time."""
 
     start: Start
     ends: dict[int, int]
 
 
 class Tailing:
-    """Who reads one stream."""
+    """The gateways that tail one stream, and tells them when its partitions change; the stream's `extras` hold it."""
 
     def __init__(self, stream: EmbeddedQueue):
         self._stream = stream
@@ -88,7 +88,7 @@ class Tailing:
 
 
 def tailing_of(stream: EmbeddedQueue) -> Tailing:
-    """The stream's one in this process."""
+    """The stream's `Tailing` in this process, made on first use."""
     found: Tailing | None = stream.extras.get("tailing")
     if found is None:
         found = stream.extras["tailing"] = Tailing(stream)
@@ -98,7 +98,8 @@ def tailing_of(stream: EmbeddedQueue) -> Tailing:
 async def start(store: EmbeddedStore, asked: StartReading) -> Started:
     stream = queue_at(store, asked.place)
     parts = stream.parts
-    # Of what no reader is shown nobody was told, as of where slots went: whoever asks waits to hear of these ends.
+    # Entries that readers do not see, such as moves of slots, advance the ends without a notice, and the asking gateway
+    # waits until it has heard of these ends.
     tailing_of(stream).tell()
     return Started(parts.start(asked.wanted), {part.number: int(part.end) for part in parts.all})
 
