@@ -1,1 +1,1 @@
-"""The store of another process, as a gateway sees it: the same queues, asked over a line."""
+"""A gateway's client for backends in other processes: the embedded store's queues, reached over connections (lines)."""

@@ -63,7 +63,7 @@ class Copying(NamedTuple):
         return self.lanes > 0 and not needs_one and asked.model != "leader_follower"
 
     def _open_to(self, asked: Replication) -> list[int]:
-        """The shards of the mode asked for; if none is asked for, those of the cluster's usual mode."""
+        """The placed shards of the mode asked for; if none is asked for, see `usual_shards`."""
         if asked.mode is None:
             return usual_shards(self.copies, self.mode)
         return [number for number, one in enumerate(self.copies) if one.mode == asked.mode]
