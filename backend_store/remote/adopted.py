@@ -211,7 +211,8 @@ class Adopted:
         if not (definer and self._knows_definers):
             older = f"cluster {self._home.cluster.name!r}" if definer else "the home cluster"
             raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
-        # Only a cluster's first shard can be relied on to refuse a second home cluster: it must accept ours first.
+        # Only a cluster's first shard is sure to have queues of another home cluster, if there is one, and so to refuse
+        # ours: once it accepts ours, all shards are ours.
         if self._home is not self._home.cluster.first and not self._home.cluster.first.is_ours:
             unsaid = f"cluster {self._home.cluster.name!r} has not said yet that it takes this home cluster's queues"
             detail = self._home.cluster.why_not or unsaid
