@@ -56,6 +56,7 @@ from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, liste
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
 from gateway.memory import keep_what_is_imported
+from gateway.processes.tickets import SharedTickets
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
 from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
@@ -107,7 +108,8 @@ class Alone:
 
     def tickets(self, store: Store) -> TicketOffice | None:
         """The ticket office to use; None: one in the memory of this process."""
-        return None
+        far = _far(store)
+        return None if far is None else SharedTickets(far, wall_clock_ms)
 
     def front(self, app: Application) -> tuple[ASGIApp, ASGIApp]:
         """The application for the public socket, and the one for local administration."""

@@ -131,7 +131,7 @@ class EmbeddedStore:
         """For a shard whose queues are defined elsewhere: uid → definition version of queues that were deleted or moved
         away lately, in order; definitions up to that version do not bring them back."""
         self.tickets = Tickets()
-        """Tickets of gateways on this machine."""
+        """Those of gateways elsewhere."""
         self.load: Callable[[], Load] = Load
         """Returns this process's load, where it is measured."""
         self.duties = Duties(node.documents, lambda: node.steady_ms())

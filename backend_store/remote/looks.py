@@ -25,11 +25,11 @@ _looks = msgspec.msgpack.Decoder(list[Look]).decode
 
 
 class Looks:
-    def __init__(self, looking_up: LookingUp, background: Background, *, are_shared: bool) -> None:
-        """`are_shared`: other gateways change the numbers, too, and callers must not be able to tell them apart."""
+    """Other gateways change the numbers, too, and callers must not be able to tell them apart."""
+
+    def __init__(self, looking_up: LookingUp, background: Background) -> None:
         self._looking_up = looking_up
         self._background = background
-        self._are_shared = are_shared
         self._loop = asyncio.get_running_loop()
         self._known: dict[Place, tuple[float, Look | None]] = {}
         self._tenants: dict[str, float] = {}
@@ -81,8 +81,8 @@ class Looks:
         return self._looking_up(what, flight)
 
     def _fresh_since(self) -> float:
-        """From when on numbers count. Where other gateways change them, too, from when the request came."""
-        asked = ASKED.get() if self._are_shared else None
+        """From when on numbers count: those from before the request came do not."""
+        asked = ASKED.get()
         return max(self._loop.time() - LOOK_FRESH_MS / 1000, 0.0 if asked is None else asked.at)
 
     async def together(self, queues: Iterable[RemoteQueue]) -> dict[Place, Look]:
@@ -113,11 +113,10 @@ class Looks:
     async def _look_at(self, operation: LookAt, homes: Sequence[Home]) -> list[Look]:
         asked_at = self._loop.time()
         found = await _looks_at(operation, homes)
-        now = self._loop.time() if not self._are_shared else asked_at
-        self._known.update(dict.fromkeys(operation.places, (now, None)))
-        self._known.update({look.place: (now, look) for look in found})
+        self._known.update(dict.fromkeys(operation.places, (asked_at, None)))
+        self._known.update({look.place: (asked_at, look) for look in found})
         if operation.tenant is not None:
-            self._tenants[operation.tenant] = now
+            self._tenants[operation.tenant] = asked_at
         return found
 
 

@@ -109,7 +109,7 @@ class RemoteBackends:
         self.metadata = RemoteDefinitions(self.ask, MovedAnywhere(lambda: [home.moved for home in self.homes]))
         self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
         self.node = FarNode(self.metadata, self._is_open, self.own_ms, lambda: self.first.line.unavailable().detail)
-        self._looks = Looks(looking_up, self.background, are_shared=is_local)
+        self._looks = Looks(looking_up, self.background)
         self._pulses = PulseBook(self)
         self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self._counting)

@@ -24,7 +24,7 @@ LEASES_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 ACT_SECONDS_MAX: Final = 60.0
 """How long the audit waits for the end of an act whose gateway process may have died."""
 SHARED_TICKETS_MAX: Final = 100_000
-"""Unspent tickets of all gateway processes of one server; a tenant may have as many as are free."""
+"""Unspent tickets of all gateways of one server or cluster; a tenant may have as many as are free."""
 LEASES_PER_LOOK_MAX: Final = 2_000
 """Leases of one gateway that are checked in one go for messages that were settled elsewhere; the others follow soon."""
 VISITOR_ASKS_MAX: Final = 512

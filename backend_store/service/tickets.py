@@ -1,4 +1,4 @@
-"""Tickets that the gateways of one machine share: made at one gateway, spent at any, once.
+"""Tickets that gateways share: made at one gateway, spent at any, once.
 
 They are kept in memory, for they live half a minute. Only gateways know what a ticket opens; here that is bytes under
 the hash of the ticket's text, so nothing stored here can be used as a ticket.

@@ -293,38 +293,65 @@ async def test_the_console_shows_queues_that_are_elsewhere(http: httpx2.AsyncCli
 # ------------------------------------------------------------------------------------------------------- several
 
 
-async def test_two_gateways_share_a_queue_and_either_settles_what_the_other_delivered(
-    gateway: PushqServer, backend: Backend, http: httpx2.AsyncClient, tmp_path: Path
-) -> None:
-    queue = await made(http)
-    data = tmp_path / "second"
-    data.mkdir(mode=0o700)
+@pytest.fixture(scope="module")
+def second(gateway: PushqServer, backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    data = tmp_path_factory.mktemp("second")
+    data.chmod(0o700)
     (data / "master.key").write_bytes((gateway.data / "master.key").read_bytes())
     (data / "master.key").chmod(0o600)
-    second = PushqServer(data, env=backend.gateway_env)
-    await anyio.to_thread.run_sync(second.start)
-    try:
-        async with httpx2.AsyncClient(base_url=second.url, headers=gateway.headers, timeout=WAIT_S) as other:
-            await publish(http, queue, "from the first")
-            [message] = await receive(other, queue, wait_ms=20_000)
-            assert message["body"] == "from the first"
-            assert await settle(http, queue, "ack", message["receipt"]) == [True]
-            # A queue that the second one made, under a key that the first one never had.
-            await call(other, "PUT", f"{queue}b", {})
-            await publish(other, f"{queue}b", "from the second")
-            [message] = await receive(http, f"{queue}b", wait_ms=20_000)
-            assert message["body"] == "from the second"
-            # A rule of alerts is known to both, with whatever was changed at either.
-            made_rule = await http.post(
-                "/v1/alert-rules", json={"name": "both", "queue": queue, "kind": "depth", "limit": 9}
-            )
-            assert made_rule.status_code == 201, made_rule.text
-            path = f"/v1/alert-rules/{made_rule.json()['id']}"
-            await _awaited(lambda: _has_status(other, path, 200))
-            assert (await other.delete(path)).status_code == 204
-            await _awaited(lambda: _has_status(http, path, 404))
-    finally:
-        await anyio.to_thread.run_sync(second.kill)
+    with PushqServer(data, env=backend.gateway_env) as second:
+        yield second
+
+
+@pytest.fixture
+async def other(gateway: PushqServer, second: PushqServer) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the second gateway, with the first one's key."""
+    async with httpx2.AsyncClient(base_url=second.url, headers=gateway.headers, timeout=WAIT_S) as other:
+        yield other
+
+
+async def test_two_gateways_share_a_queue_and_either_settles_what_the_other_delivered(
+    http: httpx2.AsyncClient, other: httpx2.AsyncClient
+) -> None:
+    queue = await made(http)
+    await publish(http, queue, "from the first")
+    [message] = await receive(other, queue, wait_ms=20_000)
+    assert message["body"] == "from the first"
+    assert await settle(http, queue, "ack", message["receipt"]) == [True]
+    # A queue that the second one made, under a key that the first one never had.
+    await call(other, "PUT", f"{queue}b", {})
+    await publish(other, f"{queue}b", "from the second")
+    [message] = await receive(http, f"{queue}b", wait_ms=20_000)
+    assert message["body"] == "from the second"
+    # A rule of alerts is known to both, with whatever was changed at either.
+    made_rule = await http.post("/v1/alert-rules", json={"name": "both", "queue": queue, "kind": "depth", "limit": 9})
+    assert made_rule.status_code == 201, made_rule.text
+    path = f"/v1/alert-rules/{made_rule.json()['id']}"
+    await _awaited(lambda: _has_status(other, path, 200))
+    assert (await other.delete(path)).status_code == 204
+    await _awaited(lambda: _has_status(http, path, 404))
+
+
+async def test_numbers_of_a_queue_hold_what_another_gateway_has_answered_already(
+    http: httpx2.AsyncClient, other: httpx2.AsyncClient
+) -> None:
+    queue = await made(http)
+    for count in range(1, 9):
+        await publish(http, queue, count)
+        assert (await stats(other, queue))["ready"] == count
+
+
+async def test_a_ticket_is_good_once_at_whichever_gateway(http: httpx2.AsyncClient, other: httpx2.AsyncClient) -> None:
+    queue = await made(http)
+    answer = await http.post("/v1/tickets", json={"queue": queue})
+    path = f"/v1/queues/{queue}/events?ticket={answer.json()['ticket']}"
+    del http.headers["Authorization"], other.headers["Authorization"]
+    assert [await _opened(client, path) for client in (other, other, http)] == [200, 401, 401]
+
+
+async def _opened(client: httpx2.AsyncClient, path: str) -> int:
+    async with client.stream("GET", path) as events:
+        return events.status_code
 
 
 async def test_who_shows_no_certificate_is_not_let_in(backend: Backend) -> None:
