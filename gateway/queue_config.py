@@ -52,6 +52,9 @@ DEFAULTS: Final[dict[str, _Default]] = {
 }
 """Defaults that depend on other settings. They are stored, so that a config shows the values in effect."""
 
+_DEFAULTED: Final = frozenset({"partitions", "priorities", "delay_ms", "retry_backoff_ms", "tags", "replication"})
+"""Settings of which null says the default for a new queue. Of other numbers it could be meant as "without limit"."""
+
 
 def queue_config(
     given: dict[str, Any],
@@ -66,6 +69,8 @@ def queue_config(
     those are not all of `given`. `known`: the config that the queue has so far.
     """
     given = fields_with_whole_numbers(given)
+    if known is None:
+        given = {setting: value for setting, value in given.items() if value is not None or setting not in _DEFAULTED}
     _refuse([*_wrong_fields(given, QueueConfig, ""), *_wrong_names(given, name), *_wrong_tags(given)])
     config = msgspec.convert(given, QueueConfig)
     left_out = {setting: default(config) for setting, default in DEFAULTS.items() if setting not in given}

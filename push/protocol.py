@@ -75,7 +75,7 @@ class Subscribe(_Frame):
     queue: str
     id: RequestId = None
     credit: int | None = None
-    ack: Literal["manual", "auto"] = "manual"
+    ack: Literal["manual", "auto"] | None = "manual"
     group: str | None = None
     from_: Any = msgspec.field(default=None, name="from")
     visibility_timeout_ms: int | None = None

@@ -17,6 +17,7 @@ from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBod
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
 from gateway.idempotency import HEADER, REPLAYED, key_of_headers
+from gateway.limits import RECEIVE_MESSAGES_DEFAULT
 from gateway.once import is_replay
 from gateway.timeouts import stated_ms
 from push.checks import check_delay, checked_reason, checked_visibility, results
@@ -144,7 +145,7 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ReceiveBody = await call.fields(ReceiveBody)
     stated_ms(call.headers)
-    call.waits_longer(wanted.wait_ms)
+    call.waits_longer(wanted.wait_ms or 0)
     if not wanted.wait_ms:
         return await _received(gateway, call, queue, wanted, call.receive)
     with (
@@ -161,8 +162,8 @@ async def _received(gateway: Gateway, call: Call, queue: Queue, wanted: ReceiveB
     body = await longpoll.receive(
         gateway.hub,
         queue,
-        limit=wanted.max,
-        wait_ms=wanted.wait_ms,
+        limit=RECEIVE_MESSAGES_DEFAULT if wanted.max is None else wanted.max,
+        wait_ms=wanted.wait_ms or 0,
         visibility_timeout_ms=wanted.visibility_timeout_ms,
         from_=wanted.from_,
         receive=receive,

@@ -47,8 +47,8 @@ VISIBILITY = _schema(minimum=0, maximum=VISIBILITY_MS_MAX)
 
 
 class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
-    max: Annotated[int, _schema(minimum=1, maximum=longpoll.RECEIVE_MAX)] = RECEIVE_MESSAGES_DEFAULT
-    wait_ms: Annotated[int, _schema(minimum=0, maximum=longpoll.WAIT_MS_MAX)] = 0
+    max: Annotated[int | None, _schema(minimum=1, maximum=longpoll.RECEIVE_MAX)] = RECEIVE_MESSAGES_DEFAULT
+    wait_ms: Annotated[int | None, _schema(minimum=0, maximum=longpoll.WAIT_MS_MAX)] = 0
     visibility_timeout_ms: Annotated[int, VISIBILITY] | None = None
     group: Annotated[str | None, _schema(description="Of a stream: the consumer group, made where there is none.")] = (
         None
@@ -112,7 +112,7 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
     to: Annotated[str | None, _schema(description="By default the queue that each message came from.")] = None
     filter: RedriveFilter | None = None
     rate_per_s: Annotated[float | None, _schema(exclusiveMinimum=0, maximum=REDRIVE_PER_SECOND_MAX)] = None
-    dry_run: bool = False
+    dry_run: bool | None = False
 
 
 class RedriveTotalView(msgspec.Struct):

@@ -145,7 +145,7 @@ def test_null_is_as_good_as_nothing_where_a_field_may_be_left_out(http: Client, 
     names = ["content_type", "id", "key", "priority", "headers", "delay_ms", "deliver_at", "ttl_ms", "reply_to"]
     names += ["correlation_id", "producer", "producer_seq", "timestamp"]
     publish(http, queue, {"body": None} | dict.fromkeys(names))
-    optional = dict.fromkeys(("visibility_timeout_ms", "group"))
+    optional = dict.fromkeys(("max", "wait_ms", "visibility_timeout_ms", "group"))
     (message,) = http.post(f"/v1/queues/{queue}/receive", json=optional).json()["messages"]
     assert message["body"] is None
     settled = {"receipts": [message["receipt"]], "delay_ms": None, "reason": None}
@@ -154,6 +154,29 @@ def test_null_is_as_good_as_nothing_where_a_field_may_be_left_out(http: Client, 
     (again,) = receive(http, queue)
     fields = ("body", "content_type", "id", "key", "priority", "headers")
     publish(http, queue, {name: again[name] for name in fields})
+    dead = http.post(f"/v1/queues/{queue}.dead/redrives", json={"to": None, "filter": None, "dry_run": None})
+    assert dead.status_code == 202, dead.text
+
+
+def test_null_is_as_good_as_nothing_in_a_subscription(shared_server: PushqServer, queue: str) -> None:
+    optional = dict.fromkeys(("credit", "ack", "group", "from", "visibility_timeout_ms"))
+    with connect(f"ws://127.0.0.1:{shared_server.port}/v1/ws") as socket:
+        frames = [{"type": "connect", "token": shared_server.key}]
+        frames += [{"type": "subscribe", "id": 1, "queue": queue, **optional}]
+        socket.send(json.dumps(frames))
+        assert json.loads(socket.recv(timeout=15))["type"] == "connected"
+        assert json.loads(socket.recv(timeout=15))["type"] == "ok"
+
+
+def test_null_is_the_default_of_settings_that_have_one(http: Client, queue: str) -> None:
+    named = dict.fromkeys(("partitions", "priorities", "delay_ms", "retry_backoff_ms", "tags", "replication"))
+    made = http.put(f"/v1/queues/{queue}n", json=named)
+    assert made.status_code == 201, made.text
+    assert made.json()["config"] == http.put(f"/v1/queues/{queue}m", json={}).json()["config"] | {
+        "dead_letter_queue": f"{queue}n.dead"
+    }
+    changed = http.patch(f"/v1/queues/{queue}n", json={"partitions": None}, headers={"If-Match": "*"})
+    assert changed.status_code == 400, "as it is, or one?"
 
 
 def test_scopes_of_a_queue_cover_its_dead_letters_and_a_redrive_publishes(
