@@ -122,6 +122,28 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
   assert.deepEqual(asked, ["http://test/v1/queues?limit=1"]);
 });
 
+test("where no stream can be opened the messages are polled for, and requests go on over the connection", async (t) => {
+  for (const refuse of [() => new Response("bad gateway", {status: 502}), () => Promise.reject(new TypeError("reset"))]) {
+    const asked = [];
+    const waiting = [{id: "1", body: "hello", receipt: "t.0"}];
+    const fetch = async (url, {method = "GET"}) => {
+      const target = new URL(url).pathname;
+      asked.push(`${method} ${target}`);
+      if (target.endsWith("/events")) return refuse();
+      if (target.endsWith("/receive")) return aMoment().then(() => Response.json({messages: waiting.splice(0)}));
+      if (target.endsWith("/ack")) return Response.json({results: [{receipt: "t.0", ok: true}]});
+      return Response.json(target.endsWith("/q") ? {config: {kind: "work"}} : {items: [], next: null});
+    };
+    const {pushq} = quickClient(t, {transports: ["sse", "poll"], fetch});
+    const got = [];
+    await pushq.subscribe("q", {credit: 5}, async ({body}) => void got.push(body)).ready;
+    await eventually(() => asked.includes("POST /v1/queues/q/ack"), "an ack");
+    assert.deepEqual(got, ["hello"]);
+    assert.equal(asked.filter((line) => line.endsWith("/events")).length, 1);
+    await pushq.close();
+  }
+});
+
 test("a WebSocket that has worked is tried again before anything else", async (t) => {
   const fetch = () => Promise.reject(new TypeError("refused"));
   const {pushq, sockets} = quickClient(t, {transports: ["ws", "sse"], fetch});

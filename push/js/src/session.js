@@ -115,6 +115,7 @@ export class Session {
     return {
       ...this.#shared,
       name,
+      mayPoll: this.#transports.includes("poll"),
       session: this.#id,
       trace,
       WebSocket: WebSocket ?? globalThis.WebSocket,

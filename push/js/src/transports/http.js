@@ -112,10 +112,20 @@ export class FetchLink {
 
   async #flow(consumer, flow) {
     const {name} = this.#world;
-    if (name === "poll" || !this.#held.takeStream()) return this.#polls(consumer, flow);
+    const isOver = name !== "poll" && this.#held.takeStream() && (await this.#streams(consumer, flow));
+    if (!isOver) await this.#polls(consumer, flow);
+  }
+
+  /** False: no stream can be opened, and polls may come through where a proxy lets no stream pass. */
+  async #streams(consumer, flow) {
+    const {name, mayPoll} = this.#world;
     try {
       await this.#locate(consumer, flow);
       await (name === "sse" ? this.#stream(consumer, flow) : this.#source(consumer, flow));
+      return true;
+    } catch (error) {
+      if (!mayPoll || flow.isReady || this.#isOver || error.code !== "disconnected") throw error;
+      return false;
     } finally {
       this.#held.giveStream();
     }
