@@ -183,9 +183,8 @@ class Fanout:
         """Moves the live subscribers past what was trimmed: they have had all of it. Others learn what they miss when
         they read on."""
         tail.chunks.clear()
-        floor = int(tail.part.floor)
-        if self._ends[tail.number] < floor:
-            self._ends = {**self._ends, tail.number: floor}
+        if (lost := tail.lost(self._ends)) is not None:
+            self._ends = {**self._ends, tail.number: lost[1] + 1}
 
     def _replaced(self, tail: Tail) -> None:
         """Wakes live subscribers that were sent what is no longer in the log: they are told, like the others, when they

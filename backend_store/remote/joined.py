@@ -133,7 +133,7 @@ class JoinedPart:
     def lost_at(self, places: Mapping[int, int]) -> tuple[int, int] | None:
         """See `client.streams.StreamPart.lost_at`. A loss in a later place is reported when a reader comes to that."""
         place = places.get(self.number, int(self.floor))
-        leg = next((leg for leg in self.legs[:-1] if not leg.part.has_none_from(place)), self.legs[-1])
+        leg = next((leg for leg in self.legs[:-1] if not leg.part.is_done_from(place)), self.legs[-1])
         low = int(leg.part.floor)
         if place >= low:
             return None

@@ -138,6 +138,10 @@ class RemotePart:
         """Whether it is known here that nothing is there from an offset on."""
         return self._shelf.find(max(offset, self.floor), self._end) is True
 
+    def is_done_from(self, offset: int) -> bool:
+        """Whether it is known here that nothing is there from an offset on, and that nothing was."""
+        return self.has_none_from(offset) and (offset >= self.floor or self._shelf.find(offset, self.floor) is True)
+
     def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
         self.appended = appended
 

@@ -329,6 +329,45 @@ async def test_what_was_dropped_in_either_place_is_a_gap_and_nothing_else_is(wor
         await eventually(partial(reader.has_told, told), lambda reader=reader: reader.told)
 
 
+async def test_a_slow_reader_is_told_what_was_dropped_of_the_old_place(world: World) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0, 1, 2)
+    slow = await Reader(queue).begin("earliest", credit=1)
+    await eventually(lambda: slow.told == [0])
+    await moved(store, "s", "eu")
+    await put(queue, 3)
+    await queue.pieces[1].purge("old")
+    await eventually(lambda: queue.parts.all[0].legs[0].part.floor == 3)
+    fanout_of(queue).allow(slow.sub, 5, slow)
+    await eventually(lambda: slow.has_told([0, Gap(1, 2), 3]), lambda: slow.told)
+
+
+async def test_who_stands_at_the_end_of_the_new_place_misses_nothing_where_that_is_purged(world: World) -> None:
+    """A slot that goes from partition to partition is an entry, which nobody is shown."""
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0)
+    await moved(store, "s", "eu")
+    live = await Reader(queue).begin("latest", credit=50)
+    for number in range(1, 7):
+        await put(queue, number, key=f"k{number}")
+    await eventually(lambda: live.told == [1, 2, 3, 4, 5, 6])
+    config = msgspec.structs.replace(queue.config, partitions=3)
+    await store.update_queue(TENANT, "s", config, queue.definition.version)
+    await eventually(lambda: len(queue.parts.all) == 3)
+    nodes = [node for node in world.eu.nodes if (TENANT, "s") in node.metadata.queues]
+    there = nodes[0].queues.of(nodes[0].metadata.find(TENANT, "s"))
+    await eventually(lambda: there.all[0].state.end > queue.definition.floor + 6, "slots have gone from there")
+    part = queue.parts.all[0].legs[1].part
+    await queue.current.purge("new")
+    await eventually(lambda: part.floor > queue.definition.floor + 6)
+    for number in range(7, 14):
+        await put(queue, number, key=f"k{number}")
+    await eventually(lambda: len(live.bodies) == 13)
+    assert sorted(live.bodies) == list(range(1, 14)) and live.bodies == live.told
+
+
 async def test_who_had_all_of_a_place_that_is_forgotten_missed_nothing(world: World, forgetful: None) -> None:
     store = await world.ready()
     queue = await stream(store)
