@@ -197,7 +197,7 @@ class JoinedParts:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         for site in self._sites:
-            site.parts.close()
+            site.parts.stream.let_go(site.parts)
 
     # ------------------------------------------------------------------------------------------------- its places
 
@@ -211,7 +211,7 @@ class JoinedParts:
         gone = [one for one in self._sites if one.site not in there]
         self._sites = [one for one in self._sites if one.site in there]
         for site in gone:
-            site.parts.close()
+            site.parts.stream.let_go(site.parts)
         if gone:
             self._align()
         if not self._is_whole and (self._task is None or self._task.done()):
@@ -248,7 +248,10 @@ class JoinedParts:
         except PushqError:
             if any(one.parts is parts for one in self._sites):
                 return  # the place is open, but much of it is still to be fetched
-            parts.close()
+            piece.let_go(parts)
+            raise
+        except asyncio.CancelledError:
+            piece.let_go(parts)
             raise
 
     async def _read_to_its_end(self, parts: RemoteParts) -> None:

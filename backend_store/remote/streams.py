@@ -212,11 +212,17 @@ class RemoteStream(RemoteQueue):
         self._parts, self._unread = RemoteParts(self, self.whole, began=began, is_new=is_new), ended
         return self._parts
 
-    def forget_parts(self, parts: RemoteParts) -> None:
-        """Nobody reads here now."""
+    def let_go(self, parts: RemoteParts) -> None:
+        """Nobody follows these now."""
         parts.close()
         if self._parts is parts:
             self._parts = None
+
+    def forget_parts(self, parts: RemoteParts) -> None:
+        """Nobody reads here now."""
+        is_ours = self._parts is parts
+        self.let_go(parts)
+        if is_ours:
             self.extras.pop("fanout", None)
             self._unread()
 

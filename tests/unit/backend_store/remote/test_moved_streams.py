@@ -16,7 +16,7 @@ from backend_store.client import Chunk, Gap, decode_cursor
 from backend_store.client.filters import PeekFilter
 from backend_store.model import Conflict, InvalidRequest, NotFound, Original, Published, PushqError, Unavailable
 from backend_store.node.node import Node, wall_clock_ms
-from backend_store.remote import adopted, moving, placed_groups
+from backend_store.remote import adopted, moving, placed_groups, tails
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.joined import JoinedParts
@@ -497,6 +497,24 @@ async def test_a_stream_moves_to_independent_hosts_and_back(world: World, partit
         await store.close()
 
 
+async def test_nothing_is_kept_of_a_stream_that_nobody_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0)
+    await moved(store, "s", "eu")
+    await put(queue, 1)
+    reader = await Reader(queue).begin("earliest")
+    await eventually(lambda: reader.told == [0, 1])
+    reader.stop()
+    monkeypatch.setattr(tails, "TAIL_IDLE_SECONDS", -1)
+    await put(queue, 2)
+    await eventually(lambda: "fanout" not in queue.extras)
+    assert [piece._parts for piece in queue.pieces if isinstance(piece, RemoteStream)] == [None, None]
+    monkeypatch.undo()
+    again = await Reader(queue).begin("earliest")
+    await eventually(lambda: again.told == [0, 1, 2])
+
+
 async def test_a_stream_is_not_split(world: World) -> None:
     store = await world.ready()
     await stream(store)
@@ -564,12 +582,12 @@ async def test_another_leader_of_one_place_takes_nothing_from_who_reads_in_the_o
     await put(queue, 2)
     new = await Reader(queue).begin("earliest", credit=3)
     await eventually(lambda: new.told == [0, 1, 2])
-    tails = fanout_of(queue).tails
+    read = fanout_of(queue).tails
     for epoch, start, is_rewound in ((7, 2, False), (8, 1, True)):
         part = queue.parts.all[0].legs[0].part
         part.take(part.now._replace(epoch=epoch, epochs=[(1, 0), (epoch, start)]), may_go_back=False)
-        assert tails.rewound(old.sub.reading) is is_rewound
-        assert tails.rewound(new.sub.reading) is False
+        assert read.rewound(old.sub.reading) is is_rewound
+        assert read.rewound(new.sub.reading) is False
     assert dict(old.sub.reading.places) == {0: 1}
     assert decode_cursor(new.cursor).positions[0].epoch == 1
 
