@@ -290,12 +290,14 @@ class JoinedParts:
         return found
 
     def _ends_of_sites(self) -> dict[int, dict[int, int]]:
-        """See `_ends`. Keeps the ends of forgotten places: a reader that had reached those has missed nothing."""
+        """See `_ends`. Keeps the ends of forgotten places: a reader that had reached those has missed nothing. A partition
+        that had nothing in a place has no end there."""
         found: dict[int, dict[int, int]] = {}
         ends: dict[int, int] = {}
         for site in self._sites:
             ends = found[site.floor] = {**self._ends.get(site.floor, {}), **ends}
-            ends = {**ends, **{part.number: int(part.end) for part in site.parts.all}}
+            had = [part for part in site.parts.all if part.number not in ends or not part.is_done_from(site.floor)]
+            ends = {**ends, **{part.number: int(part.end) for part in had}}
         return found
 
     def ends_before(self, floor: int) -> Mapping[int, int]:

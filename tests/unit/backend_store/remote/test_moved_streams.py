@@ -394,6 +394,36 @@ async def test_who_had_all_of_a_place_that_is_forgotten_missed_nothing(world: Wo
     await eventually(lambda: first.told == [2, 3])
 
 
+async def test_who_waits_at_the_end_misses_nothing_of_a_place_that_never_had_anything(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = Shards("us")
+    await third.open()
+    try:
+        store = await world.gateway(others=[world.eu.at, third.at])
+        await eventually(lambda: all(one.is_ready for one in store.clusters.values()))
+        queue = await stream(store, partitions=2)
+        await put(queue, 0)
+        live = await Reader(queue).begin("earliest")
+        await eventually(lambda: live.told == [0])
+        cursor = live.cursor
+        for to in ("eu", "us"):
+            with monkeypatch.context() as patient:
+                patient.setattr(moving, "MOVE_FORGET_MS", 60_000)
+                await moved(store, "s", to)
+                await eventually(lambda: len(queue.parts.all[0].legs) == 2, "it is open")
+            await queue.pieces[1].purge(to)
+            await eventually(lambda: len(queue.parts.all[0].legs) == 1, "the place before is forgotten")
+        await put(queue, 1)
+        await eventually(partial(live.has, 2))
+        again = await Reader(queue).begin({"cursor": cursor})
+        await eventually(partial(again.has, 1))
+        assert (live.told, again.told) == ([0, 1], [1])
+        await store.close()
+    finally:
+        await third.close()
+
+
 async def test_a_gateway_that_heard_late_of_a_move_reads_on_from_a_cursor_of_another_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
