@@ -210,10 +210,10 @@ class Fanout:
         self._ends = {**stayed, **{tail.number: tail.born for tail in came}}
         self._epochs = self.tails.epochs()  # of those that stayed it was told before where they go on otherwise
         self._listen(came)
-        misses = any(tail.lost(self._ends) is not None for tail in self.tails.all)
-        if misses or any(not tail.part.is_empty for tail in came):
+        lost = {tail.number: lost[1] + 1 for tail in self.tails.all if (lost := tail.lost(self._ends)) is not None}
+        if lost or any(not tail.part.is_empty for tail in came):
             self._wake_all()
-        self._ends = {**stayed, **{tail.number: int(tail.part.end) for tail in came}}
+        self._ends = {**stayed, **lost, **{tail.number: int(tail.part.end) for tail in came}}
 
     # ------------------------------------------------------------------------------------------------- catching up
 

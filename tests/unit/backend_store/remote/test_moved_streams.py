@@ -424,6 +424,33 @@ async def test_who_waits_at_the_end_misses_nothing_of_a_place_that_never_had_any
         await third.close()
 
 
+async def test_what_was_dropped_before_it_came_here_is_told_once_to_who_reads_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0)
+    readers = [await Reader(queue).begin("earliest"), await Reader(queue).begin("earliest", credit=50)]
+    await eventually(lambda: all(reader.told == [0] for reader in readers))
+    comes, open_at = asyncio.Event(), JoinedParts._open_at
+
+    async def held_up(parts: JoinedParts, site: Any) -> None:
+        await comes.wait()
+        await open_at(parts, site)
+
+    monkeypatch.setattr(JoinedParts, "_open_at", held_up)
+    await moved(store, "s", "eu")
+    await put(queue, 1, 2)
+    await queue.current.purge("new")
+    comes.set()
+    hole = Gap(queue.definition.floor, queue.definition.floor + 1)
+    for body in (3, 4):
+        await put(queue, body)
+        for reader in readers:
+            told = [0, hole, *range(3, body + 1)]
+            await eventually(partial(reader.has_told, told), lambda reader=reader: reader.told)
+
+
 async def test_a_gateway_that_heard_late_of_a_move_reads_on_from_a_cursor_of_another_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
