@@ -236,9 +236,12 @@ class StreamParts:
 
 def position_in(part: Any, place: int) -> Position:
     """A reader's position in `part` (shaped like `StreamPart`), with the oldest epoch that has the offset."""
-    epochs = of_place(part.epochs, place)
-    epoch = epoch_at(epochs, place) if epochs else part.epoch
-    return Position(Epoch(epoch % PLACE_EPOCHS), Offset(place))
+    epochs = part.epochs
+    if len(epochs) < 2:
+        return Position(part.epoch, Offset(place))
+    if epochs[-1].epoch >= PLACE_EPOCHS:  # it has moved
+        epochs = of_place(epochs, place) or epochs
+    return Position(Epoch(epoch_at(epochs, place) % PLACE_EPOCHS), Offset(place))
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:
