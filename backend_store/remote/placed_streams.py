@@ -258,10 +258,20 @@ class PlacedStream(PlacedQueue):
         """Takes all groups on that have settled what former places have. Whether none is left behind. Raises
         `PushqError`."""
         known = await self._places()
-        listed = [{one.name for one in await stream.all_groups()} for stream in known.streams]
-        behind = sorted(set().union(*listed[:-1]) - listed[-1])
-        left = [name for name in behind if (await _carried(known, name, self._is_strict))[-1].mode is None]
+        listed = [{one.name: one for one in await stream.all_groups()} for stream in known.streams]
+        behind = sorted({name for infos in listed[:-1] for name in infos} - listed[-1].keys())
+        left = [
+            name
+            for name in behind
+            if self._has_more_there(next(infos[name] for infos in reversed(listed) if name in infos))
+            or (await _carried(known, name, self._is_strict))[-1].mode is None
+        ]
         return not left
+
+    def _has_more_there(self, info: GroupInfo) -> bool:
+        """Whether a group goes on to no other place yet."""
+        is_ordered = info.mode == "offsets" or self._is_strict
+        return is_ordered and any(one.lag for one in info.lag)
 
     @property
     def _known_streams(self) -> list[RemoteStream]:

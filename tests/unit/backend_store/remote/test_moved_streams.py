@@ -700,6 +700,28 @@ async def test_a_group_that_nobody_uses_is_taken_on_before_the_old_place_is_forg
     await eventually(lambda: consumer.bodies == [b"3"])
 
 
+async def test_of_groups_that_have_more_before_them_nobody_asks_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0)
+    for number in range(3):
+        await asked(lambda told: queue.put_group(f"g{number}", "earliest", None, told))  # noqa: B023
+    await asked(lambda told: queue.put_group("done", "latest", None, told))
+    await moved(store, "s", "eu")
+    seen: list[str] = []
+    look = RemoteStream.group_seen
+
+    async def counted(stream: RemoteStream, name: str) -> Any:
+        seen.append(name)
+        return await look(stream, name)
+
+    monkeypatch.setattr(RemoteStream, "group_seen", counted)
+    assert await queue.carry_groups() is False
+    assert set(seen) <= {"done"}
+
+
 async def test_groups_begin_where_they_are_told_to_in_whichever_place_that_is(world: World) -> None:
     store = await world.ready()
     queue = await stream(store)
