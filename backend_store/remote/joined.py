@@ -169,6 +169,8 @@ class JoinedParts:
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._waits: PushqError | None = None
+        """Why the next place is not open."""
         self.is_ready = False
         self.changed()
 
@@ -190,7 +192,8 @@ class JoinedParts:
                     await self._changed.wait()
         except TimeoutError:
             detail = f"stream {self.stream.name!r}: not all of what it has been in is there"
-            raise Unavailable(detail, retry_after_ms=500) from None
+            why = f": {self._waits.detail}" if self._waits is not None else ""
+            raise Unavailable(detail + why, retry_after_ms=500) from None
 
     def close(self) -> None:
         self._is_closed = True
@@ -224,7 +227,9 @@ class JoinedParts:
             try:
                 open_now = [one.site for one in self._sites]
                 await self._open_at(next(site for site in self.stream.sites if site not in open_now))
+                self._waits = None
             except PushqError as error:
+                self._waits = error
                 log.info("a stream is read on when its next place is there", queue=self.stream.name, error=error.detail)
                 await asyncio.sleep(TAIL_RETRY_SECONDS)
         self.is_ready = True

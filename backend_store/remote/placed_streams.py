@@ -342,6 +342,10 @@ class PlacedStream(PlacedQueue):
         self, number: int, start: int, until: int | None, messages_max: int, bytes_max: int, render: Render
     ) -> RangePage:
         _, streams, floors = await self._places()
+        if len(streams) == 1:
+            return await streams[0].read_range(
+                number, start, until, messages_max=messages_max, bytes_max=bytes_max, render=render
+            )
         there = [{one.partition: one for one in await stream.asked_offsets()} for stream in streams]
         have = [at for at, offsets in enumerate(there) if number in offsets]
         last = have[-1] if have else len(streams) - 1

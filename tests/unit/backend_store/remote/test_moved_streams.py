@@ -16,7 +16,8 @@ from backend_store.client import Chunk, Gap, decode_cursor
 from backend_store.client.filters import PeekFilter
 from backend_store.model import Conflict, InvalidRequest, NotFound, Original, Published, PushqError, Unavailable
 from backend_store.node.node import Node, wall_clock_ms
-from backend_store.remote import adopted, moving, placed_groups, tails
+from backend_store.remote import adopted, joined, moving, placed_groups, tails
+from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.joined import JoinedParts
@@ -622,6 +623,41 @@ async def test_ranges_peeks_and_numbers_are_of_all_places(world: World) -> None:
     assert len(page.items) == 5
     stats = await found(queue.stats)
     assert (stats.ready, stats.published_total) == (5, 5)
+
+
+async def test_who_begins_while_a_former_cluster_is_away_is_told_which(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "OTHERS_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(joined, "TAIL_WAIT_SECONDS_MAX", 0.1)
+    store = await world.ready()
+    queue = next(one for one in [await stream(store, "a"), await stream(store, "b")] if one.definition.cluster)
+    await moved(store, queue.name, "main")
+    await world.eu.go()
+    late = (await world.gateway()).queue(TENANT, queue.name)
+    assert isinstance(late, PlacedStream)
+    with pytest.raises(Unavailable, match=r"not all of what it has been in is there: .*'eu'"):
+        await Reader(late).begin("latest")
+
+
+async def test_a_page_of_a_stream_that_never_moved_is_one_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready()
+    queue = await stream(store)
+    await put(queue, 0, 1)
+    page = partial(queue.read_range, 0, 0, None, messages_max=9, bytes_max=1_000_000, render=rendered)
+    await page()
+    requests: list[Any] = []
+    ask = RemoteStream.ask
+
+    async def counted(stream: RemoteStream, operation: Any, **named: Any) -> Any:
+        requests.append(operation)
+        return await ask(stream, operation, **named)
+
+    monkeypatch.setattr(RemoteStream, "ask", counted)
+    assert (await page()).messages == [b"0", b"1"]
+    assert len(requests) == 1
 
 
 def rendered(chunk: Chunk, numbers: Sequence[int]) -> list[bytes]:
