@@ -295,8 +295,8 @@ class JoinedParts:
         return found
 
     def _ends_of_sites(self) -> dict[int, dict[int, int]]:
-        """See `_ends`. Keeps the ends of forgotten places: a reader that had reached those has missed nothing. A partition
-        that had nothing in a place has no end there."""
+        """See `_ends`. Keeps the ends of forgotten places: a reader that had reached those has missed nothing. A
+        partition that had nothing in a place has no end there."""
         found: dict[int, dict[int, int]] = {}
         ends: dict[int, int] = {}
         for site in self._sites:

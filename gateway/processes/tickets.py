@@ -1,7 +1,7 @@
 """Tickets that every gateway accepts, once: whoever stores the messages keeps them until they are redeemed.
 
-That is the storage process of several gateway processes, and in a cluster the leader of the first shard, in memory. When
-another leader takes over, unredeemed tickets are lost and their clients ask for new ones.
+That is the storage process of several gateway processes, and in a cluster the leader of the first shard, in memory.
+If another leader takes over, unredeemed tickets are lost and their clients ask for new ones.
 """
 
 from __future__ import annotations
