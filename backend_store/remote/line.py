@@ -1,7 +1,8 @@
-"""A line: the connection to the leader of one shard, reopened for as long as it is wanted, and what waits for it.
+"""A line: a gateway's connection to the leader of one shard, reopened for as long as it is wanted, and the calls that
+wait for it.
 
-What was asked in one turn of the loop leaves as one frame. When the connection is lost, what was sent and may be done
-twice without harm is sent again; of the rest the outcome is unknown. What was not sent waits, until its deadline.
+Calls made in one turn of the event loop leave in one frame. When the connection is lost, calls that were sent are sent
+again if repeating them does no harm; the outcome of the others is unknown. Unsent calls wait until their deadline.
 """
 
 from __future__ import annotations
@@ -102,36 +103,36 @@ from backend_store.wire.versions import OTHER_VERSION, OtherVersion, Strangers, 
 log = structlog.get_logger("pushq.line")
 
 _NOT_BEGUN = frozenset(error.code for error in (Overloaded, Unavailable, NotDurable, StorageFull))
-"""With these a backend refuses what it has not looked at: they say nothing of an earlier try."""
+"""With these codes a backend refuses a call that it has not begun: they say nothing about an earlier try."""
 NOTHING_KNOWN: Final = Known("", {})
 _GIVES_BACK = frozenset({"return", "unsent"})
-"""What is done with messages that come again."""
+"""Verbs that return messages to the queue, to be delivered again."""
 
 
 class Owner(Protocol):
-    """Whose line it is."""
+    """The owner of a line: `Home`."""
 
     def held(self) -> list[tuple[Place, str, Bits]]:
-        """The leases that consumers here hold."""
+        """Returns the leases that consumers of this gateway hold."""
 
     def greeted(self, frame: Greeted) -> None: ...
     def copied(self, copies: list[Copies]) -> None:
-        """How the cluster's shards are copied from now on."""
+        """Takes over how the cluster's shards are replicated from now on."""
 
     def defined(self, frame: Defined, *, is_first: bool) -> None:
-        """`is_first`: the connection is new, and all that comes until one of them is the last belongs together."""
+        """`is_first`: the connection is new: all frames up to the one that is the last belong together."""
 
     def leased(self, frame: Leases) -> None: ...
     def ended(self, frame: Ended) -> None: ...
     def group_news(self, frame: GroupNews) -> None: ...
     def tails(self, frame: Tails) -> None: ...
     def lost(self) -> None:
-        """The connection has gone."""
+        """Called when the connection is lost."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A publish or a settlement that waits for its answer. `reply` gets what came of it, or an error."""
+    """A publish or a settlement that waits for its answer. `reply` gets the result, or an error."""
 
     frame: Publish | Settle
     reply: Callable[[Any], None]
@@ -139,17 +140,17 @@ class Call:
     may_repeat: bool
     size: int = 0
     known_ms: int | None = None
-    """For how long after it was sent first a repeat is known for one; None: for ever."""
+    """How long after the first send the backend still recognises a repeat; None: for ever."""
     is_sent: bool = False
     first_sent_ms: int | None = None
-    """When a backend may have begun with it; None while none has."""
+    """When it was first sent to a backend that may have begun it; None if no backend can have."""
     is_repeat: bool = False
-    """A backend that was lost may have done it."""
+    """It was sent to a backend that was lost and may have done it."""
     trace: str | None = None
-    """That it belongs to, where spans are wanted."""
+    """The trace that it belongs to, if spans are wanted."""
 
     def begins_until_ms(self) -> int:
-        """A backend that has not begun with it then must not any more."""
+        """The time after which no backend may begin the call."""
         if not self.is_repeat or self.known_ms is None or self.first_sent_ms is None:
             return self.until_ms
         return min(self.until_ms, self.first_sent_ms + self.known_ms)
@@ -168,8 +169,9 @@ class Line:
         cluster: str = "",
         addresses: Addresses | None = None,
     ):
-        """`whose`: for people, in the place of the shard's number. `cluster`: the further one that it leads to; while
-        that is away, nothing waits for it. `addresses`: hears which backends there are; None: nobody wants to know."""
+        """`whose`: shown in errors instead of the shard's number. `cluster`: the name of the further cluster that the
+        line leads to, "" for the home cluster; while a further cluster is away, calls are refused at once.
+        `addresses`: told which backends are live; None if not needed."""
         self.shard = shard
         self._whose = (whose or f"the backend of shard {shard}") + (f" of cluster {cluster!r}" if cluster else "")
         self._log = log.bind(cluster=cluster) if cluster else log
@@ -189,27 +191,27 @@ class Line:
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._ask_room = AskRoom(f"wait for {self._whose}", LINE_ASKS_MAX, own_max=LINE_OWN_ASKS_MAX)
         self._wants: dict[tuple[Place, int, bool], Want] = {}
-        """A count that ends goes before the one that begins."""
+        """Credit to send. A want that ends has a key of its own, so that it is sent before the one that begins anew."""
         self._quiet: list[Settle] = []
         self._owed: list[Settle] = []
-        """What was given back and no backend has heard of: the next one does."""
+        """Returns of messages that no backend was told of yet: the next one is."""
         self._is_flushing = self._is_leaving = False
         self._is_sent_on = False
-        """The backend takes nothing more: what it began it answers, and then it ends the connection."""
+        """The backend takes no more calls: it answers those it began, then ends the connection."""
         self._onward: tuple[str, int] | None = None
-        """Who leads the shard next, by the word of who led it until now."""
+        """The next leader's address, as the previous leader said."""
         self._problem = "is not connected yet"
         self._strangers = Strangers(self._warn)
         self._met_strangers = 0
-        """Visits in a row to backends of another version."""
+        """Connections in a row to backends of another version."""
         self._refused: dict[Address, float] = {}
-        """Backends that speak another version, and when they said so."""
+        """Backends of another version → when they were found to be."""
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
         self._closed_at = self._loop.time()
         self.connections = 0
-        """How often it was connected."""
+        """How often the line was connected."""
         self._known = NOTHING_KNOWN
-        """What was told of the definitions, and is not told again by a backend that has told it."""
+        """The version of the definitions received so far: a backend of the same era sends only what is newer."""
         self._tasks = [
             self._loop.create_task(self._keep_connected(), name=f"line {shard}"),
             self._loop.create_task(self._sweep(), name=f"deadlines of line {shard}"),
@@ -224,32 +226,32 @@ class Line:
 
     @property
     def is_away(self) -> bool:
-        """Of a further cluster: whether it has been closed for so long that nobody waits for it any more."""
+        """Of a further cluster: whether the line has been closed for so long that calls are refused at once."""
         return not self._is_open and self._loop.time() - self._closed_at >= self._patience_s
 
     def was_refused_at(self, address: Address) -> bool:
-        """Whether a backend there spoke another version lately."""
+        """Whether a backend at `address` spoke another version within the last `STRANGER_SECONDS`."""
         return self._loop.time() - self._refused.get(address, float("-inf")) < STRANGER_SECONDS
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether calls are without their answer."""
+        """Whether calls wait for an answer."""
         return bool(self._calls)
 
     @property
     def waits_with(self) -> int | None:
-        """The number of the oldest call without an answer."""
+        """The number of the oldest call that waits for an answer; None if none does."""
         return next(iter(self._calls), None)
 
     def hand_back(self) -> None:
-        """Answers that nothing was begun, to each call of which that is true: who brought it may send it elsewhere."""
+        """Answers `NOT_LEADER` to each call that no backend can have begun: its caller may send it elsewhere."""
         for number, call in list(self._calls.items()):
             if not call.is_sent and not call.is_repeat:
                 del self._calls[number]
                 self._tell(call, PushqError(f"{self._whose} is out of reach from here", code=NOT_LEADER))
 
     async def opened(self, seconds_max: float) -> bool:
-        """Whether it is open now, or within that time."""
+        """Waits up to `seconds_max`. Returns whether the line is open."""
         try:
             await asyncio.wait_for(self._open.wait(), seconds_max)
         except TimeoutError:
@@ -335,7 +337,7 @@ class Line:
         return connect(f"{scheme}://{_shown(address)}", ssl=self._tls, proxy=None, **options)
 
     async def _visit(self, address: Address, *, waits_ms: int) -> str | None:
-        """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
+        """Serves the line from one backend for as long as it leads. Returns the leader's address if it names another."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
             held = [*_with_owed(self._owner.held(), self._owed)]
@@ -363,7 +365,7 @@ class Line:
         return None
 
     def _first(self, data: bytes, address: Address) -> FromBackend:
-        """Raises `OtherVersion`, `InvalidRequest`."""
+        """Decodes the first frame. Raises `OtherVersion`, `InvalidRequest`."""
         them = f"the backend at {_shown(address)}"
         check_version(data, STORE_VERSION, me=self._gateway, protocol=STORE_PROTOCOL, them=them)
         return from_backend(data)
@@ -420,12 +422,12 @@ class Line:
             call.is_sent = False
             if not call.is_repeat:
                 call.first_sent_ms = None
-            self._unsent.append(number)  # nothing was done: it goes to the next leader
+            self._unsent.append(number)  # nothing was done: the call goes to the next leader
             self._maybe_leave()
             return
         del self._calls[number]
         if error is not None and call.is_repeat and error.code in _NOT_BEGUN:
-            self._tell(call, _open())  # it was not begun this time, and may have been done before
+            self._tell(call, _open())  # not begun this time, but an earlier try may have done it
         else:
             try:
                 call.reply(error_of(error) if error is not None else done)
@@ -440,17 +442,17 @@ class Line:
             self._blame()
 
     def _blame(self) -> None:
-        """Whoever failed on an answer did so by its own fault: the others must have theirs."""
+        """Logs a bug of a listener: the other calls must still be answered."""
         self._log.exception("a listener failed on what it was told", shard=self.shard)
 
     def _send_on(self, leader: tuple[str, int] | None) -> None:
-        """The backend is about to end the connection: what comes from here on waits for the next one."""
+        """The backend is about to end the connection: new calls wait for the next one."""
         self._is_sent_on, self._onward = True, leader
         self._open.clear()
         self._wants.clear()
         quiet, self._quiet = self._quiet, []
         if any(isinstance(call.frame, Settle) and not call.is_sent for call in self._calls.values()):
-            # They wait for the next leader; what is given back comes behind them there.
+            # These calls wait for the next leader; returned messages must reach it after them.
             for settle in quiet:
                 self._owe(settle)
             quiet = [settle for settle in quiet if settle.verb not in _GIVES_BACK]
@@ -459,13 +461,13 @@ class Line:
         self._post(pack(Wants([])))
 
     def cut(self) -> None:
-        """Ends the connection: the next one begins with what is held here then."""
+        """Ends the connection: the greeting of the next one lists the leases held here by then."""
         if self._connection is not None:
             self._connection.transport.abort()
 
     def leave_when_quiet(self) -> None:
-        """Connects anew where its directory says, once nothing that was asked or sent is without its answer; what comes
-        meanwhile waits for that. Where it is not connected it does so anyway."""
+        """Reconnects to the address in the directory once every request and call that was sent has its answer; calls
+        that come meanwhile wait. Does nothing if the line is not open: it reconnects anyway."""
         if not self._is_open:
             return
         self._is_leaving = True
@@ -478,7 +480,7 @@ class Line:
             self.cut()
 
     def _opened(self) -> None:
-        """The definitions are here: what waited goes on."""
+        """All definitions have arrived: sends what waited."""
         self.connections += 1
         self._is_open = True
         self._open.set()
@@ -525,7 +527,8 @@ class Line:
         return self._number
 
     def call(self, call: Call) -> None:
-        """Sends a publish or a settlement with what else comes in this turn; `reply` runs later."""
+        """Sends a publish or a settlement together with the others of this turn of the loop; `reply` runs later, with
+        `Overloaded` if too many calls wait."""
         waiting = len(self._calls)
         if waiting >= LINE_CROWDED_MIN and (why := self._why_full(call.frame, waiting)) is not None:
             self._loop.call_soon(call.reply, Overloaded(why, retry_after_ms=500))
@@ -536,7 +539,7 @@ class Line:
         self._flush_soon()
 
     def _why_full(self, frame: Publish | Settle, waiting: int) -> str | None:
-        """Why a call finds no place, where nearly all are taken."""
+        """Why a call is refused when nearly all places are taken; None if it is not."""
         if waiting >= LINE_PUBLISHES_MAX and (waiting >= LINE_CALLS_MAX or isinstance(frame, Publish)):
             return f"{waiting} requests wait for {self._whose}, the most that one like this may find; try again later"
         calls = (call.frame for call in self._calls.values())
@@ -546,7 +549,7 @@ class Line:
         return None
 
     def tell(self, settle: Settle) -> None:
-        """A settlement that nobody waits for."""
+        """Sends a settlement without waiting for an answer."""
         if self._is_open and not self._is_sent_on:
             self._quiet.append(settle)
             self._flush_soon()
@@ -554,7 +557,8 @@ class Line:
             self._owe(settle)
 
     def _owe(self, settle: Settle) -> None:
-        """Beyond so many, messages come again when their visibility timeout is over."""
+        """Keeps a return for the next backend. Beyond `LINE_CALLS_MAX`, messages come again only after their visibility
+        timeout."""
         if settle.verb in _GIVES_BACK and len(self._owed) < LINE_CALLS_MAX:
             self._owed.append(settle)
 
@@ -607,7 +611,7 @@ class Line:
                 publishes, published_for, size = [], {}, 0
         if publishes:
             self._post(pack(Publishes(publishes, published_for or None)))
-        # What is given back as its holder goes comes behind the acks of that holder.
+        # Leases returned when their holder leaves must come after that holder's acks.
         settles += self._quiet
         self._quiet = []
         if settles:
@@ -617,7 +621,8 @@ class Line:
             self._wants.clear()
 
     def _refuse_if_away(self) -> None:
-        """What was never sent; what may have been done waits to be asked again."""
+        """If the cluster is away, refuses calls that were never sent; those that may have been done wait to be sent
+        again."""
         if not self.is_away:
             return
         numbers, self._unsent = self._unsent, []
@@ -649,8 +654,9 @@ class Line:
     # --------------------------------------------------------------------------------------------------- requests
 
     async def ask(self, operation: Any, *, may_repeat: bool, is_change: bool = False) -> msgspec.Raw:
-        """The answer, from whoever leads, while the caller waits for it. `is_change`: of what may be repeated, whether
-        the caller must know that it may have been done. Raises `PushqError`."""
+        """Returns the answer of the shard's leader, asking again while the caller waits. `may_repeat`: asking twice
+        does no harm. `is_change`: of a repeatable operation, whether the caller must be told that it may have been
+        done. Raises `PushqError`, `OutcomeUnknown` among them."""
         whose = _account_of(operation)
         self._ask_room.take(whose)
         try:
@@ -660,7 +666,7 @@ class Line:
 
     async def _answer_to(self, operation: Any, whose: str | None, *, may_repeat: bool, is_change: bool) -> msgspec.Raw:
         is_change = is_change or not may_repeat
-        is_open = False  # a backend that was lost may have done it
+        is_open = False  # whether a backend that was lost may have done it
         until = min(self._loop.time() + ASK_MS_MAX / 1000, waited_until())
         what = raw(operation)
         while True:
@@ -671,7 +677,7 @@ class Line:
             if not await self.opened(self._waits_s(until)):
                 raise _lost_with_a_change() if is_open else self._unavailable()
             if not self._is_open or self._is_sent_on:
-                continue  # it was lost again before this went on; nothing was sent
+                continue  # the connection was lost again before this task resumed; nothing was sent
             number = self.next_number()
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
@@ -701,7 +707,7 @@ class Line:
                 del self._asked[number]
                 self._maybe_leave()
                 if waiting.done() and not waiting.cancelled():
-                    waiting.exception()  # looked at, so that nobody reports it as lost
+                    waiting.exception()  # retrieved, so that asyncio does not report it as never retrieved
 
     def _waits_s(self, until: float) -> float:
         now = self._loop.time()
@@ -709,8 +715,8 @@ class Line:
 
 
 def _with_owed(held: Iterable[tuple[Place, str, Bits]], owed: Iterable[Settle]) -> Iterator[tuple[Place, str, Bits]]:
-    """With what consumers had and gave back, of which the backend hears next: it would take it for what never came, and
-    their attempts for none."""
+    """Adds the leases that consumers returned and the backend is told of next. Without them in the greeting, the
+    backend would assume that they were never delivered and count no attempt."""
     found = {token: (place, to_bits(bits)) for place, token, bits in held}
     for settle in owed:
         for token, bits in settle.grouped.items() if settle.verb == "return" else ():
@@ -720,12 +726,12 @@ def _with_owed(held: Iterable[tuple[Place, str, Bits]], owed: Iterable[Settle]) 
 
 
 def _by_receipts(settle: Settle) -> Settle:
-    """For a backend that may not know to whom the lease went: it has written down its receipts at most."""
+    """Rewrites a return as a nack: the next backend may not know who holds the lease, only the receipts at most."""
     return settle._replace(verb="nack", milliseconds=0, tried=settle.verb != "unsent")
 
 
 def _account_of(operation: Any) -> str | None:
-    """The tenant on whose account this is asked; "" where nobody has said who asks, None for the gateway's own."""
+    """The tenant that the request counts against; "" if the request names none, None for the gateway's own requests."""
     about = operation.whose if isinstance(operation, Asked) else None
     request = ASKED.get()
     if request is None or request.whose is None:

@@ -1,7 +1,8 @@
-"""A queue of another process, with the shape of `client.queue.EmbeddedQueue`.
+"""A queue in a backend process, as the gateway uses it; has the shape of `client.queue.EmbeddedQueue`.
 
-What consumers here would take is granted to the backend, which sends messages as they become ready. Numbers of the
-queue are asked for; until they are here, `LookingUp` (given by whoever makes the store) has handlers begin anew.
+Delivery: the gateway grants the backend credit for what its consumers would take, and the backend sends leases as
+messages become ready. Numbers of the queue are fetched on demand; until they arrive, `LookingUp` (given by the maker of
+the store) makes a request handler start again.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _STALE = Verdict(False, STALE)
 
 
 class Look(msgspec.Struct):
-    """Numbers of a queue as they were a moment ago."""
+    """A recent snapshot of a queue's numbers."""
 
     place: Place
     stats: QueueStats
@@ -92,15 +93,15 @@ class Look(msgspec.Struct):
 
 
 class _Step(NamedTuple):
-    """An ack that publishes, on its way: token → bits. Of those what came later goes to the backend behind it: on the
-    line it would overtake it."""
+    """An ack that publishes, in flight. `grouped`: the messages it settles, token → bits. `behind`: later calls about
+    the same leases, sent once it is decided, because they could overtake it on the line."""
 
     grouped: dict[str, int]
     behind: list[Callable[[], None]]
 
 
 class RemoteQueue(Redriving, Ranges):
-    """See the file's first sentence. One for all who ask, as long as the queue exists."""
+    """A queue at one shard. `RemoteBackends` owns it: one object per queue, for as long as the queue exists."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class RemoteQueue(Redriving, Ranges):
         is_companion: bool = False,
         home: Home | None = None,
     ):
-        """`home`: of a lane of a queue, where it is not the queue's own."""
+        """`home`: the shard of a lane, if it differs from the queue's own."""
         self._store = store
         self.definition = definition
         self._seals_until = 0.0
@@ -130,17 +131,17 @@ class RemoteQueue(Redriving, Ranges):
         self._wanted: Callable[[], Mapping[int, int]] = dict
         self._grants = Grants()
         self._asked: set[int] = set()
-        """Visibility times of wants that the backend has not answered."""
+        """Visibility timeouts of wants that the backend has not answered."""
         self._looked: asyncio.Event = asyncio.Event()
         self._is_granting = False
         self.home: Home = home or store.cluster_of(definition).home(definition.shard)
         self._recalls = Recalls(self)
         self._steps: list[_Step] = []
         self.whole: RemoteQueue = self
-        """The queue that this is a part of, where it is one."""
+        """The queue that this one is a part of; itself if it is not a part."""
 
     def _no_redrives(self) -> RemoteRedrives | WholeRedrives:
-        """Of a queue that has had none."""
+        """The initial redrives of a queue."""
         return RemoteRedrives(self)
 
     # --------------------------------------------------------------------------------------------------- what it is
@@ -183,7 +184,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def consumers(self) -> int:
-        """How many here want its messages."""
+        """The number of consumers at this gateway."""
         return self._consumers
 
     @consumers.setter
@@ -199,10 +200,10 @@ class RemoteQueue(Redriving, Ranges):
         return []
 
     def put_back_gaps(self, gaps: Sequence[Any]) -> None:
-        """Groups have some; there are none here."""
+        """Does nothing: only groups have gaps."""
 
     def on_gap(self, tell: Callable[[], None]) -> None:
-        """Groups miss something; there are none here."""
+        """Does nothing: only groups have gaps."""
 
     def list_groups(self) -> list[GroupInfo]:
         return []
@@ -214,15 +215,15 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def homes(self) -> Sequence[Home]:
-        """Where its messages lie."""
+        """The shards that hold its messages."""
         return [self.home]
 
     def at(self, home: Home) -> RemoteQueue | None:
-        """What of it lies there."""
+        """The part of the queue at a shard; None if it has none there."""
         return self if home is self.home else None
 
     def takes_at(self, home: Home) -> bool:
-        """Whether something that is published may lie there."""
+        """Whether published messages may be stored at a shard."""
         return home is self.home
 
     def redefined(self, definition: QueueDefinition) -> None:
@@ -235,10 +236,10 @@ class RemoteQueue(Redriving, Ranges):
         self.deleted = True
 
     def piece_gone(self, piece: RemoteQueue) -> None:
-        """One of those that it is put together from is there no more."""
+        """Called when one of the parts of this queue was deleted."""
 
     async def ask(self, operation: Any, *, may_repeat: bool = False, is_change: bool = False) -> msgspec.Raw:
-        """The answer of the shard that has it; see `Line.ask`. Raises `PushqError`."""
+        """Returns the answer of the queue's shard; see `Line.ask`. Raises `PushqError`."""
         if not self.home.adopted.has(self.definition):
             await self.home.adopted.tell([self.definition])
         return await self.home.ask(operation, may_repeat=may_repeat, is_change=is_change)
@@ -248,24 +249,25 @@ class RemoteQueue(Redriving, Ranges):
         return self._store.here(self.tenant, name)
 
     def known(self, what: str, key: str, ask: Callable[[], Coroutine[Any, Any, T]], *, is_used_up: bool = False) -> T:
-        """An answer that is fresh; for the first who comes for it, where it is used up. Raises `LookingUp`."""
+        """Returns a fresh answer to `ask`, known by `key`. `is_used_up`: the answer serves one caller only. Raises
+        `LookingUp` until it arrives."""
         return self._store.known.of((self.place_there, key), what, ask, is_used_up=is_used_up)
 
     def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._store.background(work)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Has it called in the next turn of the loop."""
+        """Runs `call` in the next turn of the event loop."""
         self._store.soon(call)
 
     def want(self, want: Want) -> None:
         self.home.line.want(want)
 
     def ended_elsewhere(self) -> None:
-        """It was deleted."""
+        """Called when the queue was deleted."""
 
     async def learnt(self, chunks: list[bytes]) -> None:
-        """Returns when what these are sealed with can be used. Raises `Unavailable`."""
+        """Returns once the data keys that these chunks are sealed with can be used. Raises `Unavailable`."""
         ids = keys_of(chunks)
         if self._store.has_new_key(ids) and not await self._store.learnt(ids):
             detail = f"queue {self.name!r}: a data key that another gateway made cannot be used here yet"
@@ -275,7 +277,7 @@ class RemoteQueue(Redriving, Ranges):
         self._store.forget_looks(self.place_there)
 
     def wake(self) -> None:
-        """Consumers may be given something."""
+        """Wakes consumers: there may be something to deliver."""
         self._wake()
 
     # ------------------------------------------------------------------------------------------------------ publish
@@ -290,13 +292,14 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def slot_table(self) -> SlotTable | None:
-        """By which its backend splits calls. None: it does not, or they are split here as they are sent."""
+        """The slot table by which the backend splits calls; None if it does not, or if this gateway splits them as it
+        sends them."""
         known = self.home.maps.get(self.uid)
         return known.table if known is not None else None
 
     @property
     def encoding_table(self) -> SlotTable | None:
-        """By which calls are encoded, so that nobody has to cut a block. None: any will do."""
+        """The slot table by which calls are encoded so that no block has to be cut later; None if it does not matter."""
         return self.slot_table
 
     @property
@@ -308,7 +311,7 @@ class RemoteQueue(Redriving, Ranges):
         return column_blocks(columns, trace) if table is None else routed_blocks(columns, trace, self.routing, table)
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
-        """Raises `Unavailable`."""
+        """Seals blocks of an encrypted queue. Raises `Unavailable`."""
         seal = self._seal
         if seal is None or not (self.config.encrypted or self._still_seals):
             return blocks
@@ -316,25 +319,27 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def _still_seals(self) -> bool:
-        """Just after `encrypted` was switched off: other gateways that have not heard of it would take for a forgery
-        what comes in the clear.
+        """Whether `encrypted` was switched off only just now: gateways that have not heard of it yet would take
+        unsealed messages for a forgery.
         """
         return self._seals_until > 0 and asyncio.get_running_loop().time() < self._seals_until
 
     @property
     def content_key(self) -> bytes:
-        """Raises `Unavailable`."""
+        """The secret that content hashes of an encrypted queue are keyed with; empty for others. Raises `Unavailable`."""
         seal = self._seal
         return seal.secret() if seal is not None and self.config.encrypted else b""
 
     def steady_ms(self) -> int:
-        """The clock of the shard that its messages go to; of several places, that of the first."""
+        """The clock of the shard that messages go to; of several places, the first."""
         return self.home.steady_ms()
 
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
-        """Where its repeats are known by, a call is sent again when the backend was lost before it answered."""
+        """Stores messages; `reply` gets their place or an error. If the backend is lost before it answers, the call is
+        sent again if the backend can recognise it: it has an idempotency key, or all messages have ids. `until_ms` is a
+        time of the store's `own_ms`."""
         if not self.home.adopted.has(self.definition):
             self._publish_later(blocks, reply, claim, until_ms)
             return
@@ -354,16 +359,17 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def told(self) -> int:
-        """The version of its definition that is known here, where some of its ids lie in other places."""
+        """The version of the definition known here if some of the queue's ids are in other places, else 0."""
         return self.definition.version if self.definition.since else 0
 
     @property
     def _known_ms(self) -> int:
-        """For how long after it was sent a publish is surely known again, which some time passes before."""
+        """How long after its first send a repeated publish is surely recognised: half the dedupe window, to allow for
+        the time on the way."""
         return self.config.dedupe_window_ms // 2
 
     def _publish_later(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
-        """Its shard has not taken the queue over yet."""
+        """Publishes once the shard has taken the queue over."""
 
         def go_on(error: PushqError | None) -> None:
             if error is None and self.deleted:
@@ -379,7 +385,8 @@ class RemoteQueue(Redriving, Ranges):
         self.home.adopted.when_there(self.definition, go_on, until_ms=until_ms)
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
-        """What is known here of a call's messages; nothing is stored. `reply` runs later. See `recalls`."""
+        """Asks what the queue's shard remembers of a call's messages; nothing is stored. `reply` runs later. See
+        `recalls`."""
         self._recalls.add(blocks, claim, reply)
 
     def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
@@ -412,7 +419,7 @@ class RemoteQueue(Redriving, Ranges):
             except PushqError as error:
                 decided(error)
                 return
-            except Exception:  # who asked must not wait for ever
+            except Exception:  # the caller must not wait for ever
                 log.exception("an answer of a backend was not understood", queue=self.name)
                 decided(OutcomeUnknown("the backend's answer was not understood; it may have done this"))
                 return
@@ -481,12 +488,13 @@ class RemoteQueue(Redriving, Ranges):
         line.call(Call(frame, done, line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
 
     def _settled(self, done: Mapping[str, int]) -> bool:
-        """Messages, by token, are nobody's any more. Whether consumers here had some of them."""
+        """Ends leases of messages (token → bits). Returns whether consumers here held some of them."""
         ended = [self.stock.ended(token, bits) for token, bits in done.items()]
         return any(ended)
 
     def _comes_behind(self, tokens: Collection[str], go_on: Callable[[], None]) -> bool:
-        """Whether a step that settles some of these leases is on its way; `go_on` is called when it is decided."""
+        """Whether an ack that publishes is in flight for some of these leases; if so, `go_on` is called when it is
+        decided."""
         for step in reversed(self._steps):
             if not step.grouped.keys().isdisjoint(tokens):
                 step.behind.append(go_on)
@@ -519,7 +527,7 @@ class RemoteQueue(Redriving, Ranges):
             lease.holder.released(bits.bit_count())
 
     def _let_go(self, verb: str, lease: Lease, bits: int) -> None:
-        """Its holder is gone, and needs no credit back."""
+        """Returns messages whose holder has left and needs no credit back."""
         if not bits or not lease.receipts:
             return
         self._tell(verb, lease.token, bits, None)
@@ -527,17 +535,17 @@ class RemoteQueue(Redriving, Ranges):
         self.stock.ended(lease.token, bits)
 
     def refused(self, token: str, bits: int) -> None:
-        """It was leased, and cannot be used here now: it comes again, here or elsewhere."""
+        """Returns a lease that cannot be used here now: its messages are delivered again, here or elsewhere."""
         self.tell_unsent(token, bits)
         self._grant_soon()
 
     def came_to_be(self) -> None:
-        """Its shard serves it now, and knows of nothing that was granted before."""
+        """The shard serves the queue from now on and knows of no earlier credit: grants it anew."""
         self._grants.begin_anew()
         self.line_opened(())
 
     def tell_unsent(self, token: str, bits: int) -> None:
-        """It was leased, and nobody here will have it."""
+        """Returns messages that were leased but not sent to any consumer."""
         self._tell("unsent", token, bits, None)
 
     def _tell(self, verb: str, token: str, bits: int, why: str | None) -> None:
@@ -547,7 +555,8 @@ class RemoteQueue(Redriving, Ranges):
     # ----------------------------------------------------------------------------------------------------- delivery
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        """Up to `limit` messages that have come; where there are none, the backend is granted what is wanted."""
+        """Leases up to `limit` messages that have arrived to `holder`. Returns None if there are none, and grants the
+        backend credit."""
         lease = self.stock.take(visibility_ms, limit, holder)
         if lease is None:
             self._grant_soon()
@@ -556,8 +565,8 @@ class RemoteQueue(Redriving, Ranges):
         return lease
 
     def _give_rest_back(self, token: str, visibility_ms: int) -> None:
-        """Of a lease that was cut: it may have messages of the same keys, and nobody else may have them meanwhile. No
-        other lease has any."""
+        """Returns the rest of a lease that was cut: in strict order it may have messages of the same keys, which no
+        other consumer may receive meanwhile. No other lease has messages of these keys."""
         if rest := self.stock.clear_rest(visibility_ms, token):
             self._tell("unsent", token, rest, None)
 
@@ -566,13 +575,14 @@ class RemoteQueue(Redriving, Ranges):
         return self.stock.waiting > 0
 
     def check_there(self) -> None:
-        """Raises `ClusterAway`: no answer may say that nothing is ready."""
+        """Raises `ClusterAway` if no shard of the queue can be reached: an empty answer would say that nothing is
+        ready."""
         if all(home.line.is_away for home in self.homes):
             raise self.home.line.unavailable()
 
     @property
     def is_looking(self) -> bool:
-        """The backend has not said yet whether there is something."""
+        """Whether the backend has not said yet if messages are ready."""
         return self.home.line.is_open and (self._is_granting or bool(self._asked))
 
     async def next_look(self) -> None:
@@ -595,7 +605,7 @@ class RemoteQueue(Redriving, Ranges):
         self._grant_soon()
 
     def waiting_for(self, visibility_ms: int) -> int:
-        """Messages that have come and that nobody here has yet."""
+        """The number of messages that have arrived and are not leased to a consumer yet."""
         return self.stock.waiting_for(visibility_ms)
 
     def _grant_soon(self) -> None:
@@ -604,7 +614,7 @@ class RemoteQueue(Redriving, Ranges):
             self.soon(self._grant)
 
     def _grant(self) -> None:
-        """Grants the backend what consumers would take beyond what has come."""
+        """Grants the backend credit for what consumers would take beyond what has arrived."""
         self._is_granting = False
         if self.deleted or not self.home.line.is_open:
             return
@@ -620,14 +630,14 @@ class RemoteQueue(Redriving, Ranges):
                 self.want(Want(self.place_there, visibility_ms, 0, 0))
 
     def came(self, visibility_ms: int, count: int) -> None:
-        """A lease is in the stock."""
+        """Counts a lease of `count` messages that was put into the stock."""
         self._grants.came(visibility_ms, count)
         self._asked.discard(visibility_ms)
         self._looked.set()
         self._store.forget_looks(self.place_there)
 
     def deal(self) -> None:
-        """Hands out what came in this frame; what nobody wants any more goes back."""
+        """Delivers what came in this frame, and returns to the backend what no consumer wants any more."""
         self._wake()
         for visibility_ms in self.stock.times:
             if self.stock.waiting_for(visibility_ms) and not self._wanted().get(visibility_ms):
@@ -641,7 +651,7 @@ class RemoteQueue(Redriving, Ranges):
             self._looked.set()
 
     def lease_ended(self, token: str, bits: int, *, is_lost: bool) -> None:
-        """Leases ended at the backend."""
+        """Ends a lease that ended at the backend. `is_lost`: its holder is told that the receipts are lost."""
 
         def lost(holder: Holder, mine: int) -> None:
             holder.lost(receipts_of(token, mine))
@@ -651,15 +661,16 @@ class RemoteQueue(Redriving, Ranges):
             self._wake()
 
     def line_lost(self) -> None:
-        """Deliveries end: what nobody has yet is the backend's again."""
+        """Stops deliveries: messages that no consumer has yet go back to the backend."""
         for token, bits in self.stock.clear_waiting():
-            self.tell_unsent(token, bits)  # whoever leads next may not know that this gateway had it
+            self.tell_unsent(token, bits)  # the next leader may not know that this gateway had it
         self._grants.clear()
         self._asked.clear()
         self._looked.set()
 
     def line_opened(self, unknown: Sequence[str]) -> None:
-        """The backend knows nothing of some leases: they come again, and their receipts still ack until then."""
+        """Resumes deliveries. `unknown`: tokens of leases that the backend does not know. Their messages are delivered
+        again; until then the old receipts still ack them."""
         for token in unknown:
             self.stock.ended(token, (1 << CHUNK_MESSAGES_MAX) - 1)
         self._wake()
@@ -667,7 +678,7 @@ class RemoteQueue(Redriving, Ranges):
         self.redrives.line_opened(self)
 
     def opened(self, chunk: Chunk, seed_partition: int) -> Chunk:
-        """A chunk of this queue, as consumers here read it."""
+        """Prepares a chunk of this queue for consumers here: sets partition, seal and uid."""
         chunk.partition = seed_partition
         chunk.seal = self._seal
         chunk.uid = self.uid
@@ -684,7 +695,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def replication(self) -> Replication:
-        """How it is copied where it lies; of several places in the first."""
+        """How the queue is replicated; of several places, in the first."""
         return self.home.cluster.copying.of(self.definition)
 
     @property
@@ -701,7 +712,7 @@ class RemoteQueue(Redriving, Ranges):
         return await peek_at(self, wanted)
 
     def held_by(self, partition: int, offset: int) -> Lease | None:
-        """See `client.queue.EmbeddedQueue.held_by`. Of what consumers of other gateways have nothing is known."""
+        """See `client.queue.EmbeddedQueue.held_by`. Leases of other gateways' consumers are unknown here."""
         return self.stock.holding(partition, offset, most=PEEK_LEASES_MAX)
 
     async def purge(self, purge_id: str) -> Purge:
@@ -718,7 +729,7 @@ class RemoteQueue(Redriving, Ranges):
 
 
 class _Nobody:
-    """A holder that has gone."""
+    """Stands for a holder that has left."""
 
     gateway = ""
 
@@ -746,14 +757,14 @@ def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Ve
 
 
 def is_known_again(block: Block) -> bool:
-    """Whether the leader knows each of the block's messages when it comes a second time."""
+    """Whether the leader would recognise each of the block's messages if it came a second time."""
     ids = block.traits.ids if block.traits is not None else None
     return ids is not None and None not in ids
 
 
 def _unheard(result: Any) -> None:
-    """Nobody waits for this."""
+    """Ignores an answer."""
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until `on_ready` sets a listener."""

@@ -1,7 +1,8 @@
-"""The queues of backends in other processes, with the shape of `client.Store`.
+"""The store of a gateway whose queues are in backend processes; has the shape of `client.Store`.
 
-A gateway that uses it stores nothing itself: definitions are known here and changed there, leases are held on loan, and
-what was counted here is in memory until it is in a file. Backends are of one cluster or of several; see `cluster`.
+Such a gateway stores nothing itself: it keeps a copy of the definitions and changes them at the backends, it borrows
+leases, and what it counts is in memory until it is written to a file. Backends form one or several clusters; see
+`cluster`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ __all__ = ["ClusterAt", "Landing", "RemoteBackends"]
 log = structlog.get_logger("pushq.remote")
 
 HOME = "main"
-"""What the home cluster is called where nobody gave it a name."""
+"""The home cluster's name if none is configured."""
 
 _created = msgspec.msgpack.Decoder(tuple[QueueDefinition, bool]).decode
 _updated = msgspec.msgpack.Decoder(QueueDefinition | None).decode
@@ -80,7 +81,7 @@ _report = msgspec.msgpack.Decoder(Report).decode
 
 
 class RemoteBackends:
-    """See the file's first sentence. `open` before use, `close` at the end."""
+    """Implements `client.Store` over lines to backends. Its owner calls `open` before use and `close` at the end."""
 
     def __init__(
         self,
@@ -95,12 +96,13 @@ class RemoteBackends:
         zone: str = "",
     ):
         """`directory`, `addresses`, `name`: of the home cluster; see `ClusterAt`. `others`: further clusters.
-        `is_local`: the storage of this machine, with other gateways beside this one, which their callers must not be
-        able to tell apart. `zone`: where this gateway stands."""
+        `is_local`: the storage is on this machine and shared with other gateways, which clients must not be able to
+        tell apart. `zone`: the zone of this gateway."""
         self.id = f"gateway-{secrets.token_hex(6)}"
         self._loop = asyncio.get_running_loop()
         self.own_ms = steady_clock()
-        """Deadlines and sessions go by it: another leader has another clock, and must not end or prolong them."""
+        """The clock of deadlines and sessions: each leader has a clock of its own, and a change of leader must not end
+        or prolong them."""
         self._queues: dict[int, RemoteQueue] = {}
         self._companions: dict[tuple[int, int], RemoteQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,22 +119,22 @@ class RemoteBackends:
         self._keyring = Keyring(self.metadata, looking_up, self.background, self.hear, are_shared=is_local)
         self._unheard = Unheard(looking_up, self.background, self.hear) if is_local else None
         self.definer = ""
-        """Whose definitions these are; "" until the home cluster has said so, which its older backends do not."""
+        """The identity of the metadata in use; "" until the home cluster has named it (its older backends never do)."""
         self.clusters: dict[str, BackendCluster] = {}
-        """As definitions name them, the home cluster first."""
+        """By the key that definitions use; the home cluster comes first."""
         for at in (ClusterAt(name, directory, addresses), *others):
             cluster = BackendCluster(self, at, self.id, tls, is_home=not self.clusters, zone=zone)
             self.clusters[cluster.key] = cluster
         self.home_cluster = self.clusters[""]
         self.first: Home = self.home_cluster.first
-        """The shard that has the definitions."""
+        """The shard that stores the definitions."""
         self.metadata.data_keys.on_used_up = self.first.line.leave_when_quiet
         self._choosing = Choosing(
             list(self.clusters.values()), self.metadata, self.documents, self.cluster_of, wall_clock_ms
         )
 
     async def open(self) -> None:
-        """Returns when the definitions are here, and the other shards and clusters, if they come soon. Raises
+        """Returns once all definitions have arrived, after a short wait for the other shards and clusters. Raises
         `Unavailable`."""
         first = self.first.line
         if not await first.opened(START_SECONDS_MAX):
@@ -145,11 +147,11 @@ class RemoteBackends:
 
     @property
     def homes(self) -> list[Home]:
-        """Of all clusters, those of the home cluster first."""
+        """The shards of all clusters, those of the home cluster first."""
         return [home for cluster in self.clusters.values() for home in cluster.homes]
 
     def _counting(self) -> list[Home]:
-        """Whose numbers make a sum that is right. Raises `Unavailable`."""
+        """The shards whose numbers together make a correct sum. Raises `ClusterAway`."""
         for key in +self.metadata.spread.queues:
             if key not in self.clusters:
                 raise ClusterAway(f"queues lie in {_unnamed(key)}", retry_after_ms=5_000)
@@ -161,8 +163,8 @@ class RemoteBackends:
         return self.homes
 
     def cluster_of(self, definition: QueueDefinition) -> BackendCluster:
-        """Raises `ClusterAway` for one that is not known here, and until it has been met: its model says what its
-        queues are."""
+        """The cluster that a queue is in. Raises `ClusterAway` if this gateway does not know the cluster, and until the
+        first contact with it: only then is its replication model known, and so the kind of its queues."""
         found = self.clusters.get(definition.cluster)
         if found is None:
             detail = f"queue {definition.name!r} lies in {_unnamed(definition.cluster)}"
@@ -174,11 +176,11 @@ class RemoteBackends:
         return found
 
     def seal_with(self, sealer: Sealer, learn: LearnKeys) -> None:
-        """Blocks are sealed and opened here; `learn` takes in data keys that another gateway made."""
+        """Sets what seals and opens blocks; `learn` takes in data keys that another gateway made."""
         self._keyring.seal_with(sealer, learn)
 
     def on_deleted(self, told: Callable[[RemoteQueue], None]) -> None:
-        """`told` hears of queues that were deleted elsewhere."""
+        """Sets the callback for queues that were deleted elsewhere."""
         self._on_deleted = told
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:
@@ -210,7 +212,7 @@ class RemoteBackends:
         return self._loop.time()
 
     def steady_ms(self) -> int:
-        """The first shard's clock of leases, as far as it is known here."""
+        """The first shard's clock of leases, as estimated here."""
         return self.first.steady_ms()
 
     @property
@@ -220,7 +222,7 @@ class RemoteBackends:
     # ------------------------------------------------------------------------------------------------------ queues
 
     def queue(self, tenant: str, name: str) -> RemoteQueue:
-        """Raises `QueueNotFound`, `LookingUp`, and `ClusterAway` as `cluster_of` does."""
+        """Finds a queue. Raises `QueueNotFound`, `LookingUp`, and `ClusterAway` as `cluster_of` does."""
         try:
             return self.here(tenant, name)
         except QueueNotFound:
@@ -228,26 +230,26 @@ class RemoteBackends:
             raise
 
     def expect(self, what: str, name: Hashable = None) -> None:
-        """Returns where a name that is not known here is known nowhere. Raises `LookingUp` while that is asked."""
+        """Returns if a name that is unknown here is unknown everywhere. Raises `LookingUp` while that is being asked."""
         if self._unheard is not None:
             self._unheard.check(what if name is None else name, what)
 
     async def hear(self) -> None:
-        """Returns when all is known here that the home cluster has said by now. Raises `PushqError`."""
-        await self.ask(GoneQueues([]), may_repeat=True)  # its answer comes after all news
+        """Returns once all that the home cluster has sent by now is applied here. Raises `PushqError`."""
+        await self.ask(GoneQueues([]), may_repeat=True)  # the answer comes after all news
 
     async def _follow_reports(self) -> None:
         while True:
             try:
                 self.node.take(_report(await self.ask(TakeReport(), may_repeat=True)))
             except PushqError:
-                pass  # it is asked again
+                pass  # asked again after the pause
             except Exception:
                 log.exception("a report of the storage was not taken in")
             await asyncio.sleep(REPORT_SECONDS)
 
     def here(self, tenant: str, name: str) -> RemoteQueue:
-        """As `queue`, of what is known here."""
+        """As `queue`, from the definitions known here. Raises `QueueNotFound`, `ClusterAway`."""
         try:
             definition = self.metadata.find(tenant, name)
         except QueueNotFound:
@@ -259,7 +261,7 @@ class RemoteBackends:
         return found
 
     def _kind_of(self, definition: QueueDefinition) -> type[RemoteQueue]:
-        """Raises `ClusterAway` where its cluster is not there, and of several the queue itself may."""
+        """Raises `ClusterAway` if the only cluster cannot be used; with several clusters, the constructor may."""
         if len(self.clusters) > 1:
             return PlacedStream if definition.config.kind == "stream" else PlacedQueue
         cluster = self.cluster_of(definition)
@@ -276,7 +278,7 @@ class RemoteBackends:
         if found is None:
             own = msgspec.structs.replace(definition, name=name, config=companion_config(definition.config))
             kind = self._kind_of(own)
-            queue = self.here(tenant, owner)  # whose end is that of its companions
+            queue = self.here(tenant, owner)  # the companions end with it
             found = self._companions[definition.uid, view] = kind(self, own, owner=owner, is_companion=True)
             if view == VIEW_DEAD:
                 found.redrives = queue.redrives
@@ -286,32 +288,32 @@ class RemoteBackends:
         return list(self.metadata.queues.values())
 
     def pulses_of(self, definition: QueueDefinition) -> RemotePulses | None:
-        """None for a queue that is gone, and until its numbers are here."""
+        """The current numbers of a queue; None if the queue is deleted or its numbers have not arrived yet."""
         return self._pulses.of(definition)
 
     def last_pulse(self, definition: QueueDefinition) -> Pulse | None:
-        """The same as numbers alone: of 100,000 queues nobody wants a queue for each."""
+        """As `pulses_of`, but only the numbers: for 100,000 queues, one object each would be too much."""
         return self._pulses.last(definition.uid)
 
     def listen_pulses(self) -> Callable[[], set[int]]:
-        """What gives the uids of queues that something happened to since it was called before."""
+        """Returns a function that gives the uids of queues that changed since its last call."""
         return self._pulses.listen()
 
     async def refresh_pulses(self) -> None:
-        """Returns when what happened until now is known, or does not come soon."""
+        """Returns once the numbers include all that happened until now, or after a short wait."""
         await self._pulses.refresh()
 
     def touch(self, uid: int) -> None:
-        """Something happened to a queue that its numbers do not tell of, or not yet."""
+        """Marks a queue as changed in a way that its numbers do not show, or not yet."""
         self._pulses.touch(uid)
 
     def queues(self) -> list[RemoteQueue]:
-        """Companions and groups among them."""
+        """All queues in use here, with their companions and consumer groups."""
         groups = [group for queue in self._queues.values() for group in queue.groups.values()]
         return [*self._queues.values(), *self._companions.values(), *groups]
 
     def of_uid(self, uid: int) -> Iterator[RemoteQueue]:
-        """A queue as far as somebody here has asked for it, its companions and its groups."""
+        """Yields a queue, its companions and its groups, as far as they are in use here."""
         if (queue := self._queues.get(uid)) is not None:
             yield queue
             yield from queue.groups.values()
@@ -326,7 +328,8 @@ class RemoteBackends:
         return list(self.metadata.tenants.values())
 
     def names(self, tenant: str | None = None) -> Iterator[tuple[str, str]]:
-        """Queues, and of one tenant the companions that hold something. Raises `LookingUp`."""
+        """Yields (tenant, name) of all queues, and of one tenant also the companions that hold messages. Raises
+        `LookingUp`."""
         if tenant is not None:
             self._looks.check_tenant(tenant, self.homes)
         definitions = self.all_definitions() if tenant is None else self.metadata.of_tenant(tenant)
@@ -337,26 +340,27 @@ class RemoteBackends:
                     yield definition.tenant, definition.name + suffix
 
     def names_of(self, tenant: str, name: str) -> list[str]:
-        """A queue as `names` of all tenants has it."""
+        """The names under which `names` of all tenants lists a queue."""
         return [name]
 
     async def look_ahead(self, names: Iterable[tuple[str, str]]) -> None:
-        """Asks for the numbers of these queues together, as far as they can be had."""
+        """Fetches the numbers of these queues together, as far as available."""
         await self._looks.together(self._found(names))
 
     def _found(self, names: Iterable[tuple[str, str]]) -> Iterator[RemoteQueue]:
-        """Those that there are, and whose clusters are there."""
+        """Yields the queues that exist and whose clusters can be used."""
         for name in names:
             with suppress(QueueNotFound, ClusterAway):
                 yield self.here(*name)
 
     async def held_of(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """What queues hold, of those of which that is heard soon."""
+        """Returns the messages held per queue, for those whose numbers arrive soon."""
         looks = await self._looks.together(self._found(names))
         return {(place.tenant, place.name): look.held for place, look in looks.items()}
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
-        """Raises `Conflict` where the queue is there with another config, and what `Choosing.chosen` does."""
+        """Returns the queue and whether it was created. Raises `Conflict` if it exists with another config, and what
+        `Choosing.chosen` raises."""
         _check_dead_letters(name, config)
         bare, asks = config.bare(), config.replication
         if (tenant, name) in self.metadata.queues:
@@ -366,14 +370,14 @@ class RemoteBackends:
             is_asked, is_led = bool(asks.asked()), asks.model == "leader_follower"
             asked = CreateQueue(tenant, name, bare, *size, among=site.among, is_asked=is_asked, single_lane=is_led)
             definition, created = _created(await self.ask(asked))
-        if not created:  # another gateway made it meanwhile, who may have asked for something else
+        if not created:  # another gateway made it meanwhile, and may have asked for another replication
             _check_copied(name, asks, self.cluster_of(definition).copying.of(definition))
         await self._told(definition)
         await self._keyring.ready(definition)
         return await self._pinned(tenant, name, is_new=created), created
 
     async def _told(self, definition: QueueDefinition) -> None:
-        """Its shard knows of it, or will: while nobody leads that one, messages wait."""
+        """Tells the queue's shards of its definition, as far as they have a leader; messages to the others wait."""
         homes = self.cluster_of(definition).homes_of(definition)
         able = [home for home in homes if not home.is_first and home.line.is_open]
         await asyncio.gather(*(_adopted(home, definition) for home in able))
@@ -383,7 +387,7 @@ class RemoteBackends:
         queue = self.here(tenant, name)
         config = placed(config, queue.replication, name)
         if (away := next((home.line for home in queue.homes if home.line.is_away), None)) is not None:
-            raise away.unavailable()  # before anything is done: its numbers go with the answer
+            raise away.unavailable()  # before anything is changed: the answer includes that shard's numbers
         lanes = max(self._lanes_at(queue.definition, place) for place in places_of(queue.definition))
         changed = _updated(await self.ask(UpdateQueue(tenant, name, config, version, lanes)))
         if changed is None:
@@ -393,7 +397,8 @@ class RemoteBackends:
         return await self._pinned(tenant, name)
 
     def _lanes_at(self, definition: QueueDefinition, place: Whereabouts) -> int:
-        """Raises `ClusterAway`: what its model is nobody knows then, and so not what a queue may be there."""
+        """The lanes that a queue has at a place. Raises `ClusterAway`: the cluster's model is not known then, nor what
+        a queue can be there."""
         return self.cluster_of(msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)).lanes
 
     async def _pinned(self, tenant: str, name: str, *, is_new: bool = False) -> RemoteQueue:
@@ -402,8 +407,8 @@ class RemoteBackends:
         return queue
 
     async def delete_queue(self, tenant: str, name: str) -> RemoteQueue | None:
-        """Where its cluster is away the shards drop it when they are back. None: nobody here had anything of it, as the
-        cluster has not been met."""
+        """Deletes a queue; shards that are away drop it when they are back. Returns the queue, or None if its cluster
+        has not been met, so that nothing here used it. Raises `QueueNotFound`."""
         queue, uid = None, self.metadata.find(tenant, name).uid
         with suppress(ClusterAway):
             queue = self.here(tenant, name)
@@ -413,7 +418,7 @@ class RemoteBackends:
         for home in queue.homes:
             is_awaited = home.cluster.is_home and not home.cluster.has_lanes_of(queue.definition)
             if not home.is_first and home.is_ours and (home.line.is_open or is_awaited):
-                with suppress(PushqError):  # else it goes when the shard is back
+                with suppress(PushqError):  # else the shard drops it when it is back
                     await home.adopted.drop([uid])
         return queue
 
@@ -434,15 +439,15 @@ class RemoteBackends:
                 f"queue {target!r} lies in another {apart} than {name!r}, and this version moves messages only within "
                 "one; consume them, or discard them"
             )
-        if queue.uid not in queue.home.moved:  # else somebody began, and did not come to the end
+        if queue.uid not in queue.home.moved:  # else an earlier request began the move and did not finish
             await queue.home.ask(MoveQueue(tenant, name, target))
         if not queue.home.is_first:
             await self.ask(DeleteQueue(tenant, name))
         return queue
 
     def target_of(self, tenant: str, name: str) -> RemoteQueue:
-        """Where a publish to `name` goes, if need be by way of a deleted queue's shard, which knows where its messages
-        went. Raises `QueueNotFound`.
+        """The queue that a publish to `name` goes to. If `name` was deleted and its messages moved to another queue, it
+        is the queue they moved to. Raises `QueueNotFound`, and `LookingUp` and `ClusterAway` as `queue` does.
         """
         try:
             queue = self.queue(tenant, name)
@@ -465,15 +470,15 @@ class RemoteBackends:
     # ----------------------------------------------------------------------------------------------------- questions
 
     async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
-        """Of the first shard. Raises `PushqError`."""
+        """Asks the first shard. Raises `PushqError`."""
         return await self.first.ask(operation, may_repeat=may_repeat)
 
     def look(self, queue: RemoteQueue) -> Look | None:
-        """Numbers that are fresh. Raises `LookingUp`."""
+        """Fresh numbers of a queue. Raises `LookingUp`."""
         return self._looks.of(queue)
 
     def forget_looks(self, place: Place | None = None) -> None:
-        """Something was changed from here, of that place: numbers from before do not count."""
+        """Drops cached numbers and answers: this gateway changed something at `place`, or anywhere if None."""
         self.known.forget()
         self._looks.forget(place)
 
@@ -484,7 +489,8 @@ class RemoteBackends:
         self.definer = frame.metadata
 
     def defined(self, news: News, *, is_first: bool, is_last: bool = True) -> None:
-        """`is_first`: with it everything is told anew; `is_last`: with it that is complete."""
+        """Applies news of definitions. `is_first`: all definitions are sent anew from here; `is_last`: they are
+        complete with this."""
         gone = self.metadata.take(news, is_first=is_first, is_last=is_last)
         self.documents.take(news.documents, news.documents_gone, is_first=is_first, is_last=is_last)
         for definition in news.queues:
@@ -493,7 +499,7 @@ class RemoteBackends:
         for definition in gone:
             self._deleted(definition)
         self._keyring.told(news)
-        # The line that brought them counts as open from then on only.
+        # Later, because the line that brought them counts as open only after this call.
         self._loop.call_soon(self._defined_elsewhere, news.queues, gone)
 
     def _defined_elsewhere(self, changed: list[QueueDefinition], gone: list[QueueDefinition]) -> None:
@@ -501,20 +507,20 @@ class RemoteBackends:
             home.adopted.defined_elsewhere(changed, gone)
 
     def first_is_there(self) -> None:
-        """All that it has to tell is known, and it can be asked."""
+        """The first shard has sent all definitions and can be asked."""
         for home in self.homes[1:]:
             home.adopted.go_on()
 
     def has_new_key(self, ids: Collection[int]) -> bool:
-        """Whether something is sealed with a key that this gateway cannot use yet."""
+        """Whether one of these data keys cannot be used by this gateway yet."""
         return self._keyring.has_new(ids)
 
     async def learnt(self, ids: Collection[int]) -> bool:
-        """Waits a moment for keys. False: they are there, and this gateway cannot use them now."""
+        """Waits briefly for data keys. Returns False if this gateway cannot use them now."""
         return await self._keyring.learnt(ids)
 
     def deleted_elsewhere(self, queue: RemoteQueue) -> None:
-        """A consumer group is gone."""
+        """Reports that a consumer group was deleted elsewhere."""
         self._on_deleted(queue)
 
     def _redefined(self, definition: QueueDefinition) -> None:
@@ -526,8 +532,8 @@ class RemoteBackends:
                 companion.redefined(msgspec.structs.replace(definition, name=companion.name, config=config))
 
     def met(self) -> None:
-        """A further cluster has said what it is, or that it is the one of its name after all: what lies in it can be
-        served."""
+        """Called when a further cluster has said what it is, or has proved to be the one of its name: its queues can
+        be served from now on."""
         for queue in (*self._queues.values(), *self._companions.values()):
             if isinstance(queue, PlacedQueue):
                 queue.met()
@@ -570,7 +576,7 @@ def _check_has_one_lane(queue: RemoteQueue) -> None:
 
 
 def _check_copied(name: str, asked: Replication, has: Replication) -> None:
-    """Of a queue that is there. Raises `Conflict`."""
+    """Checks the replication of an existing queue. Raises `Conflict`."""
     if asked.unlike(has):
         shown = msgspec.json.encode(has).decode()
         raise Conflict(f"queue {name!r} exists with another config: replication is {shown}, and cannot change")
@@ -586,7 +592,8 @@ async def _adopted(home: Home, definition: QueueDefinition) -> None:
 
 
 def _check_dead_letters(name: str, config: QueueConfig) -> None:
-    """Backends have no keys: what is sealed for one queue would open in no other."""
+    """Raises `InvalidRequest` for an encrypted queue with another queue for its dead letters: backends have no keys, so
+    a body sealed for one queue could not be opened in another."""
     if config.encrypted and config.dead_letter_queue not in (None, COMPANION):
         detail = (
             f"queue {name!r} is encrypted, and this version's backends cannot seal its dead letters for another queue; "

@@ -1,7 +1,7 @@
-"""A stream of another process, and its consumer groups, with the shapes of `client.queue` and `client.groups`.
+"""A stream in a backend process, and its consumer groups; has the shapes of `client.queue` and `client.groups`.
 
-A group is a queue of its own to the backend: what its consumers here would take is granted, and comes. Receipts are the
-stream's: whichever group has one of them is told what became of it.
+To the backend a group is a queue of its own: the gateway grants credit for its consumers, and leases come. Receipts
+name the stream only, so the outcome of a settlement is passed to whichever group holds the lease.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _infos = msgspec.msgpack.Decoder(list[GroupInfo]).decode
 
 
 class TurnStock(Stock):
-    """Of a group with offsets: what lies in a partition goes to one consumer at a time, in its order."""
+    """The leases of a group with offsets: each partition goes to one consumer at a time, in offset order."""
 
     def __init__(self) -> None:
         super().__init__()
         self._latest: dict[int, Lease] = {}
-        """By partition, of what was handed out."""
+        """Partition → the lease handed out last."""
 
     def take(self, visibility_ms: int, limit: int, holder: Holder) -> Lease | None:
         lease = super().take(visibility_ms, limit, holder)
@@ -67,7 +67,7 @@ class TurnStock(Stock):
         return next((one for one in line if self._at_it(one.state.partition) in (None, holder)), None)
 
     def _at_it(self, partition: int) -> Holder | None:
-        """Who holds something of a partition."""
+        """The consumer that holds a lease in a partition; None if none does."""
         latest = self._latest.get(partition)
         if latest is None or not latest.bits:
             held = [one for parts in self._held.values() for one in parts if one.bits]
@@ -80,17 +80,17 @@ class TurnStock(Stock):
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
 
 
 class RemoteStream(RemoteQueue):
-    """See the file's first sentence."""
+    """A stream at one shard. It owns its consumer groups as known here, and the partitions that readers here follow."""
 
     groups: dict[str, RemoteQueue]
     _parts: RemoteParts | None = None
     _unread: Callable[[], None] = staticmethod(_nothing)
     _look_at = GROUPS_PER_STREAM_MAX
-    """With so many groups it is looked whether some are not used here; each look is at twice as many as were left."""
+    """The number of groups at which unused ones are next forgotten; afterwards twice the number that was left."""
 
     # ------------------------------------------------------------------------------------------------------- groups
 
@@ -98,7 +98,8 @@ class RemoteStream(RemoteQueue):
         answer(self, self.opened_group(name, wanted, self.definition.version), reply)
 
     async def opened_group(self, name: str, wanted: Any, version: int) -> RemoteGroup:
-        """`version`: by which definition it is asked here, and where else. Raises `PushqError`."""
+        """Opens a group, making it if needed. `version`: of the definition by which the caller chose where to ask.
+        Raises `PushqError`."""
         asked = OpenGroup(self.place_there, name, wanted, version)
         opened = _opened(await self.ask(asked, may_repeat=True))
         group = self.group_here(name, opened.mode)
@@ -106,7 +107,7 @@ class RemoteStream(RemoteQueue):
         return group
 
     def group_here(self, name: str, mode: Mode) -> RemoteGroup:
-        """A group that there is, as consumers here know it."""
+        """The object for an existing group, made on first use."""
         group = self.groups.get(name)
         if not isinstance(group, RemoteGroup) or group.mode != mode:
             self._forget_unused()
@@ -118,7 +119,7 @@ class RemoteStream(RemoteQueue):
         answer(self, self.group_put(name, wanted, mode, self.definition.version), reply)
 
     async def group_put(self, name: str, wanted: Any, mode: Mode | None, version: int) -> GroupInfo:
-        """Raises `PushqError`."""
+        """Creates or changes a group. Raises `PushqError`."""
         return _info(await self.ask(PutGroup(self.place_there, name, wanted, mode, version)))
 
     def delete_group(self, name: str, reply: Callable[[Any], None]) -> None:
@@ -130,27 +131,27 @@ class RemoteStream(RemoteQueue):
         answer(self, ask(), reply)
 
     async def group_deleted(self, name: str, version: int) -> None:
-        """Raises `PushqError`."""
+        """Deletes a group at the backend. Raises `PushqError`."""
         await self.ask(DeleteGroup(self.place_there, name, version))
 
     async def group_carried(self, name: str, mode: Mode, version: int) -> None:
-        """It comes from another place. Raises `PushqError`."""
+        """Makes a group here that comes from another place of the stream. Raises `PushqError`."""
         await self.ask(CarryGroup(self.place_there, name, mode, version), may_repeat=True)
 
     async def began(self, wanted: Any) -> Started:
-        """Where a reader would begin, and the ends. Raises `PushqError`."""
+        """Returns where a reader would begin, and the end of each partition. Raises `PushqError`."""
         return started(await self.ask(StartReading(self.place_there, wanted), may_repeat=True))
 
     async def group_seen(self, name: str) -> Seen:
-        """Raises `PushqError`."""
+        """Returns how far a group has come. Raises `PushqError`."""
         return _seen(await self.ask(LookAtGroup(self.place_there, name), may_repeat=True))
 
     def list_groups(self) -> list[GroupInfo]:
-        """Raises `LookingUp`."""
+        """All groups of the stream. Raises `LookingUp`."""
         return self.known(f"the groups of {self.name!r}", "groups", self.all_groups, is_used_up=True)
 
     async def all_groups(self) -> list[GroupInfo]:
-        """Raises `PushqError`."""
+        """As `list_groups`, fetched page by page now. Raises `PushqError`."""
         found: list[GroupInfo] = []
         while True:
             after = found[-1].name if found else ""
@@ -160,18 +161,18 @@ class RemoteStream(RemoteQueue):
                 return found
 
     def find_group(self, name: str) -> GroupInfo | None:
-        """Raises `LookingUp`."""
+        """A group by its name; None if there is none. Raises `LookingUp`."""
 
         what = f"group {name!r} of {self.name!r}"
         return self.known(what, f"group {name}", partial(self.group_info, name), is_used_up=True)
 
     async def group_info(self, name: str) -> GroupInfo | None:
-        """Raises `PushqError`."""
+        """As `find_group`, fetched now. Raises `PushqError`."""
         found: GroupInfo | None = _maybe_info(await self.ask(FindGroup(self.place_there, name), may_repeat=True))
         return found
 
     def _forget_unused(self) -> None:
-        """That a group was deleted elsewhere is told to those alone who have consumers."""
+        """Forgets groups without use here: a gateway without consumers of a group is not told of its deletion."""
         if len(self.groups) < self._look_at:
             return
         since = self._store.now_s() - GROUP_IDLE_SECONDS
@@ -186,7 +187,7 @@ class RemoteStream(RemoteQueue):
             group.deleted = True
 
     def group_gone(self, name: str) -> RemoteQueue | None:
-        """It was deleted. The group as consumers here know it."""
+        """Marks a group as deleted and returns it; None if it is not known here."""
         found = self.groups.pop(name, None)
         if found is not None:
             found.deleted = True
@@ -196,7 +197,7 @@ class RemoteStream(RemoteQueue):
 
     @property
     def parts(self) -> RemoteParts:
-        """Raises `LookingUp`."""
+        """The partitions as readers here see them. Raises `LookingUp` until they are known."""
         parts = self._parts
         if parts is None:
             parts = self._parts = RemoteParts(self)
@@ -206,8 +207,8 @@ class RemoteStream(RemoteQueue):
         return parts
 
     def follow(self, began: Callable[[RemoteParts], None], ended: Callable[[], None], *, is_new: bool) -> RemoteParts:
-        """Of one place of a stream: its partitions for the readers of all of it, see `RemoteParts`. `ended` is called
-        when nobody has read for a while."""
+        """Follows the partitions of one place for the readers of the whole stream; see `RemoteParts`. `ended` is called
+        when there has been no reader for a while."""
         self.ended_elsewhere()
         self._parts, self._unread = RemoteParts(self, self.whole, began=began, is_new=is_new), ended
         return self._parts
@@ -267,14 +268,14 @@ class RemoteStream(RemoteQueue):
 
 
 def answer(queue: RemoteQueue, work: Coroutine[Any, Any, Any], reply: Callable[[Any], None]) -> None:
-    """Has `reply` told what a request about a group comes to, or the error."""
+    """Awaits a request about a group in the background; `reply` gets its result or the error."""
 
     async def told() -> None:
         try:
             result = await work
         except PushqError as error:
             result = error
-        except Exception:  # who asked must not wait for ever
+        except Exception:  # the caller must not wait for ever
             log.exception("a request about a group failed", queue=queue.name)
             result = PushqError("this is our mistake; the log has more")
         queue.forget_looks()
@@ -284,7 +285,7 @@ def answer(queue: RemoteQueue, work: Coroutine[Any, Any, Any], reply: Callable[[
 
 
 class RemoteGroup(RemoteQueue):
-    """One for all who ask, as long as the group exists and the mode is the same."""
+    """A consumer group. Its `RemoteStream` owns one object per group, for as long as it exists in the same mode."""
 
     def __init__(self, stream: RemoteStream, name: str, mode: Mode):
         super().__init__(stream._store, stream.definition, owner=stream.owner)
@@ -293,7 +294,7 @@ class RemoteGroup(RemoteQueue):
         self._name = name
         self._mode: Mode = mode
         self.asked_at = stream._store.now_s()
-        """When somebody asked for it last."""
+        """When the group was last opened here."""
         self._gaps: list[Gap] = []
         self._tell_gap: Callable[[], None] = _nothing
         if mode == "offsets":
@@ -321,7 +322,7 @@ class RemoteGroup(RemoteQueue):
 
     @property
     def is_unused(self) -> bool:
-        """Nobody wants or holds anything of it, and its backend was told nothing that would have to be taken back."""
+        """Whether it has no consumers and no leases here, and no credit that would have to be taken back."""
         return not (
             self.consumers or self.whole.consumers or self.stock.is_held or self.stock.times or len(self._grants)
         )
@@ -333,7 +334,7 @@ class RemoteGroup(RemoteQueue):
         return NotFound(f"group {self._name!r} of stream {self.name!r} was deleted")
 
     def gone_elsewhere(self) -> None:
-        """Another gateway deleted it."""
+        """Called when another gateway deleted the group."""
         self.stream.group_gone(self._name)
         if self.whole is self:
             self._store.deleted_elsewhere(self)
@@ -346,7 +347,8 @@ class RemoteGroup(RemoteQueue):
     # ---------------------------------------------------------------------------------------------------------- gaps
 
     def missed(self, gaps: Sequence[Gap], *, told: bool) -> None:
-        """The stream dropped these before the group came to them. `told`: consumers hear of it now."""
+        """Adds gaps: messages that retention dropped before the group reached them. `told`: consumers hear of them
+        now."""
         self._gaps = [*self._gaps, *gaps][-GAPS_KEPT:]
         if told and gaps:
             self._tell_gap()

@@ -1,11 +1,12 @@
-"""The partitions of a stream that lies at a backend, as readers here see them: the shape of `client.streams`.
+"""The partitions of a stream at a backend, as the gateway's readers see them; has the shape of `client.streams`.
 
-The backend says how far each partition is. What readers here want of it is fetched and kept for a moment: the end as
-it moves on, for all who stand there; what lies further back for whoever reads it, who begins anew when it is here. A
-partition ends here where its last chunk is that was fetched, so nobody is told of an end before its messages are here.
+The backend reports the end of each partition. The gateway fetches chunks and caches them for a moment: chunks at the
+tail once for all readers there, older chunks for the reader that wants them, which starts again when they arrive. Here
+a partition ends at the last chunk that was fetched, so no reader learns of an end before its messages are here.
 
-A leader of mode `async` that is lost may take with it what was read here already. The next one's log is another epoch:
-what lies here beyond the place where the two part is forgotten, and who had read it is told.
+A leader of mode `async` that is lost may take messages with it that were read here already. The next leader's log is
+another epoch: the gateway forgets what it has beyond the point where the two logs part, and tells readers that had read
+further.
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ PAGE_MESSAGES_MAX = 5_000
 
 
 class Shelf:
-    """Chunks that were fetched, by the offsets from which each is the next one. The oldest leave first."""
+    """A cache of fetched chunks of one partition, each under the offset from which it is the next. Holds
+    `TAIL_BYTES_MAX`; the oldest leave first."""
 
     def __init__(self) -> None:
         self._next: dict[int, Chunk | int] = {}
-        """Offset → the chunk that has it or follows it; or up to where there is none."""
+        """Offset → the chunk that contains or follows it; or the offset up to which there is none."""
         self._bytes = 0
 
     def put(self, start: int, chunks: list[Chunk], until: int) -> None:
-        """All that lies from `start` up to `until`."""
+        """Stores the chunks that are all there is from `start` up to `until`."""
         for chunk in chunks:
             if start not in self._next:
                 self._next[start] = chunk
@@ -69,7 +71,7 @@ class Shelf:
             self._bytes -= len(oldest.data) if isinstance(oldest, Chunk) else 0
 
     def find(self, offset: int, end: int) -> Chunk | bool:
-        """The first chunk that has or follows an offset; True where none is below `end`, False if nobody knows."""
+        """The first chunk that contains or follows an offset; True if there is none below `end`, False if unknown."""
         while offset < end:
             found = self._next.get(offset)
             if found is None:
@@ -84,14 +86,14 @@ class Shelf:
 
 
 class RemotePart:
-    """Has the shape of `client.streams.StreamPart`."""
+    """One partition; has the shape of `client.streams.StreamPart`. `RemoteParts` owns it."""
 
     def __init__(self, parts: RemoteParts, now: PartNow):
         self._parts = parts
         self.number = now.number
         self.now = now
         self.epochs = _epochs(now)
-        """The same list for as long as the log goes on in one epoch."""
+        """The epochs and where they start. The list object stays the same while the log stays in one epoch."""
         self._shelf = Shelf()
         self._end = now.end
         self.appended: Callable[[list[Chunk]], None] = _ignored
@@ -124,7 +126,7 @@ class RemotePart:
         return (place, self.floor - 1) if place < self.floor else None
 
     def read(self, offset: int) -> Chunk | None:
-        """The first stored chunk that has or follows `offset`. Raises `LookingUp`."""
+        """The first stored chunk that contains or follows `offset`; None if there is none. Raises `LookingUp`."""
         at = max(offset, self.floor)
         found = self._shelf.find(at, self._end)
         if found is False:
@@ -135,7 +137,7 @@ class RemotePart:
         return found if isinstance(found, Chunk) else None
 
     def has_none_from(self, offset: int) -> bool:
-        """Whether it is known here that nothing is there from an offset on."""
+        """Whether it is known here that there is nothing from an offset on."""
         return self._shelf.find(max(offset, self.floor), self._end) is True
 
     def is_done_from(self, offset: int) -> bool:
@@ -152,10 +154,10 @@ class RemotePart:
         self._replaced = replaced
 
     def take(self, now: PartNow, *, may_go_back: bool) -> None:
-        """`may_go_back`: to an older epoch, as where a backup was restored."""
+        """Takes over news of the partition. `may_go_back`: to an older epoch, as after a backup was restored."""
         before = self.now
         if now.epoch < before.epoch and not may_go_back:
-            return  # a late word of who leads no more
+            return  # late news of a former leader
         self.now = now
         if now.epoch != before.epoch:
             self._goes_on_in_another()
@@ -165,42 +167,43 @@ class RemotePart:
 
     def _goes_on_in_another(self) -> None:
         before, told = self.epochs, _epochs(self.now)
-        # Where our list has the first epoch that we are told of, what we know of the time before is of the same log.
+        # If our list contains the first epoch of the news, what we have before it is of the same log.
         older = next((index for index, start in enumerate(before) if told and start == told[0]), 0)
         self.epochs = [*before[:older], *told][-EPOCHS_MAX:]
-        self._shelf = Shelf()  # also what lies beyond our end, where somebody read on
+        self._shelf = Shelf()  # also chunks beyond our end, which a reader may have fetched
         parted = where_they_part(before, self.epochs, self._end)
         if parted is not None:
             log.warning("a stream goes on without its end", queue=self._parts.stream.name, partition=self.number)
-            # What of it is ours is not known: those who read here begin anew, and nobody else waits for that.
+            # At the floor, how much the logs share is unknown: readers here start again from the partition's end.
             self._end = parted if parted > self.floor else self.now.end
         self._replaced()
 
     async def fetch(self, at: int) -> list[Chunk]:
-        """The next chunks from an offset on. Raises `PushqError`."""
+        """Fetches the next chunks from an offset on. Raises `PushqError`."""
         return (await self.page(at))[0]
 
     async def page(self, at: int) -> tuple[list[Chunk], int]:
-        """The same, and up to where that is all."""
+        """As `fetch`; also returns the offset up to which the chunks are complete."""
         stream, epoch = self._parts.stream, self.epoch
         asked = ReadRange(stream.place_there, self.number, at, None, PAGE_MESSAGES_MAX, READ_BYTES_MAX)
         found = _pieces(await stream.ask(asked, may_repeat=True))
         await stream.learnt([piece.chunk for piece in found.pieces])
         chunks = [opened(stream, piece) for piece in found.pieces]
-        if not self.epoch == epoch == found.at.epoch:  # its news are on their way here
+        if not self.epoch == epoch == found.at.epoch:  # the news of the change of leader are on their way
             raise Unavailable(f"stream {stream.name!r} has another leader", retry_after_ms=500)
         self._shelf.put(at, chunks, found.next)
         return chunks, found.next
 
     def came(self, chunks: list[Chunk], until: int) -> None:
-        """It goes on to `until`, with these chunks."""
+        """Moves the end to `until` and hands these chunks to readers."""
         self._end = max(self._end, until)
         if chunks:
             self.appended(chunks)
 
 
 class RemoteParts:
-    """Has the shape of `client.streams.StreamParts`. It follows the stream for as long as somebody here reads it."""
+    """All partitions of a stream at one place; has the shape of `client.streams.StreamParts`. Its `RemoteStream` owns
+    it; it follows the stream for as long as there are readers here."""
 
     def __init__(
         self,
@@ -210,8 +213,9 @@ class RemoteParts:
         began: Callable[[RemoteParts], None] | None = None,
         is_new: bool = False,
     ):
-        """`whole`: who has the readers, where it is not the stream itself. `began` is called once partitions are known,
-        before anything of them is told. `is_new`: readers here have all that came before it, and get all of it."""
+        """`whole`: the queue that has the readers, if not the stream itself. `began` is called once the partitions are
+        known, before any of their messages is delivered. `is_new`: readers have all messages from before this place
+        and get all of its own."""
         self.stream = stream
         self._reader = whole if whole is not None else stream
         self._began = began
@@ -225,9 +229,9 @@ class RemoteParts:
         self._moved = asyncio.Event()
         self.used_at = self._loop.time()
         self._is_line_new = True
-        """Nothing was heard of it yet."""
+        """No news have come by the present connection yet."""
         self._may_go_back = False
-        """Among the news is the first word of a new line: whatever epoch it names is the present one."""
+        """The news include the first of a new connection: whatever epoch they name is the present one."""
         self._task = stream.background(self._follow())
         self.follow()
 
@@ -236,7 +240,7 @@ class RemoteParts:
         return bool(self._by_number)
 
     def follow(self) -> None:
-        """Says to the backend that somebody reads here."""
+        """Tells the backend that there are readers here."""
         self._is_line_new = True
         self._want(1)
 
@@ -244,7 +248,7 @@ class RemoteParts:
         self.stream.want(Want(self.stream.place_there, 0, granted, 1))
 
     async def ready(self) -> None:
-        """Raises `Unavailable`."""
+        """Returns once the partitions are known. Raises `Unavailable`."""
         await self._until(lambda: self.is_ready)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -279,15 +283,15 @@ class RemoteParts:
         return encode_positions(positions, uid=self.stream.uid)
 
     def start(self, wanted: Any) -> Start:
-        """Raises `InvalidRequest`, and `LookingUp`."""
+        """Where a reader that wants `wanted` begins. Raises `InvalidRequest`, and `LookingUp`."""
         what = f"a place in {self.stream.name!r}"
         return self.stream.known(what, f"start {wanted!r}", lambda: self.begin(wanted), is_used_up=True)
 
     async def begin(self, wanted: Any) -> Start:
-        """See `start`: the same, asked now. All that was stored by then is known here. Raises `PushqError`."""
+        """As `start`, asked now; on return, all that was stored by then is known here. Raises `PushqError`."""
         asked = StartReading(self.stream.place_there, wanted)
         start, ends = started(await self.stream.ask(asked, may_repeat=True))
-        # Who begins at the end must not be given what was there before; who reads must be given what was confirmed.
+        # A reader that begins at the end must not get earlier messages; any reader must get what was confirmed.
         await self._until(lambda: all(self._is_at(number, end, start.epochs) for number, end in ends.items()))
         return start
 
@@ -345,7 +349,7 @@ class RemoteParts:
             if self._by_number.pop(number).epoch != epoch:
                 self.lost.add(number)
         is_past = is_first and not self._is_new
-        for now in came:  # one that came while we read is read from its beginning
+        for now in came:  # a partition that came while we read is read from its beginning
             self._by_number[now.number] = RemotePart(self, now if is_past else now._replace(end=now.floor))
             self._by_number[now.number].now = now
             self.lost.discard(now.number)
@@ -356,7 +360,8 @@ class RemoteParts:
                 changed()
 
     async def _go_on(self) -> bool:
-        """Fetches the next page of each partition and tells of it in the order of time. Whether something was there."""
+        """Fetches the next page of each partition and hands the chunks to readers in order of time. Returns whether any
+        partition was behind."""
         behind = [part for part in self.all if part.end < part.now.end]
         pages = [(part, *await part.page(part.end)) for part in behind]
         chunks = sorted(
@@ -374,13 +379,13 @@ class RemoteParts:
 
 
 def _epochs(now: PartNow) -> list[EpochStart]:
-    """An earlier backend tells of none; one epoch says nothing about what was before."""
+    """The epochs of a partition; empty from a backend of an earlier version."""
     return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in now.epochs]
 
 
 def _ignored(chunks: list[Chunk]) -> None:
-    """Nobody reads."""
+    """Until a reader is set."""
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until a listener is set."""
