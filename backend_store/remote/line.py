@@ -337,7 +337,7 @@ class Line:
         return connect(f"{scheme}://{_shown(address)}", ssl=self._tls, proxy=None, **options)
 
     async def _visit(self, address: Address, *, waits_ms: int) -> str | None:
-        """Serves the line from one backend for as long as it leads. Returns the leader's address if it names another."""
+        """Serves the line from one backend while that leads. Returns the leader's address if it names another."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
             held = [*_with_owed(self._owner.held(), self._owed)]

@@ -299,7 +299,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def encoding_table(self) -> SlotTable | None:
-        """The slot table by which calls are encoded so that no block has to be cut later; None if it does not matter."""
+        """The slot table by which calls are encoded so that no block is cut later; None if it does not matter."""
         return self.slot_table
 
     @property
@@ -326,7 +326,7 @@ class RemoteQueue(Redriving, Ranges):
 
     @property
     def content_key(self) -> bytes:
-        """The secret that content hashes of an encrypted queue are keyed with; empty for others. Raises `Unavailable`."""
+        """The key for content hashes of an encrypted queue; empty for other queues. Raises `Unavailable`."""
         seal = self._seal
         return seal.secret() if seal is not None and self.config.encrypted else b""
 

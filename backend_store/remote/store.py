@@ -230,7 +230,7 @@ class RemoteBackends:
             raise
 
     def expect(self, what: str, name: Hashable = None) -> None:
-        """Returns if a name that is unknown here is unknown everywhere. Raises `LookingUp` while that is being asked."""
+        """Returns if a name that is unknown here is unknown everywhere. Raises `LookingUp` while this is asked."""
         if self._unheard is not None:
             self._unheard.check(what if name is None else name, what)
 

@@ -174,7 +174,7 @@ class RemotePart:
         parted = where_they_part(before, self.epochs, self._end)
         if parted is not None:
             log.warning("a stream goes on without its end", queue=self._parts.stream.name, partition=self.number)
-            # At the floor, how much the logs share is unknown: readers here start again from the partition's end.
+            # At or below the floor, what the logs share is unknown: readers start again, and the rest is not awaited.
             self._end = parted if parted > self.floor else self.now.end
         self._replaced()
 
@@ -379,7 +379,7 @@ class RemoteParts:
 
 
 def _epochs(now: PartNow) -> list[EpochStart]:
-    """The epochs of a partition; empty from a backend of an earlier version."""
+    """The epochs of a partition. Empty from a backend of an earlier version: one epoch would not say what was before."""
     return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in now.epochs]
 
 
