@@ -1,9 +1,9 @@
-"""A queue behind a gateway of several clusters: where it lies now, and where it lay before.
+"""A queue at a gateway of several clusters: one queue to publishers and consumers, made of a part for each place that
+has or had it.
 
-There is a part for each such place, and one queue to whoever publishes and consumes. A publish goes to the present
-place, and of a queue that is split each message to that of its slot (`routes`); see `turnover` for when that changes.
-Messages come from all places. Each place gives out numbers of its own range, so what is done with a receipt goes to
-where its message lies.
+A publish goes to the present place; if the queue is split, each message goes to the place of its slot (`routes`).
+`turnover` handles publishes while places change. Consumers receive messages from all places. Each place assigns offsets
+from a range of its own, so a receipt tells which place has its message.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ if TYPE_CHECKING:
     from backend_store.remote.store import RemoteBackends
 
 _PLACE = "~"
-"""In a cursor: before and behind the floor of a place."""
+"""In a cursor, encloses the floor of a place."""
 
 
 class PlacedQueue(PartedQueue):
-    """See the file's first sentence. `pieces` has a queue for each place, those first that take publishes."""
+    """The whole of a queue in several places. `pieces` has a queue for each place, those that take publishes first."""
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
-        """Raises `ClusterAway` where none of its places is there."""
+        """Raises `ClusterAway` if none of its places can be reached."""
         super().__init__(store, definition, owner=owner, is_companion=is_companion, home=_any_home(store, definition))
         self.pieces: list[RemoteQueue] = []
         self._at: dict[Whereabouts, RemoteQueue] = {}
         self._missing: dict[Whereabouts, ClusterAway] = {}
-        """Places that nobody here can reach, as their clusters have not been met or are not those of their name."""
+        """Places out of reach: their clusters have not been met, or are not those of their name."""
         self._routes: Routes | None = None
-        """Where messages go, of a queue that is split."""
+        """Where messages go; set if the queue is split."""
         self._is_retrying = False
         self._refusals = 0
-        """How often publishes were refused without a newer definition."""
+        """How often publishes were refused since the last change of the definition."""
         self._turnover = Turnover(self)
         self._place_parts()
 
     @property
     def current(self) -> RemoteQueue:
-        """What of it lies where publishes go; of several places the first."""
+        """The part that publishes go to; of several, the first."""
         return self.pieces[0]
 
     @property
@@ -90,7 +90,7 @@ class PlacedQueue(PartedQueue):
         return any(part is not None and part.takes_at(home) for part in takers)
 
     def part_at(self, place: Whereabouts) -> RemoteQueue | ClusterAway:
-        """What of it lies there; the error where its cluster has not been met, or is another one than its name says."""
+        """The part at a place; the error if its cluster has not been met, or is not the one of its name."""
         if (found := self._at.get(place)) is not None:
             return found
         try:
@@ -111,7 +111,7 @@ class PlacedQueue(PartedQueue):
             part.wanted_changed()
 
     def met(self) -> None:
-        """A cluster that was away at the start is there: what lies in it is served."""
+        """Called when a cluster that was away at the start is there: serves the parts in it."""
         self._place_parts()
         self.wanted_changed()
 
@@ -126,7 +126,7 @@ class PlacedQueue(PartedQueue):
                 continue
             try:
                 self._at[place] = self._made(place)
-            except ClusterAway as error:  # a former place that is away keeps nobody from the present one
+            except ClusterAway as error:  # a former place that is away must not block the present one
                 self._missing[place] = error
         parts = [self._at[place] for place in places if place in self._at]
         for place in [place for place in self._at if place not in places and parts]:
@@ -140,7 +140,8 @@ class PlacedQueue(PartedQueue):
             self._routes = None
 
     def check_there(self) -> None:
-        """Where it is split one place that is there is enough: from the others messages come when they are back."""
+        """Raises `ClusterAway` if no place that takes publishes can be reached. One is enough: messages of the others
+        come when their clusters are back."""
         places = [one.place for one in open_places(self.definition)]
         there = [part for place in places if (part := self._at.get(place)) is not None]
         if any(not home.line.is_away for part in there for home in part.homes):
@@ -150,7 +151,7 @@ class PlacedQueue(PartedQueue):
         super().check_there()
 
     def _check_all_there(self) -> None:
-        """Raises `ClusterAway` where what is asked for would not be of all of it."""
+        """Raises `ClusterAway` if an answer would not cover all places."""
         for away in self._missing.values():
             raise away
 
@@ -161,7 +162,7 @@ class PlacedQueue(PartedQueue):
         return msgspec.structs.replace(known, cluster=place.cluster, shard=place.shard)
 
     def _made(self, place: Whereabouts) -> RemoteQueue:
-        """Raises `ClusterAway`."""
+        """Makes the part at a place. Raises `ClusterAway`."""
         part = self._part(self._as_of(place))
         part.whole = self
         for one in part.lanes if isinstance(part, LanedQueue) else ():
@@ -170,7 +171,7 @@ class PlacedQueue(PartedQueue):
         return part
 
     def _part(self, definition: QueueDefinition) -> RemoteQueue:
-        """What of it lies in one place. Raises `ClusterAway`."""
+        """Makes the queue object for one place. Raises `ClusterAway`."""
         kind = LanedQueue if self._store.cluster_of(definition).has_lanes_of(definition) else RemoteQueue
         return kind(self._store, definition, owner=self.owner, is_companion=self.is_companion)
 
@@ -199,7 +200,7 @@ class PlacedQueue(PartedQueue):
 
     @property
     def is_apart(self) -> bool:
-        """It lies in several places at once."""
+        """Whether several places take publishes."""
         return self._routes is not None
 
     @property
@@ -216,7 +217,7 @@ class PlacedQueue(PartedQueue):
 
     @property
     def seal(self) -> Seal | None:
-        """What its blocks are sealed with, wherever it lies."""
+        """What its blocks are sealed with, the same in all places."""
         return self._seal
 
     def own_ms(self) -> int:
@@ -233,9 +234,9 @@ class PlacedQueue(PartedQueue):
     def bring(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, *, number: int
     ) -> None:
-        """Sends a call to where its messages lie; its key is bound already, where that is apart from them, and in each
-        place that gets some of them with these. `number`: of the call, by which those go round that may lie anywhere.
-        """
+        """Sends a call to the places of its messages. Each place binds the idempotency key with the messages it gets;
+        if the key's own slot is elsewhere, the caller has bound it there before. `number`: of the call; messages that
+        may go anywhere are distributed by it in rotation."""
         if self._routes is None:
             self.current.publish(blocks, reply, claim, until_ms=until_ms)
             return
@@ -247,18 +248,18 @@ class PlacedQueue(PartedQueue):
         _bring(bound, reply, claim, until_ms)
 
     def key_apart(self, claim: Claim, bits: int) -> RemoteQueue | ClusterAway | None:
-        """Where an idempotency key is bound by itself, before messages with these slots go where some of them lie
-        apart from it. None: it is bound where they are, with them."""
+        """The part where an idempotency key must be bound by itself before messages with these slots are sent, because
+        some of them go to another place than the key. None: the key is bound together with the messages."""
         return None if self._routes is None else self._routes.apart_from(slot_of(claim.key), bits)
 
     @property
     def publishes_waiting(self) -> int:
-        """Calls that wait for where the queue goes, or for what former places know of them."""
+        """The number of calls that wait for the queue's new place, or for what former places know of them."""
         return self._turnover.waiting
 
     def refused_here(self) -> None:
-        """The present place takes no publishes, or not yet. Where the definition does not say that it is left, it is
-        told of that, and asked again."""
+        """Called when the present place refused publishes. Unless the definition says that they are leaving it, tells
+        the place of the definition after a pause and has them sent again."""
         if not self._is_retrying:
             self._is_retrying = True
             self._refusals += 1
@@ -266,15 +267,16 @@ class PlacedQueue(PartedQueue):
 
     async def _retry(self) -> None:
         await asyncio.sleep(min(MOVE_RETRY_SECONDS * 2**self._refusals, MOVE_RETRY_SECONDS_MAX))
-        # What the home cluster has not been heard of may say why it is refused: so long nothing is sent again.
-        while not self._store.first.line.is_open and not self.deleted:  # noqa: ASYNC110 - a line tells nobody
+        # Without the home cluster, the definition that explains the refusal may be missing: nothing is sent until then.
+        while not self._store.first.line.is_open and not self.deleted:  # noqa: ASYNC110 - a line has no event for this
             await asyncio.sleep(MOVE_RETRY_SECONDS_MAX)
         self._is_retrying = False
         if not self.deleted and self._turnover.closed & ~leaving_bits(self.definition):
             await self._settle_in()
 
     async def _settle_in(self) -> None:
-        """Publishes go to the present place once its shards know of the queue, or do not say so in time."""
+        """Sends publishes to the present places once their shards know of the queue, or after
+        `MOVE_SETTLE_SECONDS_MAX`."""
         takers = [self._at.get(one.place) for one in open_places(self.definition)]
         homes = {home for part in takers if part is not None for home in part.homes if not home.is_first}
         told = [asyncio.ensure_future(_adopted(home, self.definition)) for home in homes]
@@ -325,11 +327,11 @@ class PlacedQueue(PartedQueue):
 
     @property
     def _delivering(self) -> list[RemoteQueue]:
-        """The parts that consumers are given messages of; in strict order those that nothing older comes before."""
-        former = [one for one in self.definition.former if not one.slots]  # of slots it is their place that waits
+        """The parts that deliver to consumers; in strict order, only those that no older messages come before."""
+        former = [one for one in self.definition.former if not one.slots]  # single slots wait at their new place
         if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
             return self.pieces
-        # The first place that is not settled holds back all that came after it.
+        # The oldest place that is not settled holds back all later ones.
         oldest = next(one.place for one in reversed(former) if not one.is_settled)
         at = next((at for at, part in enumerate(self.pieces) if part.definition.place == oldest), len(self.pieces))
         return self.pieces[at:]
@@ -337,7 +339,7 @@ class PlacedQueue(PartedQueue):
     # ------------------------------------------------------------------------------------------------ administration
 
     def stats(self) -> QueueStats:
-        """Raises `LookingUp`, and `ClusterAway`."""
+        """The sum over all places. Raises `LookingUp`, and `ClusterAway`."""
         self._check_all_there()
         return super().stats()
 
@@ -346,8 +348,8 @@ class PlacedQueue(PartedQueue):
         return super().dead_letters(wanted, to, own=own)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
-        """One place after the other, the oldest first; a page ends where its place does. A cursor names its place by
-        the floor of that: one without is from before the queue moved."""
+        """Reads one place after the other, lowest offsets first; a page may span several. A cursor names its place by
+        the place's floor; a cursor without a floor is from before the queue moved."""
         self._check_all_there()
         parts = sorted(self.pieces, key=lambda part: part.definition.floor)
         floor, cursor = _read(wanted.cursor)
@@ -358,7 +360,7 @@ class PlacedQueue(PartedQueue):
             (n for n, part in enumerate(parts) if floor is None or part.definition.floor >= floor), len(parts) - 1
         )
         if floor is not None and parts[at].definition.floor != floor:
-            cursor = None  # that place has nothing left
+            cursor = None  # the cursor's place has nothing left
         found = PeekPage([], None, 0)
         for number, part in enumerate(parts[at:], at):
             page = await part.peek(dataclasses.replace(wanted, limit=wanted.limit - len(found.items), cursor=cursor))
@@ -382,7 +384,7 @@ class PlacedQueue(PartedQueue):
 
 
 def _any_home(store: RemoteBackends, definition: QueueDefinition) -> Home:
-    """Of the first of its places that is there. Raises `ClusterAway`."""
+    """The home shard at the first place that can be reached. Raises `ClusterAway`."""
     away: ClusterAway | None = None
     for one in open_places(definition):
         there = msgspec.structs.replace(definition, cluster=one.cluster, shard=one.shard)
@@ -411,7 +413,7 @@ def _publish(one: Bound, reply: PublishReply, claim: Claim | None, until_ms: int
 
 
 def _written(floor: int, cursor: str) -> str:
-    """A cursor of one of several places; "": at the beginning of it."""
+    """Makes a cursor for one of several places; `cursor` "": at its beginning."""
     return f"{_PLACE}{floor:x}{_PLACE}{cursor}"
 
 
