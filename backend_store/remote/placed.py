@@ -328,7 +328,7 @@ class PlacedQueue(PartedQueue):
     @property
     def _delivering(self) -> list[RemoteQueue]:
         """The parts that deliver to consumers; in strict order, only those that no older messages come before."""
-        former = [one for one in self.definition.former if not one.slots]  # single slots wait at their new place
+        former = [one for one in self.definition.former if not one.slots]  # moved slots wait at their new place
         if self.is_companion or self.config.ordering != "strict" or all(one.is_settled for one in former):
             return self.pieces
         # The oldest place that is not settled holds back all later ones.

@@ -379,7 +379,7 @@ class RemoteParts:
 
 
 def _epochs(now: PartNow) -> list[EpochStart]:
-    """The epochs of a partition. Empty from a backend of an earlier version: one epoch would not say what was before."""
+    """The epochs of a partition. Empty from a backend of an earlier version: one epoch says nothing of those before."""
     return [EpochStart(Epoch(epoch), Offset(start)) for epoch, start in now.epochs]
 
 

@@ -1,15 +1,15 @@
-"""Publishes to a queue that may move to another cluster, in the order in which they came.
+"""Sends publishes to a queue that may move to another cluster, in the order in which they came.
 
-Nearly always a call goes to where its slots lie, at once. It waits here in three cases:
+Nearly always a call is sent to the place of its slots at once. It waits here in three cases:
 
-- Where its slots lay takes no more publishes of them. Calls that it refused wait for the definition that says where the
-  slots lie now, and all calls of the same slots that came after them wait behind them. They go on when everything of
-  those slots that was sent before has its answer: nothing may be overtaken by what was sent before it.
-- It has an idempotency key that lies in another place than some of its messages: the key is bound first.
-- The slots came from elsewhere, and the call may be a repeat of what was published there. Former places are asked
-  first: they refuse what they do not know, and what they know is left out of what the present place is brought.
+- The place of its slots takes no more publishes of them. Calls that this place refused wait for the definition that
+  says where the slots are now, and all later calls of the same slots wait behind them. They are sent once every earlier
+  call of those slots has its answer, so that no call arrives before one that was sent earlier.
+- Its idempotency key belongs to another place than some of its messages: the key is bound first.
+- The slots came from elsewhere, and the call may be a repeat of one published there. Former places are asked first:
+  they refuse messages that they do not know; messages that they know are not sent to the present place.
 
-A queue that lies in one place has, so to speak, one slot.
+A queue in a single place is treated as one slot.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ log = structlog.get_logger("pushq.remote")
 
 
 class _Placed(NamedTuple):
-    """Messages of a call that have their answer, by their numbers: repeats, and those that were stored before the rest
-    was refused; and those that failed in another place, which nobody may send again."""
+    """Messages of a call that have their answer, by their numbers in the call. `stored`: stored before the rest was
+    refused. `others`: repeats, and messages that failed in another place and must not be sent again."""
 
     others: dict[int, Original | PushqError]
     stored: dict[int, tuple[int, int]]
@@ -70,18 +70,18 @@ class _Placed(NamedTuple):
 
     @property
     def unknown(self) -> OutcomeUnknown | None:
-        """Of a message that may have been stored, or not."""
+        """The error of a message that may or may not have been stored; None if there is none."""
         return next((one for one in self.others.values() if isinstance(one, OutcomeUnknown)), None)
 
     def among(self, numbers: Sequence[int]) -> _Placed:
-        """Of the messages with these numbers, by their places among them."""
+        """The answers of the messages with these numbers, renumbered by their position in `numbers`."""
         return _Placed(
             {at: self.others[n] for at, n in enumerate(numbers) if n in self.others},
             {at: self.stored[n] for at, n in enumerate(numbers) if n in self.stored},
         )
 
     def with_those_of(self, result: Published | PushqError, blocks: list[Block]) -> _Placed:
-        """With what a place that refuses the rest of the call knows or stored of it, and what failed."""
+        """Adds the answers of a place that refused the rest of the call: what it knew, what it stored, what failed."""
         if isinstance(result, PushqError):
             return self
         others, places = result.others or {}, places_of(result, blocks)
@@ -93,13 +93,13 @@ class _Placed(NamedTuple):
             elif one.offset >= 0:
                 known[n] = _named(one, result)
         stored = {n: place for n, place in enumerate(places) if n not in others and place[1] >= 0}
-        # A place that stored some of this very call knows them when it is asked.
+        # A place that stored messages of this very call reports them as known when it is asked.
         answered = {n: one for n, one in known.items() if n not in self.stored}
         return _Placed({**self.others, **answered}, {**stored, **self.stored})
 
 
 class _Call:
-    """A publish that waits here."""
+    """A publish that waits."""
 
     __slots__ = (
         "asked",
@@ -122,7 +122,7 @@ class _Call:
     ) -> None:
         self.number = number
         self.bits = bits
-        """The slots that calls behind it may have to wait for."""
+        """The slots for which later calls have to wait behind this one."""
         self.blocks = blocks
         self.messages = sum(block.count for block in blocks)
         self.reply = reply
@@ -130,46 +130,47 @@ class _Call:
         self.until_ms = until_ms
         self.placed = _Placed({}, {})
         self.asked: set[Whereabouts] = set()
-        """Former places that have said what they know of it."""
+        """Former places that have said what they know of the call."""
         self.is_asking = False
-        """One of them is being asked."""
+        """A former place is being asked, or the key is being bound."""
         self.is_bound = False
-        """Its idempotency key is, where that is apart from its messages."""
+        """The idempotency key, apart from the messages, is bound."""
         self.is_ready = False
-        """All of them have said it."""
+        """All former places have answered, and the key needs no further step."""
         self.is_over = False
-        """It has its answer."""
+        """The call was sent, or has its answer."""
 
 
 _number = attrgetter("number")
 
 
 class Turnover:
-    """See the file's first sentence. One for each queue."""
+    """Orders the publishes of one queue; its `PlacedQueue` owns it."""
 
     def __init__(self, queue: PlacedQueue) -> None:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._line: list[_Call] = []
         self._line_bits: int | None = 0
-        """The slots of its calls; None: to be found anew."""
+        """The slots of the waiting calls, as bits; None if they must be computed anew."""
         self._number = 0
         self._sends = 0
         self._sent: dict[int, int] = {}
-        """Publishes that went to where the queue lies, or lay, and are not answered yet: their slots."""
+        """Publishes sent to a present or former place and not answered yet: number → their slots."""
         self.closed = 0
-        """Slots whose place takes none any more, as far as is known; or those sent before are not answered."""
+        """Slots, as bits, to which nothing is sent: their place takes no more publishes as far as known, or earlier
+        ones are not answered."""
         self._stays_closed = 0
-        """Of those what is not open either when all is answered that was sent before."""
+        """The closed slots that stay closed even after all earlier publishes are answered."""
         self._is_turning = False
-        """The definition says where all else lies: it opens once all is answered."""
+        """The definition says where all other slots are: they open once earlier publishes are answered."""
         self._turns = 0
         self._is_going = self._goes_again = False
         self._sweep: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
-        """Calls that wait here."""
+        """The number of waiting calls."""
         return len(self._line)
 
     def publish(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
@@ -191,7 +192,7 @@ class Turnover:
 
     @property
     def _blocked(self) -> int:
-        """The slots that a call behind all others has to wait for."""
+        """The slots, as bits, for which a new call has to wait."""
         if self._line_bits is None:
             self._line_bits = 0
             for call in self._line:
@@ -212,18 +213,18 @@ class Turnover:
         self._ask(call)
 
     def _bits_of(self, blocks: list[Block], claim: Claim | None) -> int:
-        """The slots of a call, as bits."""
+        """The slots of a call's messages and key, as bits; every slot if the queue is in one place."""
         if not self._queue.is_apart:
             return EVERY_SLOT
         bits = slot_bits(blocks, self._queue.routing)
         return bits if claim is None else bits | 1 << slot_of(claim.key)
 
     def _key_apart(self, bits: int, claim: Claim | None) -> RemoteQueue | ClusterAway | None:
-        """Where a call's key is bound by itself; None: it has none, or that lies where all of its messages do."""
+        """The part where a call's key is bound by itself; None if it has none, or all its messages go there too."""
         return None if claim is None else self._queue.key_apart(claim, bits)
 
     def _apart(self, blocks: list[Block], blocked: int) -> list[Share]:
-        """A call in two, where that can be: what has to wait, and what need not."""
+        """Splits a call into messages that have to wait and messages that need not; empty if it cannot be split."""
         try:
             parts = apart(blocks, self._queue.routing, blocked, self._queue.seal)
         except PushqError:
@@ -231,16 +232,17 @@ class Turnover:
         return parts if len(parts) > 1 else []
 
     def hold(self, slots: int) -> None:
-        """These lie elsewhere now, or go on where they lay: `turn` says when they can be published to."""
+        """Closes slots that move to another place, or resume at their old one; `turn` opens them again."""
         self.closed |= slots
 
     def turn(self, leaving: int = 0) -> None:
-        """Where all but what is `leaving` lies takes publishes."""
+        """The places of all slots but the `leaving` ones take publishes: opens these slots once earlier publishes are
+        answered."""
         self._is_turning, self._stays_closed = True, leaving
         self._turned()
 
     def end(self, error: PushqError) -> None:
-        """The queue is deleted."""
+        """Answers all waiting calls with `error`: the queue is deleted."""
         line, self._line, self._line_bits = self._line, [], 0
         for call in line:
             self._answer(call, error)
@@ -257,7 +259,7 @@ class Turnover:
         bits: int,
         placed: _Placed | None = None,
     ) -> None:
-        """`placed`: of messages that are marked as none in the blocks."""
+        """`placed`: the answers of messages that are punched out of the blocks."""
         self._sends += 1
         sent = self._sends
         self._sent[sent] = bits
@@ -300,7 +302,7 @@ class Turnover:
         self._is_turning = False
         self._turns += 1
         waiting = list(self._line)
-        for call in waiting:  # the place that it came from last may know of it, too, and so may others by now
+        for call in waiting:  # the place that the slots left last may know of the call, and so may others by now
             call.is_ready = call.is_bound = False
             call.asked.clear()
         for call in waiting:
@@ -308,7 +310,7 @@ class Turnover:
                 self._ask(call)
 
     def _go_on(self) -> None:
-        """Brings what is ready, and waits for nothing that came before it."""
+        """Sends the calls that are ready and have no earlier call to wait for."""
         if self._is_going:
             self._goes_again = True
             return
@@ -320,7 +322,7 @@ class Turnover:
             self._is_going = False
 
     def _goes(self) -> bool:
-        """Whether there may be more that can go."""
+        """Sends ready calls once through the line. Returns whether more may have become ready meanwhile."""
         self._goes_again = False
         at, blocked = 0, 0
         while at < len(self._line) and blocked != EVERY_SLOT:
@@ -338,7 +340,7 @@ class Turnover:
         return self._goes_again
 
     def _bring(self, call: _Call) -> None:
-        """Sends a call that waited. Its blocks may be made for another place's partitions. Raises `PushqError`."""
+        """Sends a call that waited. Its blocks may be encoded for another place's partitions. Raises `PushqError`."""
         if call.messages and call.placed.messages == call.messages:
             self._tell(call, _all_placed(call))
             return
@@ -347,12 +349,12 @@ class Turnover:
         table = queue.slot_table
         parts = divided(blocks, queue.routing, table, call.number, queue.seal) if table is not None else []
         is_cut = sum(len(share.blocks) for share in parts) > len(blocks)
-        if not is_cut:  # whoever leads there shares them out
+        if not is_cut:  # the leader there distributes them
             call.is_over = True
             self._send(call.number, blocks, call.reply, call.claim, call.until_ms, call.bits, placed)
             return
         if call.claim is not None:
-            # Its key is bound beside its messages, which only whoever encodes the call anew can divide.
+            # The key is bound together with the messages; only encoding the call anew can divide them.
             detail = f"queue {queue.name!r} has moved to where it has other partitions; send again"
             raise Overloaded(detail, retry_after_ms=MOVED_RETRY_MS)
         call.is_over = True
@@ -365,7 +367,7 @@ class Turnover:
     # ------------------------------------------------------------------------------------------------- where it lay
 
     def _knowing(self, blocks: list[Block], claim: Claim | None) -> list[FormerPlace]:
-        """The former places that may know of some of the messages."""
+        """The former places that may know some of the messages, or the key."""
         former = self._queue.definition.former
         if not former:
             return []
@@ -378,11 +380,12 @@ class Turnover:
         return [one for one in former if not one.slots or unpacked(one.slots) & slots]
 
     def _ask(self, call: _Call) -> None:
-        """Asks the next former place that has not said what it knows of a call."""
+        """Asks the next former place that has not said what it knows of a call; after the last, binds a key that is
+        apart, or marks the call as ready."""
         queue = self._queue
         call.is_asking = False
         if call.bits & self.closed:
-            return  # it is asked about when it is known where its slots lie
+            return  # asked again in `_turned`, when the place of its slots is known
         former = next((one for one in self._knowing(call.blocks, call.claim) if one.place not in call.asked), None)
         if former is None:
             part = None if call.is_bound else self._key_apart(call.bits, call.claim)
@@ -403,9 +406,9 @@ class Turnover:
             if call.is_over:
                 return
             if turns != self._turns and isinstance(result, OnTheMove | QueueNotFound):
-                self._ask(call)  # it may know of it by now
+                self._ask(call)  # that place may know of the call by now
                 return
-            # One that is not there any more was let go of: the window of all ids that it knew is over.
+            # A place where the queue no longer exists was forgotten: the window of all ids that it knew is over.
             if not isinstance(result, OnTheMove | QueueNotFound):
                 if isinstance(result, PushqError) or not is_refused(result):
                     self._let_go(call, result)
@@ -415,14 +418,14 @@ class Turnover:
                 call.asked.add(place)
             self._ask(call)
 
-        if former.slots:  # it may take publishes of other slots, and must take none of this call
+        if former.slots:  # the place may take publishes of other slots, but must store nothing of this call
             part.recall(call.blocks, call.claim, told)
         else:
             part.publish(call.blocks, told, call.claim, until_ms=call.until_ms)
 
     def _bind(self, call: _Call, part: RemoteQueue | ClusterAway) -> None:
-        """Has the key of a call bound where the key's own slot lies, since each repeat must ask in the same place. It
-        goes on then, and its messages are known one by one under the key wherever they go."""
+        """Binds a call's key at the place of the key's own slot, because every repeat must ask in the same place. The
+        call then goes on; wherever its messages go, each is remembered under the key."""
         if isinstance(part, PushqError):
             self._let_go(call, part)
             return
@@ -451,7 +454,7 @@ class Turnover:
         part.publish([], told, call.claim, until_ms=call.until_ms)
 
     def _let_go(self, call: _Call, result: Published | PushqError) -> None:
-        """It has its answer before anything went to where the queue lies now."""
+        """Answers a call of which nothing was sent to the present place."""
         if call in self._line:
             self._line.remove(call)
             self._line_bits = None
@@ -469,7 +472,7 @@ class Turnover:
             self._blame()
 
     def _blame(self) -> None:
-        """Whoever failed on an answer did so by its own fault: what waits behind it must go on."""
+        """Logs a bug of a listener: calls behind it must go on."""
         log.exception("a listener failed on what it was told", queue=self._queue.name)
 
     # ---------------------------------------------------------------------------------------------------- deadlines
@@ -482,7 +485,7 @@ class Turnover:
         self._sweep = None
         now_ms = self._queue.own_ms()
         over = [call for call in self._line if call.until_ms <= now_ms]
-        self._line = [call for call in self._line if call.until_ms > now_ms]  # none of them is sent any more
+        self._line = [call for call in self._line if call.until_ms > now_ms]  # first, so that none over is still sent
         self._line_bits = None
         for call in over:
             detail = f"queue {self._queue.name!r} moves to another cluster, and was not there in time"
@@ -493,7 +496,7 @@ class Turnover:
 
 
 def is_refused(result: Published | PushqError) -> bool:
-    """Whether a place took some of a call's messages for those of another place."""
+    """Whether a place refused some of a call's messages because they belong to another place."""
     if isinstance(result, Published):
         return bool(result.others) and any(isinstance(one, OnTheMove) for one in (result.others or {}).values())
     return isinstance(result, OnTheMove)
@@ -504,7 +507,7 @@ def _named(one: Original, result: Published) -> Original:
 
 
 def _whole(result: Published | PushqError, placed: _Placed, blocks: list[Block]) -> Published | PushqError:
-    """The answer to a call some of whose messages had a place before the rest was sent, or refused."""
+    """Combines the answer of what was sent last with the answers that messages of the call had before."""
     if not placed.messages or (isinstance(result, Published) and result.is_repeat):
         return result
     if isinstance(result, PushqError):
@@ -537,7 +540,7 @@ def _partition_of(other: Original | PushqError) -> int:
 
 
 def _without(blocks: list[Block], placed: _Placed) -> list[Block]:
-    """The blocks with the messages that have a place marked as none."""
+    """The blocks with the messages that have an answer punched out."""
     numbers = {*placed.others, *placed.stored}
     if not numbers:
         return blocks
@@ -546,6 +549,6 @@ def _without(blocks: list[Block], placed: _Placed) -> list[Block]:
         bits = sum(1 << (n - first) for n in numbers if first <= n < first + block.count)
         first += block.count
         if bits and block.traits is None:
-            block = msgspec.structs.replace(block, traits=Traits())  # it is for the log alone no more
+            block = msgspec.structs.replace(block, traits=Traits())  # a punched block needs traits
         out.append(punch(block, bits) if bits else block)
     return out
