@@ -1,7 +1,7 @@
-"""Queues on their way from one cluster to another: begun and given up here, and carried on by every gateway.
+"""Moves queues from one cluster to another: starts and cancels moves, and takes their steps, as every gateway does.
 
-Nobody remembers a move but the queue's definition, which the home cluster has: each step is a change of it that names
-the version before, so it makes no difference which gateway takes it, or how many try. See `metadata.relocation`.
+The state of a move is in the queue's definition alone, stored by the home cluster. Each step changes the definition and
+names the version before, so any gateway may take it, and several may try. See `metadata.relocation`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.remote")
 
 MoveState = Literal["sealing", "draining", "remembering"]
-"""sealing: the old cluster is about to take no more publishes. draining: publishes go to the new one, and what the old
-one has is delivered from there. remembering: nothing is left there but what it knows of ids."""
+"""sealing: the old cluster is about to stop taking publishes. draining: publishes go to the new cluster, and the old
+one still delivers what it has. remembering: the old cluster has only remembered ids left."""
 
 _end = msgspec.msgpack.Decoder(int).decode
 _left = msgspec.msgpack.Decoder(Left).decode
@@ -75,7 +75,7 @@ NOTHING = Left(0, 0)
 
 
 class QueueMove(NamedTuple):
-    """A move that is under way. Clusters are called by their names, the home cluster too."""
+    """A move in progress. `source` and `to` are names of clusters, also for the home cluster."""
 
     tenant: str
     queue: str
@@ -83,42 +83,42 @@ class QueueMove(NamedTuple):
     to: str
     state: MoveState
     since_ms: int
-    """When the queue began to be in this state."""
+    """When the queue entered this state."""
     left: int | None
-    """Messages that the old cluster still has, dead letters among them; None: that is not known. Where the cluster has
-    other parts of the queue: those that the new one waits for, in strict order."""
+    """Messages left in the old cluster, dead letters included; None if unknown. If that cluster keeps other slots of
+    the queue: in strict order, the messages that the new cluster waits for."""
     share: float = 1.0
-    """Which part of the queue goes; of one that left in several steps, with the last."""
+    """The share of the queue's slots that moves; of a queue that left in several steps, that of the last step."""
 
 
 class QueueShare(NamedTuple):
-    """Which part of a queue's publishes goes to a cluster, which is called by its name."""
+    """The share of a queue's publishes that goes to a cluster; `cluster` is its name."""
 
     cluster: str
     share: float
 
 
 class Moves:
-    """See the file's first sentence."""
+    """All moves, as one gateway sees and advances them; `RemoteBackends` owns it."""
 
     def __init__(self, store: RemoteBackends) -> None:
         self._store = store
         self._left: dict[tuple[int, Whereabouts], Left] = {}
-        """As it was when last asked for, of former places."""
+        """(uid, former place) → what was left there when last asked."""
         self._moving: dict[int, QueueDefinition] = {}
-        """By uid, the queues with something left to do."""
+        """By uid, the queues whose move has steps left."""
         self._shared: dict[int, QueueDefinition] = {}
-        """By uid, those that several clusters share."""
+        """By uid, the queues that several clusters share."""
         self._news: dict[int, asyncio.Event] = {}
-        """Wakes who takes the steps of a queue: its definition has changed."""
+        """By uid, wakes the task that takes the queue's steps: its definition has changed."""
         self._has_groups_left: dict[int, bool] = {}
-        """By uid, of streams: whether consumer groups have something before them where it was."""
+        """By uid of a stream: whether consumer groups still have messages to read at a former place."""
         self._waits: dict[int, str] = {}
-        """By uid, what was said last of why it waits."""
+        """By uid, the reason for waiting that was logged last."""
         self._steps = asyncio.Semaphore(MOVE_STEPS_MAX)
 
     def under_way(self) -> list[QueueMove]:
-        """All of them, by tenant and queue. A queue that came by several clusters has one for each that it left."""
+        """All moves, sorted by tenant and queue. A queue that moved more than once has one for each cluster it left."""
         found = [move for definition in self._moving.values() for move in self._moves_of(definition)]
         return sorted(found, key=lambda move: (move.tenant, move.queue))
 
@@ -145,16 +145,16 @@ class Moves:
         return found
 
     def shared(self) -> list[QueueDefinition]:
-        """Queues that several clusters share, and nothing of which is on its way."""
+        """Queues that several clusters share, whether or not some of their slots are moving."""
         return list(self._shared.values())
 
     def shares(self, definition: QueueDefinition) -> list[QueueShare]:
-        """Where publishes of a queue go now."""
+        """The share of publishes that goes to each cluster now."""
         places = open_places(definition)
         return [QueueShare(self._name(one.cluster), _share(unpacked(one.slots))) for one in places]
 
     def goal(self, definition: QueueDefinition) -> list[str]:
-        """Over which clusters a queue is being spread; []: nothing more is to come."""
+        """The names of the clusters that a queue is being spread over; [] if no further step is planned."""
         return [self._name(place.cluster) for place in definition.goal]
 
     def _name(self, cluster: str) -> str:
@@ -162,9 +162,9 @@ class Moves:
         return known.name if known is not None else cluster
 
     async def begin(self, tenant: str, name: str, to: str) -> QueueMove:
-        """Has a queue move, all of it where it is split. The answer comes when that is durable, not when it is done. A
-        queue that is on its way to that very cluster is no error. Raises `QueueNotFound`, `NotFound` for a cluster that
-        there is not, `Conflict` for a queue that cannot move now, `InvalidRequest` for one that never can, and
+        """Begins to move a queue, all parts of it if it is split. Returns when the decision is durable, not when the
+        move is done. A queue that is already moving to that cluster is no error. Raises `QueueNotFound`, `NotFound` for
+        an unknown cluster, `Conflict` for a queue that cannot move now, `InvalidRequest` for one that never can, and
         `Unavailable`."""
         target = (await self._targets(tenant, name, [to]))[0]
         asked = BeginRelocation(
@@ -176,13 +176,14 @@ class Moves:
         return move if move is not None else self._next_of(changed, to)
 
     def _next_of(self, definition: QueueDefinition, to: str) -> QueueMove:
-        """The step with which a queue begins to be merged, when the one before is over."""
+        """The first step of merging a queue, which follows the step in progress."""
         source = next((one for one in self.shares(definition) if one.cluster != to), QueueShare(to, 1.0))
         of = definition.tenant, definition.name
         return QueueMove(*of, source.cluster, to, "sealing", wall_clock_ms(), None, source.share)
 
     async def spread(self, tenant: str, name: str, over: Sequence[str]) -> None:
-        """Has a queue lie in all of these clusters, evenly, and nowhere else. Errors and answer are as with `begin`."""
+        """Begins to spread a queue evenly over exactly these clusters. Returns when the decision is durable. Raises
+        what `begin` raises."""
         sizes = [
             ClusterSize(target.key, len(target.homes), target.lanes, self._among(target, tenant, name))
             for target in await self._targets(tenant, name, over)
@@ -191,7 +192,7 @@ class Moves:
         log.info("a queue is spread over clusters", tenant=tenant, queue=name, over=list(over))
 
     def _among(self, target: BackendCluster, tenant: str, name: str) -> tuple[int, ...]:
-        """The shards of a cluster that are copied as the queue is now; where there is none, those for most queues."""
+        """The shards of a cluster that are replicated as the queue is now; if there are none, those for most queues."""
         queue = self._store.here(tenant, name)
         needs_one = queue.definition.single_lane or needs_single_lane(queue.config)
         asked = (Replication(mode=queue.replication.mode), Replication())
@@ -199,7 +200,7 @@ class Moves:
         return next((site.among for site in found if site is not None), ())
 
     async def _targets(self, tenant: str, name: str, clusters: Sequence[str]) -> list[BackendCluster]:
-        """The clusters of these names, which are there. Raises what `begin` does."""
+        """The clusters of these names, once each is ready. Raises what `begin` raises."""
         store = self._store
         if (tenant, name) not in store.metadata.queues:
             raise QueueNotFound(f"tenant {tenant!r} has no queue {name!r}")
@@ -218,10 +219,11 @@ class Moves:
         return targets
 
     async def _ready(self, target: BackendCluster) -> None:
-        """Raises `Unavailable` where a cluster is not there, or does not take this home cluster's queues."""
+        """Waits until a cluster is ready. Raises `Unavailable` if it cannot be reached, or does not take this home
+        cluster's queues."""
         with suppress(TimeoutError):
             async with asyncio.timeout(OTHERS_SECONDS_MAX):
-                while not target.is_ready:  # noqa: ASYNC110 - whoever has its line does not tell
+                while not target.is_ready:  # noqa: ASYNC110 - there is no event for this
                     await asyncio.sleep(READY_LOOK_SECONDS)
         if target.is_ready:
             return
@@ -231,15 +233,15 @@ class Moves:
         raise Unavailable(target.why_not or unsaid, retry_after_ms=1_000)
 
     async def give_up(self, tenant: str, name: str) -> None:
-        """Leaves a queue where it is. Raises `QueueNotFound`, `Conflict` where the new cluster has it already or
-        nothing is under way, and `Unavailable`."""
+        """Cancels a move: the queue stays where it is. Raises `QueueNotFound`, `Conflict` if the new cluster has the
+        queue already or no move is in progress, and `Unavailable`."""
         await self._store.ask(GiveUpRelocation(tenant, name))
         log.info("a queue stays in its cluster", tenant=tenant, queue=name)
 
     # ------------------------------------------------------------------------------------------------ step by step
 
     def told(self, definitions: Iterable[QueueDefinition], gone: Iterable[QueueDefinition]) -> None:
-        """`definitions` are new or changed, and the queues of the others are there no more."""
+        """Takes over new and changed definitions, and those of deleted queues (`gone`)."""
         for definition in gone:
             self._over(definition.uid)
             self._shared.pop(definition.uid, None)
@@ -266,7 +268,7 @@ class Moves:
             self._has_groups_left.pop(uid, None)
 
     async def _go_on(self, uid: int, news: asyncio.Event) -> None:
-        """One queue's steps, so that a cluster that does not answer holds up no others'."""
+        """Takes one queue's steps in a task of its own, so that a cluster that does not answer delays no other queue."""
         while self._news.get(uid) is news:
             news.clear()
             definition = self._moving[uid]
@@ -275,9 +277,9 @@ class Moves:
                 async with self._steps:
                     await self._step(definition)
                 seconds = self._pause(definition)
-            except Exception:  # the queue would be looked after no more
+            except Exception:  # else the queue's move would stop here
                 log.exception("a step of a move failed", tenant=definition.tenant, queue=definition.name)
-            # Gateways do not step on each other's feet, and what they decide twice counts once.
+            # At random, so that gateways rarely try the same step at once; a step decided twice counts once.
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), seconds * random.uniform(0.75, 1.25))
 
@@ -285,7 +287,7 @@ class Moves:
         if definition.moving_to is not None or (definition.goal and why_waits(definition) is None):
             return MOVE_STEP_SECONDS
         if self._has_groups_left.get(definition.uid) is False:
-            return MOVE_REMEMBER_SECONDS  # what it has goes as it grows old
+            return MOVE_REMEMBER_SECONDS  # retention removes what is left there
         left = [self._left.get((definition.uid, former.place)) for former in definition.former]
         if not all(former.is_settled for former in definition.former) or left != [NOTHING] * len(left):
             return MOVE_LOOK_SECONDS
@@ -304,14 +306,14 @@ class Moves:
                 await step()
             except Conflict as error:
                 log.debug("another gateway was faster", queue=definition.name, reason=error.detail)
-            except PushqError as error:  # what waits for one cluster is no matter of another
+            except PushqError as error:  # a step that waits for one cluster must not stop those of others
                 waits = error.detail
         if waits and self._waits.get(definition.uid) != waits:
             log.info("a move waits", tenant=definition.tenant, queue=definition.name, reason=waits)
         self._waits[definition.uid] = waits
 
     async def _arrive(self, definition: QueueDefinition) -> None:
-        """Has the old place take no more publishes, and the new one go on from there."""
+        """Seals the old place against publishes, and lets the new place go on after the old one's end."""
         ends, source, to = [], definition.moving_from or definition.place, definition.moving_to
         assert to is not None, "it is on its way"
         for home in self._homes_at(definition, source):
@@ -334,9 +336,9 @@ class Moves:
         await self._store.ask(GoOnSpreading(definition.tenant, definition.name, definition.version))
 
     async def _look_after(self, definition: QueueDefinition, former: FormerPlace) -> None:
-        """What is left at a former place, and what follows from that."""
+        """Finds what is left at a former place, and notes it as settled or forgets it when it is due."""
         is_open = any(one.place == former.place for one in open_places(definition))
-        slots = former.settling if is_open else b""  # what else it has is no part of the move
+        slots = former.settling if is_open else b""  # its other slots are no part of the move
         if is_open and (former.is_settled or not slots or definition.config.ordering != "strict"):
             left = NOTHING
         else:
@@ -357,7 +359,8 @@ class Moves:
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
 
     async def _carried(self, definition: QueueDefinition) -> bool:
-        """Whether all consumer groups of a stream are where it lies now; those that can are taken there."""
+        """Carries the consumer groups of a stream that can be carried to its present place. Returns whether all are
+        there."""
         stream = self._store.here(definition.tenant, definition.name)
         assert isinstance(stream, PlacedStream), "it moves between clusters"
         return await stream.carry_groups()
@@ -369,10 +372,10 @@ class Moves:
                 await home.adopted.tell([definition])
             return _left(await home.ask(asked, may_repeat=True))
         except QueueNotFound:
-            return NOTHING  # it was let go of here, and nobody came to write that down
+            return NOTHING  # the place dropped the queue, and the definition does not say so yet
 
     def _homes_at(self, definition: QueueDefinition, place: Whereabouts) -> list[Home]:
-        """Raises `ClusterAway`."""
+        """The queue's home shards at a place. Raises `ClusterAway`."""
         there = msgspec.structs.replace(definition, cluster=place.cluster, shard=place.shard)
         cluster: BackendCluster = self._store.cluster_of(there)
         return list(cluster.homes_of(there))
@@ -383,11 +386,11 @@ def _share(slots: int) -> float:
 
 
 def _owner(definition: QueueDefinition, slots: int) -> Whereabouts:
-    """Who has the first of some slots now."""
+    """The place that has the first of these slots now."""
     first = slots & -slots
     return next((one.place for one in open_places(definition) if unpacked(one.slots) & first), definition.place)
 
 
 def _over_ms(definition: QueueDefinition, former: FormerPlace) -> int:
-    """When a place may be forgotten that has nothing left but ids: by the clock of the shard with the definitions."""
+    """When a place with nothing left but ids may be forgotten, by the clock of the shard with the definitions."""
     return former.left_at_ms + definition.config.dedupe_window_ms + MOVE_FORGET_MS
