@@ -1,7 +1,8 @@
-"""A queue of a cluster of independent hosts: a lane at each of them, and one queue to whoever publishes and consumes.
+"""A queue in a cluster of independent hosts: a lane at each host, presented as one queue to publishers and consumers.
 
-A publish goes to a door, which places it. Messages come from all lanes, whose owners are each granted a share of what
-consumers here would take. A receipt names its lane, so what is done with it goes to whoever owns that now.
+A publish goes to a host's door (its entry point for publishes of all lanes), which places it in a lane. Consumers
+receive from all lanes; the owner of each is granted a share of their credit. A receipt names its lane, so a settlement
+goes to the lane's present owner.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ if TYPE_CHECKING:
     from backend_store.remote.store import RemoteBackends
 
 _BEGIN = 255
-"""In a cursor: no shelf, but all of a lane's messages from the first on."""
+"""In a cursor, in place of a shelf: the beginning of a lane."""
 
 
 class LanedQueue(PartedQueue):
-    """See the file's first sentence. `lanes` has a queue for each, of that home alone."""
+    """One queue over all lanes of a cluster. `lanes` has a queue object for each lane, at that lane's home."""
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
         super().__init__(store, definition, owner=owner, is_companion=is_companion)
@@ -111,15 +112,15 @@ class LanedQueue(PartedQueue):
 
     @property
     def _slots_of_bodies(self) -> int:
-        """Of messages that are known by nothing, as bits."""
+        """The slots, as bits, of messages without key, id and other traits."""
         slot = self.routing.slot()
         return 1 << (UNKEYED if slot is None else slot)
 
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
     ) -> None:
-        """One publish for each lane that has messages of the call, and one for what any lane may take. A key alone goes
-        to the lane of its slot."""
+        """Sends one publish to each lane that has messages of the call, and one for messages that any lane may take. A
+        `claim` without messages goes to the lane of its slot."""
         if claim is not None and not blocks:
             parts = [Share(self._cluster.lane_slots.owners[slot_of(claim.key)], [], [], 0)]
         else:
@@ -132,13 +133,13 @@ class LanedQueue(PartedQueue):
             self._send(share, lambda result, number=number: answer.told(number, result), claim, until_ms)  # type: ignore[misc]
 
     def _parts(self, blocks: list[Block]) -> list[Share]:
-        """`ANYWHERE` stands for the lane of what any may take."""
+        """Splits a call by lane; `ANYWHERE` stands for messages that any lane may take."""
         anywhere = Share(ANYWHERE, [], [], 1 << UNKEYED)
         keyed: list[Block] = []
         numbers: list[int] = []
         first = 0
         for block in blocks:
-            if not block.slots and block.traits is None:  # bodies alone: whoever made it did not ask for their slot
+            if not block.slots and block.traits is None:  # bodies alone: the encoder did not compute their slot
                 block = replace(block, slots=self._slots_of_bodies)
             if block.slots == 1 << UNKEYED:
                 anywhere.blocks.append(block)
@@ -149,7 +150,7 @@ class LanedQueue(PartedQueue):
             first += block.count
         found = shares(keyed, self.routing, self._cluster.lane_slots, 0, self._seal) if keyed else []
         found = [
-            # A door goes by what blocks say of their slots.
+            # A door routes blocks by their `slots`.
             share._replace(
                 blocks=[block if block.slots else replace(block, slots=share.slots) for block in share.blocks],
                 numbers=[numbers[n] for n in share.numbers],
@@ -159,8 +160,8 @@ class LanedQueue(PartedQueue):
         return [*found, anywhere] if anywhere.blocks or not found else found
 
     def _send(self, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
-        """To the home lane of what has a slot, once that lane has the queue: calls to it keep their order. To any door
-        what has none, and where that host does not have the queue yet to the door of one that has."""
+        """Sends messages with a slot to their lane, once that lane has the queue, so that its calls keep their order.
+        Sends messages without a slot to any door; if that host does not have the queue yet, to one that has."""
         if share.partition != ANYWHERE:
             lane = self.lanes[share.partition]
             if lane.home.adopted.has(lane.definition):
@@ -218,7 +219,7 @@ class LanedQueue(PartedQueue):
         line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size, self._known_ms))
 
     def recall(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
-        """What any lane knows."""
+        """Asks all lanes what they remember of a call's messages; see `recalled`."""
         results: dict[int, Published | PushqError] = {}
 
         def told(lane: int, result: Published | PushqError) -> None:
@@ -250,7 +251,7 @@ class LanedQueue(PartedQueue):
         return known and [dataclasses.replace(one, slots=homes[one.partition]) for one in known]
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
-        """One lane after the other; a page ends where its lane does."""
+        """Reads one lane after the other; a page may span several lanes."""
         floor = self.definition.floor
         place = check_cursor(wanted.cursor) if wanted.cursor is not None else PeekPlace(_BEGIN, floor)
         cursor = None if place.shelf == _BEGIN else wanted.cursor

@@ -108,7 +108,7 @@ class Moves:
         self._moving: dict[int, QueueDefinition] = {}
         """By uid, the queues whose move has steps left."""
         self._shared: dict[int, QueueDefinition] = {}
-        """By uid, the queues that several clusters share."""
+        """By uid, the queues that `shared` returns."""
         self._news: dict[int, asyncio.Event] = {}
         """By uid, wakes the task that takes the queue's steps: its definition has changed."""
         self._has_groups_left: dict[int, bool] = {}
@@ -145,7 +145,7 @@ class Moves:
         return found
 
     def shared(self) -> list[QueueDefinition]:
-        """Queues that several clusters share, whether or not some of their slots are moving."""
+        """Queues that several clusters share, with no move in progress or planned."""
         return list(self._shared.values())
 
     def shares(self, definition: QueueDefinition) -> list[QueueShare]:
@@ -268,7 +268,7 @@ class Moves:
             self._has_groups_left.pop(uid, None)
 
     async def _go_on(self, uid: int, news: asyncio.Event) -> None:
-        """Takes one queue's steps in a task of its own, so that a cluster that does not answer delays no other queue."""
+        """Takes one queue's steps in a task of its own, so that a silent cluster delays no other queue."""
         while self._news.get(uid) is news:
             news.clear()
             definition = self._moving[uid]

@@ -1,7 +1,7 @@
-"""A queue that is put together from others: the lanes of independent hosts, or the places where it lies.
+"""A queue made of several parts: the lanes of independent hosts, or the places that it has in several clusters.
 
-Each part has messages of its own, and gives out receipts that say whose they are. So what is done with a receipt goes
-to its part, and what consumers here would take is granted to all parts, a share to each.
+Each part has messages of its own, and its receipts name the part. So a settlement goes to the part of its receipt, and
+each part is granted a share of the credit for consumers here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Ask = Callable[[RemoteQueue, list[str], VerdictsReply], None]
 
 
 class PartedQueue(RemoteQueue):
-    """See the file's first sentence."""
+    """Base of queues made of parts; it owns its parts (`pieces`)."""
 
     pieces: Sequence[RemoteQueue]
     _turn = 0
@@ -45,25 +45,25 @@ class PartedQueue(RemoteQueue):
 
     @property
     def leaves(self) -> list[RemoteQueue]:
-        """Its parts, and of those that are put together themselves their parts: each lies at one home."""
+        """Its parts, with parts that have parts themselves replaced by those: each leaf is at one home."""
         return [leaf for part in self.pieces for leaf in (part.leaves if isinstance(part, PartedQueue) else [part])]
 
     @property
     def _delivering(self) -> Sequence[RemoteQueue]:
-        """The parts that consumers are given messages of."""
+        """The parts that deliver to consumers."""
         raise NotImplementedError
 
     def _part_of(self, token: str) -> RemoteQueue:
-        """The part whose message a token names; what is no token is refused by any. Raises `ClusterAway`."""
+        """The part of a token's message; any part for an invalid token, which every part refuses. Raises `ClusterAway`."""
         raise NotImplementedError
 
     @property
     def _anyone(self) -> RemoteQueue:
-        """Who is asked about no receipt at all."""
+        """The part that is asked if a call has no receipts."""
         raise NotImplementedError
 
     def _joined(self, part: RemoteQueue) -> None:
-        """A part is new: it grants what consumers here would take, and wakes them."""
+        """Connects a new part: it grants its share of the consumers' credit, and wakes them."""
         part.on_ready(lambda: self._wake(), lambda: self._share_of(part))
 
     # ------------------------------------------------------------------------------------------------------- settle
@@ -92,7 +92,7 @@ class PartedQueue(RemoteQueue):
         self._judge(receipts, reply, lambda part, some, told: part.extend(some, visibility_ms, told))
 
     def _judge(self, receipts: list[str], reply: VerdictsReply, ask: Ask) -> None:
-        """Asks each part about its own receipts. Where some part does not answer, its receipts alone have the error."""
+        """Asks each part about its own receipts. If a part does not answer, only its receipts get the error."""
         found: dict[RemoteQueue | ClusterAway, list[int]] = {}
         away: dict[str, ClusterAway] = {}
         for number, receipt in enumerate(receipts):
@@ -127,7 +127,7 @@ class PartedQueue(RemoteQueue):
     # ----------------------------------------------------------------------------------------------------- delivery
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        """From one part after the other."""
+        """Leases from the parts in rotation: up to `limit` messages of the first part that has some."""
         parts = self._delivering
         for _ in parts:
             self._turn += 1
@@ -149,7 +149,7 @@ class PartedQueue(RemoteQueue):
         return any(part.is_looking for part in self._delivering)
 
     async def next_look(self) -> None:
-        """Of whoever is asked; a part that does not answer keeps nobody waiting."""
+        """Returns with the first answer of the parts that are being asked: a silent part delays no caller."""
         looking = [asyncio.ensure_future(part.next_look()) for part in self._delivering if part.is_looking]
         if not looking:
             return
@@ -168,8 +168,8 @@ class PartedQueue(RemoteQueue):
         return sum(part.waiting_for(visibility_ms) for part in self.pieces)
 
     def _share_of(self, part: RemoteQueue) -> Mapping[int, int]:
-        """What a part is granted of what consumers here would take beyond what has come from the others: a share, and
-        at least one message, for all that is ready may lie there."""
+        """The credit of one part, visibility timeout → messages: a share of what consumers here would take beyond what
+        has come from the other parts, and at least one message, as all ready messages may be in this part."""
         delivering = self._delivering
         if len(self.pieces) == 1:
             return self._wanted()
@@ -189,18 +189,18 @@ class PartedQueue(RemoteQueue):
     # ------------------------------------------------------------------------------------------------ administration
 
     def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> WholeLetters:
-        """Those of all parts."""
+        """The dead letters of all parts."""
         return whole_letters([letters_of(leaf, wanted, to, own=own) for leaf in self.leaves])
 
     async def purge(self, purge_id: str) -> Purge:
-        """Of all parts; an error says that some may be purged and some not."""
+        """Purges all parts; after an error, some may be purged and some not."""
         done = await asyncio.gather(*(part.purge(purge_id) for part in self.pieces))
         purge = Purge(purge_id, sum(one.total for one in done))
         remember(self.purges, purge)
         return purge
 
     async def cancel(self, message_id: str) -> str:
-        """By the part that has it, which its id does not always say."""
+        """Cancels a message in the part that has it; the parts are asked in turn, as the id does not always name it."""
         outcome = "unknown"
         for part in self.pieces:
             outcome = await part.cancel(message_id)
@@ -210,7 +210,7 @@ class PartedQueue(RemoteQueue):
 
 
 class _Verdicts:
-    """What the parts say of their receipts, put together as one answer."""
+    """Combines the parts' answers about their receipts into one."""
 
     def __init__(self, receipts: int, parts: int, reply: VerdictsReply) -> None:
         self._receipts = receipts
@@ -230,7 +230,7 @@ class _Verdicts:
 
 
 def whole_look(looks: Sequence[Look]) -> Look:
-    """The numbers of a queue from those of its parts."""
+    """Combines the numbers of the parts into those of the queue."""
     first, *others = looks
     if not others:
         return first
@@ -246,7 +246,7 @@ def whole_look(looks: Sequence[Look]) -> Look:
 
 
 def _whole_layout(infos: Sequence[PartitionInfo]) -> list[PartitionInfo]:
-    """By number. Partitions of the same number in several clusters are shown as one."""
+    """Sorts partitions by number; those of the same number in several clusters are shown as one."""
     found: dict[int, PartitionInfo] = {}
     for info in sorted(infos, key=lambda info: info.partition):
         before = found.get(info.partition)
@@ -255,7 +255,7 @@ def _whole_layout(infos: Sequence[PartitionInfo]) -> list[PartitionInfo]:
 
 
 def recalled(results: Sequence[Published | PushqError]) -> Published | PushqError:
-    """What several know of a call's messages, which any of them may, as one answer."""
+    """Combines what several parts remember of a call's messages into one answer."""
     known: dict[int, Original | PushqError] = {}
     answer: Published | None = None
     for result in results:
@@ -280,4 +280,4 @@ def _ask(part: RemoteQueue | ClusterAway, receipts: list[str], told: VerdictsRep
 
 
 def _unheard(result: object) -> None:
-    """Nobody waits for this."""
+    """Ignores an answer."""

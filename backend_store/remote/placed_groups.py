@@ -1,8 +1,8 @@
-"""A consumer group of a stream that has moved: what it has in each of the stream's places, and one group to consumers.
+"""A consumer group of a stream that has moved: one group to consumers, made of a group in each of the stream's places.
 
-A group goes on in the next place when it has settled all of the last one, which takes nothing more by then; with leases
-and without strict order, at once. What it is there for is its row in that place: as long as there is none, nothing is
-delivered from there, whichever gateway asks. The row is made by whoever finds that it is time.
+A group continues in the next place once it has settled all messages of the last one, which takes no more publishes by
+then; with leases and without strict order, at once. The group's row in a place enables delivery there: without a row,
+nothing is delivered from that place to any gateway. Any gateway that finds that the group may continue makes the row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ log = structlog.get_logger("pushq.remote")
 
 
 class PlacedGroup(PartedQueue):
-    """See the file's first sentence. `pieces` has a group for each place where it is, the oldest first."""
+    """The whole of a group; its `PlacedStream` owns it. `pieces` has a group for each place that has its row, the
+    oldest first."""
 
     def __init__(self, stream: PlacedStream, name: str, mode: Mode):
         super().__init__(stream._store, stream.definition, owner=stream.owner, home=stream.home)
@@ -46,7 +47,7 @@ class PlacedGroup(PartedQueue):
         self._follows = False
 
     def come(self, groups: Sequence[RemoteGroup]) -> None:
-        """These are what there is of it now."""
+        """Replaces the parts by `groups`, which are all that the group has now."""
         before, self.pieces = self.pieces, list(groups)
         for group in groups:
             group.whole = self
@@ -75,7 +76,7 @@ class PlacedGroup(PartedQueue):
         self.follow()
 
     def follow(self) -> None:
-        """Somebody may consume, and it may be time for the next place."""
+        """Starts to check whether the group may continue in the next place, if it has consumers here."""
         if not self._follows and self._is_awaited:
             self._follows = True
             self.background(self._follow())
@@ -96,7 +97,8 @@ class PlacedGroup(PartedQueue):
             self._follows = False
 
     def piece_gone(self, piece: RemoteQueue) -> None:
-        """It was deleted in one of the places: in all of them, or as it is to begin in an earlier one."""
+        """Called when the group was deleted in one place: either in all, or because it is reset to begin in an earlier
+        one."""
         self.pieces = [one for one in self.pieces if one is not piece]
         if not self.pieces:
             self.stream.group_ended(self._name)
@@ -179,13 +181,13 @@ class PlacedGroup(PartedQueue):
 
 
 def has_settled(seen: Seen) -> bool:
-    """Whether a group has nothing before it in a place that takes nothing more."""
+    """Whether a group has nothing left to read in a place that takes no more publishes."""
     return seen.mode is not None and not any(one.lag for one in seen.lag)
 
 
 def whole_info(name: str, seen: Sequence[Seen]) -> GroupInfo | None:
-    """A group over all places, the oldest first. None: there is none. It has all before it of places to which it has
-    not come yet."""
+    """Combines what a group has in each place (the oldest first); None if it is in none. Its lag includes all messages
+    of places that it has not reached yet."""
     first = next((at for at, one in enumerate(seen) if one.mode is not None), None)
     if first is None:
         return None
@@ -202,4 +204,4 @@ def whole_info(name: str, seen: Sequence[Seen]) -> GroupInfo | None:
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Until `on_gap` sets a listener."""

@@ -1,6 +1,6 @@
-"""A stream behind a gateway of several clusters: where it lies now, and where it lay before.
+"""A stream at a gateway of several clusters: one stream to clients, made of a part for each place that has or had it.
 
-Publishes go as those of any queue that moves. Readers are handed on from place to place: see `joined`.
+Publishes are sent as for any queue that moves (`placed`). Readers continue from place to place: see `joined`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 class _Known(NamedTuple):
-    """Where a stream lies by one version of its definition. What is decided by it names that version, so that a place
-    that has heard of a newer one refuses it."""
+    """The places of a stream by one version of its definition. Requests based on them name that version, so that a
+    place that knows a newer one refuses them."""
 
     version: int
     streams: list[RemoteStream]
@@ -45,13 +45,13 @@ class _Known(NamedTuple):
 
 
 class PlacedStream(PlacedQueue):
-    """See the file's first sentence."""
+    """The whole of a stream in several places. It owns the stream's groups and the joined partitions of readers."""
 
     _readers_parts: JoinedParts | None = None
 
     @property
     def sites(self) -> list[Site]:
-        """The oldest first."""
+        """The places with their floors, the oldest first."""
         return sorted({Site(one.floor, one.place) for one in known_places(self.definition)})
 
     def stream_at(self, place: Whereabouts) -> RemoteStream | ClusterAway:
@@ -73,14 +73,14 @@ class PlacedStream(PlacedQueue):
                 group.come([one for one in group.in_places if one.stream in self._known_streams])
 
     async def hear(self) -> None:
-        """Returns when all is known here that the home cluster has said by now. Raises `PushqError`."""
+        """Returns once all that the home cluster has sent by now is applied here. Raises `PushqError`."""
         await self._store.hear()
 
     # ------------------------------------------------------------------------------------------------------ readers
 
     @property
     def parts(self) -> JoinedParts:
-        """Raises `LookingUp`."""
+        """The partitions as readers here see them, over all places. Raises `LookingUp` until they are known."""
         parts = self._readers_parts
         if parts is None:
             parts = self._readers_parts = JoinedParts(self)
@@ -90,7 +90,7 @@ class PlacedStream(PlacedQueue):
         return parts
 
     def unread(self) -> None:
-        """Nobody has read here for a while."""
+        """Stops following the stream: there has been no reader here for a while."""
         if self._readers_parts is not None:
             self._readers_parts.close()
             self._readers_parts = None
@@ -107,7 +107,8 @@ class PlacedStream(PlacedQueue):
         answer(self, self._heard(self._opened_group(name, wanted)), reply)
 
     async def _heard(self, work: Coroutine[Any, Any, T]) -> T:
-        """A place that has let go of the stream is one that this gateway is to hear of."""
+        """Awaits `work`. Raises `Unavailable` if a place no longer has the stream: this gateway has yet to receive the
+        newer definition."""
         try:
             return await work
         except QueueNotFound:
@@ -134,12 +135,12 @@ class PlacedStream(PlacedQueue):
         return group
 
     def _come(self, group: PlacedGroup, known: _Known, there: Sequence[RemoteGroup]) -> None:
-        if known.version == self.definition.version:  # else what is here now was found by a newer one, or will be
+        if known.version == self.definition.version:  # else the parts come, or came, by a newer version
             group.come(there)
         group.follow()
 
     async def look_after(self, group: PlacedGroup) -> None:
-        """Takes it to the next place, where it is time; and looks where it is. Raises `PushqError`."""
+        """Carries a group to the next place if it may continue there, and updates its parts. Raises `PushqError`."""
         name = group.group
         assert name is not None, "it has a name"
         known = await self._places()
@@ -159,19 +160,19 @@ class PlacedStream(PlacedQueue):
         return self.config.ordering == "strict"
 
     def has_all_of(self, groups: Sequence[RemoteQueue]) -> bool:
-        """Whether these are in all places from the first of them on."""
+        """Whether a group with these parts is in every place from its first one on."""
         homes = [home for group in groups for home in group.homes]
         there = [any(home in homes for home in stream.homes) for stream in self._known_streams]
         return any(there) and all(there[there.index(True) :])
 
     def group_of(self, token: str, name: str, mode: Mode) -> RemoteGroup:
-        """What a group has in the place whose message a token names. Raises `ClusterAway`."""
+        """The part of a group in the place of a token's message. Raises `ClusterAway`."""
         stream = self._part_of(token)
         assert isinstance(stream, RemoteStream), "it is a stream wherever it lies"
         return stream.group_here(name, mode)
 
     def group_ended(self, name: str) -> None:
-        """It was deleted elsewhere."""
+        """Called when a group was deleted elsewhere."""
         group = self.group_gone(name)
         if group is not None:
             self._store.deleted_elsewhere(group)
@@ -192,13 +193,13 @@ class PlacedStream(PlacedQueue):
         there = [at for at, one in enumerate(seen) if one.mode is not None]
         has = seen[there[0]].mode if there else None
         if there and (wanted is None or mode not in (None, has)):
-            await streams[there[0]].group_put(name, None, mode, version)  # it says what is wrong
+            await streams[there[0]].group_put(name, None, mode, version)  # raises what is wrong, if anything
         else:
             at, share = await self._begins_at(known, wanted)
             for earlier in [one for one in there if one < at]:
                 await streams[earlier].group_put(name, "latest", has, version)
             await streams[at].group_put(name, share, mode or has, version)
-            for later in [one for one in there if one > at]:  # to which it comes in its turn
+            for later in [one for one in there if one > at]:  # the group reaches these in their turn
                 with suppress(NotFound):
                     await streams[later].group_deleted(name, version)
         found = whole_info(name, await _carried(known, name, self._is_strict))
@@ -210,7 +211,7 @@ class PlacedStream(PlacedQueue):
         answer(self, self._heard(self._group_deleted(name)), reply)
 
     async def _group_deleted(self, name: str) -> list[RemoteQueue]:
-        """The oldest place first: whoever finds it there would take it to the next one."""
+        """Deletes a group in the oldest place first: a gateway that found it there would carry it to the next."""
         was_there = False
         version, streams, _ = await self._places()
         for stream in streams:
@@ -224,13 +225,13 @@ class PlacedStream(PlacedQueue):
         return [found] if found is not None else []
 
     def list_groups(self) -> list[GroupInfo]:
-        """Raises `LookingUp`."""
+        """All groups of the stream. Raises `LookingUp`."""
         return self.known(
             f"the groups of {self.name!r}", "groups", lambda: self._heard(self._all_groups()), is_used_up=True
         )
 
     def find_group(self, name: str) -> GroupInfo | None:
-        """Raises `LookingUp`."""
+        """A group by its name; None if there is none. Raises `LookingUp`."""
 
         async def ask() -> Any:
             return whole_info(name, await self._heard(self._seen(name)))
@@ -255,8 +256,8 @@ class PlacedStream(PlacedQueue):
         return await _seen(await self._places(), name)
 
     async def carry_groups(self) -> bool:
-        """Takes all groups on that have settled what former places have. Whether none is left behind. Raises
-        `PushqError`."""
+        """Carries on all groups that have settled the messages of former places. Returns whether all groups have
+        reached the newest place. Raises `PushqError`."""
         known = await self._places()
         listed = [{one.name: one for one in await stream.all_groups()} for stream in known.streams]
         behind = sorted({name for infos in listed[:-1] for name in infos} - listed[-1].keys())
@@ -275,7 +276,7 @@ class PlacedStream(PlacedQueue):
 
     @property
     def _known_streams(self) -> list[RemoteStream]:
-        """By place, the oldest first; those that are away left out."""
+        """The streams of all places that can be reached, the oldest first."""
         found = [self.stream_at(site.place) for site in self.sites]
         return [stream for stream in found if isinstance(stream, RemoteStream)]
 
@@ -283,7 +284,8 @@ class PlacedStream(PlacedQueue):
         return (await self._places()).streams
 
     async def _places(self) -> _Known:
-        """Each of these places knows that the stream lies in all of them. Raises `PushqError`."""
+        """All places of the stream; on return each of them knows this version of the definition. Raises
+        `PushqError`."""
         definition, sites = self.definition, self.sites
         found = [self.stream_at(site.place) for site in sites]
         for stream in found:
@@ -295,7 +297,7 @@ class PlacedStream(PlacedQueue):
         return _Known(definition.version, streams, [site.floor for site in sites])
 
     async def _begins_at(self, known: _Known, wanted: Any) -> tuple[int, Any]:
-        """In which place a group begins, and where there. Raises `PushqError`."""
+        """Returns the index of the place in which a group begins, and the start there. Raises `PushqError`."""
         streams, floors = known.streams, known.floors
         last = len(streams) - 1
         if not last or wanted is None or wanted == "latest":
@@ -308,7 +310,7 @@ class PlacedStream(PlacedQueue):
                 shares = shares_of(stand, floors)
                 if not shares:
                     return 0, wanted
-                at = max(shares)  # who has come to a place has had all before it
+                at = max(shares)  # a reader that has reached a place has read all earlier ones
                 return at, {"cursor": encode_positions(shares[at], uid=self.uid)}
         for at, stream in enumerate(streams[:-1]):
             start, ends = await stream.began(wanted)
@@ -319,7 +321,7 @@ class PlacedStream(PlacedQueue):
     # -------------------------------------------------------------------------------------------------------- ranges
 
     def offsets_of(self) -> list[PartitionOffsets]:
-        """Of each partition from where it begins in the oldest place to where it ends in the newest. Raises
+        """The offsets of each partition, from its beginning in the oldest place to its end in the newest. Raises
         `LookingUp`."""
 
         async def ask() -> list[PartitionOffsets]:
@@ -335,7 +337,7 @@ class PlacedStream(PlacedQueue):
     async def read_range(
         self, number: int, start: int, until: int | None, *, messages_max: int, bytes_max: int, render: Render
     ) -> RangePage:
-        """A page ends where its place does."""
+        """Reads a range; a page never spans two places."""
         return await self._heard(self._read(number, start, until, messages_max, bytes_max, render))
 
     async def _read(
@@ -371,7 +373,7 @@ class PlacedStream(PlacedQueue):
 
 
 async def _seen(known: _Known, name: str) -> list[Seen]:
-    """A group by place. Raises `PushqError`."""
+    """What a group has in each place. Raises `PushqError`."""
     if len(known.streams) == 1:
         info = await known.streams[0].group_info(name)
         return [Seen(info.mode, info.lag) if info is not None else Seen(None, [])]
@@ -379,7 +381,7 @@ async def _seen(known: _Known, name: str) -> list[Seen]:
 
 
 async def _carried(known: _Known, name: str, is_strict: bool) -> list[Seen]:
-    """The same, once it is in all places to which it may come."""
+    """As `_seen`, after carrying the group to all places that it may enter."""
     seen = await _seen(known, name)
     mode: Mode | None = None
     is_due = True
