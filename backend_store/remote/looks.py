@@ -1,4 +1,4 @@
-"""Numbers of queues that lie with backends: asked for, kept for a moment, and asked for anew after every change."""
+"""Numbers of queues at backends: fetched on demand, cached for a moment, and fetched anew after every change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Looks:
         self._flights: dict[Any, Flight] = {}
 
     def of(self, queue: RemoteQueue) -> Look | None:
-        """Numbers that are fresh. Raises `LookingUp`."""
+        """Fresh numbers of a queue; None if its shards have none. Raises `LookingUp`."""
         place, since = queue.place_there, self._fresh_since()
         for known in (self._known.get(place), self._pinned.get(place)):
             if known is not None and known[0] >= since:
@@ -45,16 +45,17 @@ class Looks:
         raise self._look_up(f"queue {queue.name!r}", place, LookAt([place]), queue.homes)
 
     def check_tenant(self, tenant: str, homes: Sequence[Home]) -> None:
-        """Returns where all that a tenant has was looked at just now. Raises `LookingUp`."""
+        """Returns if fresh numbers of all queues of a tenant are here. Raises `LookingUp`."""
         if self._tenants.get(tenant, 0.0) < self._fresh_since():
             raise self._look_up(f"the queues of {tenant!r}", tenant, LookAt([], tenant), homes)
 
     def holds(self, place: Place) -> bool:
-        """Whether something was there at the last look."""
+        """Whether the last look found numbers of a place."""
         return self._known.get(place, (0.0, None))[1] is not None
 
     async def pin(self, queue: RemoteQueue, *, is_new: bool = False) -> None:
-        """Of a queue that was just changed: who answers must not begin anew for want of its numbers."""
+        """Fetches the numbers of a queue that was just changed and keeps them through `forget`, so that the handler
+        that changed it need not start again for want of them. `is_new`: takes zeros instead of asking."""
         found = [Look(queue.place_there, QueueStats(), {}, None, 0)] if is_new else []
         if all(home.line.is_open for home in queue.homes) and not is_new:
             try:
@@ -64,7 +65,7 @@ class Looks:
         self._pinned = {look.place: (self._loop.time(), look) for look in found}
 
     def forget(self, place: Place | None = None) -> None:
-        """Something was changed from here, of that place: numbers from before do not count."""
+        """Drops all numbers after a change made here, and what `pin` keeps of `place`."""
         if self._pinned and place is not None:
             self._pinned.pop(place, None)
         if self._known:
@@ -86,8 +87,8 @@ class Looks:
         return max(self._loop.time() - LOOK_FRESH_MS / 1000, 0.0 if asked is None else asked.at)
 
     async def together(self, queues: Iterable[RemoteQueue]) -> dict[Place, Look]:
-        """Looks at many with one request to each home. Those are left out of which nothing is heard soon: who wants
-        them all the same asks for them alone, and hears why."""
+        """Fetches the numbers of many queues, with one request to each home for all queues at the same homes. Leaves
+        out queues whose homes do not answer soon; a caller that asks for such a queue alone gets the error."""
         of_homes: dict[tuple[Home, ...], list[Place]] = {}
         for queue in queues:
             with suppress(PushqError):
@@ -121,8 +122,8 @@ class Looks:
 
 
 async def _looks_at(operation: LookAt, homes: Sequence[Home]) -> list[Look]:
-    """One of each place. Of a whole tenant those of further clusters that do not answer, or are not ours, are left out.
-    Raises `PushqError`."""
+    """Returns one look for each place. For a whole tenant, leaves out further clusters that do not answer, or belong to
+    another home cluster. Raises `PushqError`."""
     answers = await asyncio.gather(*(_asked(home, operation) for home in homes))
     found: dict[Place, list[Look]] = {}
     for answer in answers:

@@ -54,7 +54,7 @@ class PartedQueue(RemoteQueue):
         raise NotImplementedError
 
     def _part_of(self, token: str) -> RemoteQueue:
-        """The part of a token's message; any part for an invalid token, which every part refuses. Raises `ClusterAway`."""
+        """The part of a token's message; for an invalid token any part, as all refuse it. Raises `ClusterAway`."""
         raise NotImplementedError
 
     @property

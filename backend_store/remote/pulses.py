@@ -1,5 +1,5 @@
-"""Pulses of queues that are elsewhere: what happened since the last time is asked for, and what came last is what there
-is.
+"""Pulses (current numbers) of all queues at backends: the gateway asks for changes since its last question, and serves
+the last answer meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _rows = msgspec.msgpack.Decoder(list[PulseRow]).decode
 
 
 class RemotePulses:
-    """Has the shape of `client.pulses.Pulses`. As old as one look at the queues."""
+    """The pulses of one queue; has the shape of `client.pulses.Pulses`. Made anew for each look at the queues."""
 
     __slots__ = ("_book", "_last", "_told", "queue")
 
@@ -40,7 +40,7 @@ class RemotePulses:
         self._last = told
 
     def take(self) -> Pulse:
-        """The very same object as before where nothing changed."""
+        """Returns the present pulse: the same object as before if nothing changed."""
         told = self._book.last(self.queue.uid)
         if told is None:
             return self._last
@@ -55,20 +55,20 @@ class RemotePulses:
 
 
 class _Told:
-    """What one shard told of its queues."""
+    """The pulses that one shard reported."""
 
     def __init__(self) -> None:
         self.since = AsOf()
-        """As of when."""
+        """Up to which change the shard has reported."""
         self.pulses: dict[int, Pulse] = {}
-        """By the shard's own clock."""
+        """By uid; times are by the shard's own clock."""
         self.ahead_ms = 0
-        """Of that clock, before the one of `steady_ms`."""
+        """How far the shard's clock is ahead of `steady_ms`."""
 
 
 class PulseBook:
-    """The last pulses of all queues, by uid. Asking for one has those asked for that something happened to, where they
-    are old."""
+    """The last pulses of all queues, by uid; `RemoteBackends` owns it. Reading one starts a request for all changes if
+    the pulses are old."""
 
     def __init__(self, store: RemoteBackends):
         self._store = store
@@ -76,16 +76,16 @@ class PulseBook:
         self._pulses: dict[int, Pulse] = {}
         self._told: dict[Home, _Told] = {}
         self._changed: set[int] = set()
-        """Uids of which something was told that is not added up yet."""
+        """Uids with news that are not summed up yet."""
         self._at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
         self._asks_for_all = False
-        """Some backend cannot say what changed."""
+        """A backend of an earlier version reports all pulses each time, not just changes."""
         self._touched: Touched[int] = Touched(tuple)
-        """Uids."""
+        """Uids of queues that may have changed, for `listen`."""
 
     def of(self, definition: QueueDefinition) -> RemotePulses | None:
-        """None for a queue that is gone, and until its first pulse is here."""
+        """The pulses of a queue; None if it is deleted, or its first pulse has not arrived."""
         told = self.last(definition.uid)
         if told is None:
             return None
@@ -94,7 +94,7 @@ class PulseBook:
         except QueueNotFound:
             return None
         except ClusterAway:
-            self.touch(definition.uid)  # it is looked at again
+            self.touch(definition.uid)  # so that listeners look at it again
             return None
 
     def last(self, uid: int) -> Pulse | None:
@@ -102,7 +102,7 @@ class PulseBook:
         return self._pulses.get(uid)
 
     def listen(self) -> Callable[[], set[int]]:
-        """What gives the uids of queues whose pulse may be another one since it was called before."""
+        """Returns a function that gives the uids of queues whose pulse may have changed since its last call."""
         heard = self._touched.listen()
 
         def take() -> set[int]:
@@ -112,18 +112,18 @@ class PulseBook:
         return take
 
     def touch(self, uid: int) -> None:
-        """Something changed that its pulse does not tell of, or not yet."""
+        """Marks a queue as changed in a way that its pulse does not show, or not yet."""
         self._touched.add(uid)
 
     async def refresh(self) -> None:
-        """Returns when what happened until now is here, or does not come soon."""
+        """Returns once the pulses include all that happened until now, or after `NEWS_WAIT_SECONDS_MAX`."""
         if self._asks_for_all:
-            self._refresh()  # as often as that may cost so much
+            self._refresh()  # no more often than `PULSES_FRESH_SECONDS`, as asking for all is expensive
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(NEWS_WAIT_SECONDS_MAX):
                 if self._asking is not None:
-                    await asyncio.wait([self._asking])  # it may have been answered before now
+                    await asyncio.wait([self._asking])  # its answer may be from before this call
                 if self._asking is None or self._asking.done():
                     self._asking = self._store.background(self._ask())
                 await asyncio.wait([self._asking])
@@ -142,7 +142,7 @@ class PulseBook:
             await asyncio.gather(*map(self._ask_of, homes))
         finally:
             self._at = self._loop.time()
-        # With others' turns between: those of very many queues must hold nobody up.
+        # In slices, so that summing up very many queues does not block the event loop.
         while some := list(islice(self._changed, PULSES_PER_ASK_MAX)):
             for uid in some:
                 self._add_up(uid)
@@ -150,9 +150,9 @@ class PulseBook:
             await asyncio.sleep(0)
 
     async def _ask_of(self, home: Home) -> None:
-        """Takes over what one shard tells; while nobody leads that, what was known last stays."""
+        """Takes over the news of one shard; while it has no leader, its last pulses stay."""
         told = self._told.setdefault(home, _Told())
-        if not home.is_ours:  # another home cluster's queues have numbers that ours have, too
+        if not home.is_ours:  # another home cluster's queues may have the same uids as ours
             self._changed.update(told.pulses)
             self._told[home] = _Told()
             return
@@ -184,7 +184,7 @@ class PulseBook:
             self._changed.add(uid)
 
     async def _take_all(self, home: Home, told: _Told, page: list[PulseRow]) -> None:
-        """`page`: the first one."""
+        """Takes over all pulses of a shard. `page`: the first page of them."""
         found = dict(page)
         while len(page) >= PULSES_PER_ASK_MAX:
             page = await _page(home, page[-1][0])
@@ -193,7 +193,7 @@ class PulseBook:
         told.pulses = found
 
     def _add_up(self, uid: int) -> None:
-        """Of a queue that has lanes, or lies in several places, what all of them say."""
+        """Sums up a queue's pulse over its lanes and places."""
         found: Pulse | None = None
         for told in self._told.values():
             if (pulse := told.pulses.get(uid)) is not None:
@@ -205,7 +205,7 @@ class PulseBook:
         else:
             if found != self._pulses.get(uid):
                 self._pulses[uid] = found
-            self._touched.add(uid)  # what is beside its pulse may be different
+            self._touched.add(uid)  # even if the pulse is equal, other numbers of the queue may differ
 
 
 async def _page(home: Home, after: int) -> list[PulseRow]:

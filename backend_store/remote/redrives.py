@@ -1,8 +1,8 @@
-"""Redrives that run at a backend, as the gateway that started them knows them.
+"""Redrives that run at a backend, as a gateway sees and controls them.
 
-A backend that leads no more takes its jobs with it; what they moved stays moved, once, for every move is one commit. So
-the gateway that started a job has the next leader go on: it counts what is left and starts the job there under its old
-id. A job whose gateway has ended goes on too, but not at another leader: it is asked for again.
+When a shard's leader changes, its redrive jobs end; what they moved stays moved, exactly once, as every move is one
+commit. The gateway that started a job then resumes it at the next leader: it counts the messages left and starts the
+job there under its old id. A job whose gateway has ended goes on, but not at another leader: it must be requested anew.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ Find = Callable[[str], "RemoteQueue"]
 
 
 class DeadLetters(Protocol):
-    """What a redrive is asked for, at one place or at several."""
+    """The dead letters chosen for a redrive, at one place or several."""
 
     async def count(self) -> Counter[str]:
-        """How many messages it would move now, by the queue they go to."""
+        """Returns how many messages the redrive would move now, by target queue."""
 
 
 class RemoteLetters:
-    """Which dead letters, and where they go as far as they were counted. `refusal`: why they cannot go where they are
-    asked to."""
+    """The dead letters chosen for a redrive at one place. `counts`: by target queue, as counted last. `refusal`: why
+    they cannot go to the target asked for."""
 
     def __init__(self, order: Order, queue: RemoteQueue, refusal: InvalidRequest | None = None):
         self.order = order
@@ -65,7 +65,8 @@ class RemoteLetters:
 
 
 class RemoteRedrive:
-    """Has the shape of `client.redrive.Redrive`. `start`: what was asked for, of a job that was started here."""
+    """One redrive job at a backend; has the shape of `client.redrive.Redrive`. `start`: the request, if this gateway
+    made it."""
 
     def __init__(self, redrives: RemoteRedrives, job: Job, start: StartRedrive | None = None):
         self._redrives = redrives
@@ -89,13 +90,13 @@ class RemoteRedrive:
         self.end("failed" if self.why else "cancelled", self.why)
 
     async def cancel(self, why: str | None = None) -> None:
-        """Returns when nothing more is moved; what was moved stays moved. `why`: it failed, and this is the error."""
+        """Returns once nothing more is moved; what was moved stays moved. `why`: the error if it counts as failed."""
         if self.state == "running":
             await self._redrives.cancel(self, why)
 
 
 class RemoteRedrives:
-    """A queue's redrives, and its companion's. Has the shape of `client.redrive.Redrives`."""
+    """The redrives of a queue and of its companion at one shard; has the shape of `client.redrive.Redrives`."""
 
     def __init__(self, queue: RemoteQueue):
         self.queue = self._queue = queue
@@ -104,7 +105,7 @@ class RemoteRedrives:
 
     @property
     def is_running(self) -> bool:
-        """Whether one that was begun here has not ended, as far as is known."""
+        """Whether a redrive begun here has not ended, as far as known."""
         return any(job.state == "running" for job in self._mine.values())
 
     async def find(self, redrive_id: str) -> RemoteRedrive | None:
@@ -112,7 +113,8 @@ class RemoteRedrives:
         return next((job for _, job in found if job.id == redrive_id), None)
 
     async def stop(self, redrive_id: str, why: str | None = None) -> RemoteRedrive | None:
-        """Cancels one, whoever began it. None: nobody knows it. Raises `PushqError` where it may go on."""
+        """Cancels a redrive, whichever gateway began it. Returns None if there is none of this id. Raises `PushqError`
+        if it may go on."""
         self._queue.forget_looks()
         mine = self._mine.get(redrive_id)
         if mine is not None:
@@ -128,7 +130,8 @@ class RemoteRedrives:
     async def begin(
         self, redrive_id: str, letters: RemoteLetters, *, total: int, rate: float | None, find: Find, whole: int = 0
     ) -> Any:
-        """`whole`: of one that several parts of a queue begin, how many messages all of them are to move."""
+        """Starts a job. `whole`: if several parts of a queue begin the redrive, the messages that all of them are to
+        move. Raises `PushqError`."""
         targets = {name: _why_not(letters.queue, name, find) for name in self._names(letters)}
         await _told_of([find(name) for name, why in targets.items() if why is None], letters.queue)
         start = StartRedrive(redrive_id, letters.order, total, rate, targets, whole=whole)
@@ -140,7 +143,7 @@ class RemoteRedrives:
         return job
 
     async def _follow(self, job: RemoteRedrive) -> None:
-        """Hears of its end, so that no later leader takes it for one that was interrupted."""
+        """Watches a job until it ends, so that it is not resumed at a later leader as if it had been interrupted."""
         while job.state == "running" and not self._queue.deleted:
             await asyncio.sleep(REDRIVE_LOOK_SECONDS)
             await self._go_on()
@@ -155,16 +158,16 @@ class RemoteRedrives:
 
     async def cancel(self, job: RemoteRedrive, why: str | None = None) -> None:
         job.is_cancelling, job.why = True, why
-        async with self._resuming:  # or it might begin anew behind our back
+        async with self._resuming:  # else it might be resumed meanwhile
             asked = CancelRedrive(self._queue.place_there, job.id, why)
             known = _maybe_job(await self._queue.ask(asked, may_repeat=True, is_change=True))
             if known is not None:
                 job.take(known)
             elif job.state == "running":
-                job.end_cancelled()  # with the leader that it ran at
+                job.end_cancelled()  # the job ended with its leader
 
     def line_opened(self, queue: RemoteQueue) -> None:
-        """It may be another leader's: what ran goes on there."""
+        """Resumes running jobs: the line may have opened to another leader."""
         if queue is self._queue and self.is_running:
             self._queue.background(self._go_on())
 
@@ -175,7 +178,7 @@ class RemoteRedrives:
             log.info("redrives wait for a backend", queue=self._queue.name, error=error.detail)
 
     async def _look(self) -> list[tuple[int, RemoteRedrive]]:
-        """All that is known here and there, the oldest first."""
+        """All redrives known here and at the backend, the oldest first."""
         async with self._resuming:
             there = {job.id: job for _, job in await self._rows()}
             for mine in list(self._mine.values()):
@@ -185,14 +188,14 @@ class RemoteRedrives:
                     await self._resume(mine)
         jobs = {mine.id: mine for mine in self._mine.values() if mine.id not in there}
         jobs |= {one.id: self._mine.get(one.id) or RemoteRedrive(self, one) for one in there.values()}
-        self._queue.forget_looks()  # whoever hears how far it is may look at the queue next
+        self._queue.forget_looks()  # the caller may ask for the queue's numbers next
         return list(enumerate(jobs.values()))
 
     async def _rows(self) -> list[tuple[int, Job]]:
         return _jobs(await self._queue.ask(LookAtRedrives(self._queue.place_there), may_repeat=True))
 
     async def _resume(self, mine: RemoteRedrive) -> None:
-        """Its leader has gone. What is left of it goes on at the one that leads now."""
+        """Resumes a job whose leader has gone at the present leader."""
         assert mine.start is not None, "a job of one's own knows what was asked for"
         if mine.is_cancelling:
             mine.end_cancelled()
@@ -211,7 +214,7 @@ class RemoteRedrives:
 
 
 async def count(queue: RemoteQueue, order: Order) -> Counter[str]:
-    """How many messages a redrive would move now, by the queue they go to."""
+    """Returns how many messages a redrive would move now, by target queue."""
     found: Counter[str] = Counter()
     counted = Counted({}, None)
     while True:
@@ -222,7 +225,8 @@ async def count(queue: RemoteQueue, order: Order) -> Counter[str]:
 
 
 def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
-    """Raises `InvalidRequest` for what a backend cannot know or do, because it has no keys."""
+    """Chooses the dead letters of a queue at one place. Raises `InvalidRequest` for filters and targets that need keys,
+    which backends do not have."""
     if wanted.headers and queue.config.encrypted:
         detail = (
             f"queue {queue.owner!r} is encrypted, and with store.backends the messages are looked through where nobody "
@@ -241,7 +245,7 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
 
 
 async def _told_of(targets: Sequence[RemoteQueue], source: RemoteQueue) -> None:
-    """Returns when the shard that is to move messages to these queues has them."""
+    """Makes sure that the shard that moves messages to these queues has their definitions."""
     unknown = [
         there.definition
         for target in targets
@@ -252,25 +256,25 @@ async def _told_of(targets: Sequence[RemoteQueue], source: RemoteQueue) -> None:
 
 
 def _apart(target: RemoteQueue, source: RemoteQueue) -> str | None:
-    """ "cluster", "shard" or "set of lanes", which two queues do not share; None: what goes from one to the other is
+    """Which of "cluster", "shard" or "set of lanes" two queues do not share; None if a move from one to the other is
     one commit."""
     home = source.home
     if home.cluster.lanes and target.definition.single_lane != source.definition.single_lane:
-        return "set of lanes"  # where a key may have another lane
+        return "set of lanes"  # a key may belong to different lanes
     if target.takes_at(home):
         return None
     return "shard" if any(other.cluster is home.cluster for other in target.homes) else "cluster"
 
 
 def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
-    """Why messages may not go to a queue, or cannot."""
+    """Why messages may or can not go to a queue; None if they can. Raises `PushqError` while the queue is looked up."""
     try:
         target = find(name)
     except QueueNotFound as error:
         return error.detail
     except PushqError as error:
         if error.retry_after_ms is not None:
-            raise  # it is being looked up
+            raise  # the queue is being looked up
         return error.detail
     is_other = name != queue.owner
     if is_other and (apart := _apart(target, queue)) is not None:
@@ -290,10 +294,10 @@ def _not_sealed_anew(source: str, target: str) -> str:
 
 
 class Redriving:
-    """The half of a remote queue that is about dead letters."""
+    """The part of a remote queue's interface that concerns dead letters."""
 
     redrives: Any
-    """`RemoteRedrives`, or of a queue that is put together `WholeRedrives`."""
+    """`RemoteRedrives`; for a queue made of parts, `WholeRedrives`."""
 
     def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> DeadLetters:
         """See `client.queue.EmbeddedQueue`. Raises `InvalidRequest`."""

@@ -1,7 +1,7 @@
-"""Redrives of a queue that is put together from others: one job at each part that has dead letters, told as one.
+"""Redrives of a queue made of parts: one job at each part that has dead letters, shown as one redrive.
 
-What is moved stays within its part: each message leaves its old place and stands in its new one with one commit. The
-jobs have one id, so any gateway finds what another one began.
+Messages stay within their part: each leaves its old place and enters its new one in one commit. The jobs share one id,
+so any gateway finds a redrive that another one began.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 Outcome = TypeVar("Outcome")
 RATE_DIGITS: Final = 9
-"""Shares of a rate do not add up to it in the last digits."""
+"""Sums of rates are rounded to so many digits, as the shares of a rate do not add up exactly."""
 
 
 class WholeLetters:
-    """Which dead letters of each part, and where they go as far as they were counted."""
+    """The dead letters chosen for a redrive, by part; see `RemoteLetters`."""
 
     def __init__(self, parts: Sequence[RemoteLetters]):
         self.parts = parts
 
     async def count(self) -> Counter[str]:
-        """Raises `Unavailable` where a part does not answer: what is told of all must be of all."""
+        """Counts over all parts. Raises `Unavailable` if a part does not answer: the sum must be complete."""
         counted = await asyncio.gather(*(part.count() for part in self.parts))
         return sum(counted, Counter())
 
 
 class WholeRedrive:
-    """Has the shape of `client.redrive.Redrive`."""
+    """The jobs of one redrive as one; has the shape of `client.redrive.Redrive`."""
 
     def __init__(self, jobs: Sequence[RemoteRedrive]):
         self.id = jobs[0].id
         self.jobs = jobs
         self.is_lost = False
-        """Nothing more will be heard of its parts that are not among the jobs."""
+        """No more news will come of the parts that are not among the jobs."""
 
     @property
     def begun_ms(self) -> int:
@@ -61,7 +61,7 @@ class WholeRedrive:
 
     @property
     def lacks(self) -> bool:
-        """Whether a part is not among the jobs: the next one to lead there does not know of it, or not yet."""
+        """Whether the job of a part is missing: the next leader there does not know it, or not yet."""
         return self._known < self.total
 
     @property
@@ -70,13 +70,13 @@ class WholeRedrive:
 
     @property
     def rate_per_s(self) -> float | None:
-        """Each has its share of it, as many as it has messages."""
+        """The sum of the jobs' rates; each job has a share in proportion to its messages."""
         rates = [job.rate_per_s for job in self.jobs if job.rate_per_s is not None]
         return round(sum(rates), RATE_DIGITS) if rates else None
 
     @property
     def state(self) -> State:
-        """It runs while one of them does; it is done when all are."""
+        """Is "running" while any job runs, and "done" once all jobs are."""
         states = {job.state for job in self.jobs}
         if self.lacks and states == {"done"}:
             return "failed" if self.is_lost else "running"
@@ -92,25 +92,26 @@ class WholeRedrive:
         return "; ".join(dict.fromkeys(errors)) or None
 
     async def cancel(self, why: str | None = None) -> None:
-        """See `Redrive.cancel`. Raises `PushqError` where one may go on; those that were reached have ended."""
+        """See `Redrive.cancel`. Raises `PushqError` if a job may go on; jobs that were reached have ended."""
         _all_or_raised(await asyncio.gather(*(job.cancel(why) for job in self.jobs), return_exceptions=True))
 
 
 class WholeRedrives:
-    """A queue's redrives, and its companion's. Has the shape of `client.redrive.Redrives`."""
+    """The redrives of a queue and of its companion; has the shape of `client.redrive.Redrives`."""
 
     def __init__(self, queue: PartedQueue):
         self._queue = queue
         self._seen: dict[Home, list[RemoteRedrive]] = {}
-        """By place what was known there last; of one that is none of the queue's any more that stays."""
+        """Home → the jobs last known there; kept for a home that the queue has left."""
         self._ran: dict[str, float | None] = {}
-        """Those that were seen to run, and since when nothing of them does though a part is not known."""
+        """Redrives seen running → since when none of their jobs runs although one is missing; None if that is not so.
+        """
 
     async def find(self, redrive_id: str) -> WholeRedrive | None:
         return next((job for job in await self._look() if job.id == redrive_id), None)
 
     async def stop(self, redrive_id: str) -> WholeRedrive | None:
-        """See `RemoteRedrives.stop`. Where a part does not answer, it has ended at the others."""
+        """See `RemoteRedrives.stop`. If a part does not answer, raises its error; the redrive has ended at the others."""
         stops = [leaf.redrives.stop(redrive_id) for leaf in self._queue.leaves]
         found = [job for job in _all_or_raised(await asyncio.gather(*stops, return_exceptions=True)) if job is not None]
         return WholeRedrive(found) if found else None
@@ -121,9 +122,11 @@ class WholeRedrives:
     async def begin(
         self, redrive_id: str, letters: WholeLetters, *, total: int, rate: float | None, find: Find
     ) -> WholeRedrive:
-        """Raises `Conflict` while another one runs at any part. Where one part does not begin, none goes on.
+        """Begins a job at each part that has dead letters. Raises `Conflict` while another redrive runs at any part,
+        and the error of a part that cannot begin; jobs begun before are cancelled then.
 
-        One part after the other, for all in the same order: of several that are begun at once one finds all free.
+        The parts begin one after the other in an order that all gateways share: of several redrives begun at once, one
+        finds all parts free.
         """
         running = next((job for job in await self._look() if job.state == "running"), None)
         if running is not None:
@@ -162,7 +165,8 @@ class WholeRedrives:
         return job
 
     async def _look(self) -> list[WholeRedrive]:
-        """The last ones, the oldest first. What came before those may be forgotten at one part and known at another."""
+        """The latest `REDRIVES_REMEMBERED_MAX` redrives, the oldest first, running ones last. Earlier ones may be
+        forgotten at one part and known at another."""
         leaves = self._queue.leaves
         looks = await asyncio.gather(*(leaf.redrives.list_since(0) for leaf in leaves))
         self._seen |= {leaf.home: [job for _, job in look] for leaf, look in zip(leaves, looks, strict=True)}
@@ -171,7 +175,7 @@ class WholeRedrives:
         for home, jobs in self._seen.items():
             for job in jobs:
                 if home not in homes and job.state == "running":
-                    job.end("done")  # a place that nothing is left at
+                    job.end("done")  # the queue left this place, so nothing is left there
                 found.setdefault(job.id, []).append(job)
         known = [job for job in map(WholeRedrive, found.values()) if self._is_told(job)]
         self._ran = {redrive_id: since for redrive_id, since in self._ran.items() if redrive_id in found}
@@ -179,8 +183,9 @@ class WholeRedrives:
         return known[-REDRIVES_REMEMBERED_MAX:]
 
     def _is_told(self, job: WholeRedrive) -> bool:
-        """Of one whose gateway is gone nobody has the next leader of a part go on. Where it was seen to run that is
-        told; else the part may have been done long ago, and it is forgotten, as those of other queues are."""
+        """Whether a redrive is reported. If the gateway that began it has ended, no gateway makes a part's next leader
+        go on. A redrive seen running here is reported as lost then; any other is left out, as the missing job may have
+        been done and forgotten long ago."""
         states = {one.state for one in job.jobs}
         if "running" in states:
             self._ran[job.id] = None
@@ -208,7 +213,7 @@ def _all_or_raised(outcomes: Sequence[Outcome | BaseException]) -> list[Outcome]
 
 
 def whole_letters(parts: Sequence[RemoteLetters]) -> WholeLetters:
-    """Raises `InvalidRequest` where those of no part may go where they are asked to."""
+    """Combines the letters of all parts. Raises `InvalidRequest` if no part's may go where they are asked to."""
     refusals = [part.refusal for part in parts]
     if refusals and all(refusals):
         raise next(error for error in refusals if error is not None)
