@@ -1,4 +1,4 @@
-"""Data keys that other gateways made, until this one can open what is sealed with them."""
+"""Unwraps data keys that other gateways made, so that this gateway can open what is sealed with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Background = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Learning:
-    """See the file's first sentence. What cannot be unwrapped now is tried again until it can, or has gone."""
+    """The data keys that are not unwrapped yet. Unwrapping is tried again until it succeeds or the key is deleted."""
 
     def __init__(self, learn: Learn, background: Background) -> None:
         self._learn = learn
@@ -43,7 +43,7 @@ class Learning:
         return any(key_id in self._unlearnt for key_id in ids)
 
     async def learnt(self, ids: Collection[int]) -> bool:
-        """Waits a moment for these. Whether they open now."""
+        """Waits up to `LEARN_WAIT_SECONDS_MAX` for keys. Returns whether all can be used now."""
         until = asyncio.get_running_loop().time() + LEARN_WAIT_SECONDS_MAX
         while self.lacks(ids):
             self._changed.clear()
@@ -66,7 +66,7 @@ class Learning:
     async def _tried(self, keys: list[DataKey]) -> bool:
         try:
             await self._learn(keys)
-        except Exception as error:  # of whatever keeps the master key
+        except Exception as error:  # any error of the service that keeps the master key
             log.warning("data keys of other gateways cannot be unwrapped now", keys=len(keys), reason=str(error))
             return False
         for key in keys:

@@ -1,7 +1,8 @@
-"""Leases of a remote queue at its gateway: what has come and nobody has yet, and who holds what.
+"""Leases of a remote queue at its gateway: those that have arrived and wait for a consumer, and those that consumers
+hold.
 
-The backend leases to the gateway; here a lease is cut into parts, one for each consumer, all with its token. What
-becomes of them is said by token and bits.
+The backend leases to the gateway, which cuts a lease into parts, one for each consumer, all with the same token. Both
+sides name messages by token and bits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from backend_store.core.sealing import blocks_in
 
 
 class Unassigned:
-    """A lease's messages that no consumer has."""
+    """The messages of a lease that no consumer has yet."""
 
     __slots__ = ("bits", "chunk", "has_receipts", "state", "token")
 
@@ -29,14 +30,14 @@ class Unassigned:
 
 
 class Stock:
-    """See the file's first sentence. All of one place."""
+    """The leases of one queue at one shard; its `RemoteQueue` owns it."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[Unassigned]] = {}
-        """By visibility time."""
+        """By visibility timeout in ms."""
         self._held: dict[str, list[Lease]] = {}
         self.active: Holder | None = None
-        """Who was given something last."""
+        """The consumer that got a lease last."""
 
     @property
     def waiting(self) -> int:
@@ -47,7 +48,7 @@ class Stock:
 
     @property
     def times(self) -> list[int]:
-        """The visibility times for which something has come that nobody has yet."""
+        """The visibility timeouts (ms) with messages that no consumer has yet."""
         return list(self._waiting)
 
     @property
@@ -58,7 +59,7 @@ class Stock:
         self._waiting.setdefault(visibility_ms, deque()).append(one)
 
     def take(self, visibility_ms: int, limit: int, holder: Holder) -> Lease | None:
-        """Up to `limit` messages of one chunk, in their order."""
+        """Leases up to `limit` messages of one chunk to `holder`, in their order; None if there are none for it."""
         line = self._waiting.get(visibility_ms)
         head = self._next(line, holder) if line else None
         if line is None or head is None:
@@ -79,11 +80,11 @@ class Stock:
         return lease
 
     def _next(self, line: Sequence[Unassigned], holder: Holder) -> Unassigned | None:
-        """What a consumer is given next of what waits."""
+        """The waiting lease that a consumer gets next; None if none is for it."""
         return line[0]
 
     def void(self, token: str, bits: int) -> None:
-        """What nobody has yet of a lease must not be given to anybody any more."""
+        """Drops messages of a lease that no consumer has yet: they must not be delivered any more."""
         for visibility_ms, line in list(self._waiting.items()):
             for one in [one for one in line if one.token == token]:
                 one.bits &= ~bits
@@ -93,13 +94,13 @@ class Stock:
                 del self._waiting[visibility_ms]
 
     def clear_waiting(self, visibility_ms: int | None = None) -> list[tuple[str, int]]:
-        """What nobody took, by token; it is not here any more."""
+        """Removes the messages that no consumer took. Returns (token, bits) of those with receipts, newest first."""
         times = list(self._waiting) if visibility_ms is None else [visibility_ms]
         found = [(one.token, one.bits) for time in times for one in self._waiting.pop(time, ()) if one.has_receipts]
         return found[::-1]
 
     def clear_rest(self, visibility_ms: int, token: str) -> int:
-        """What nobody took of one lease; it is not here any more."""
+        """Removes the messages of one lease that no consumer took, and returns them as bits."""
         line = self._waiting.get(visibility_ms, ())
         bits = 0
         for one in line:
@@ -121,12 +122,13 @@ class Stock:
         return self._held.get(token, [])
 
     def holding(self, partition: int, offset: int, *, most: int) -> Lease | None:
-        """The lease that has a message, if it is among the first `most`."""
+        """The lease that holds a message, if it is among the first `most`; else None."""
         parts = (part for some in self._held.values() for part in some if part.state.partition == partition)
         return holding(parts, offset, most=most)
 
     def ended(self, token: str, bits: int, told: Callable[[Holder, int], None] | None = None) -> bool:
-        """Messages are nobody's any more: their holders have credit again. Whether anything was held of them."""
+        """Ends leases of messages and gives their holders credit back. Returns whether any of them was held here.
+        `told` gets each holder and its messages as bits."""
         changed = False
         parts = self._held.get(token, [])
         for part in parts:

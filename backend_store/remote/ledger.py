@@ -1,4 +1,4 @@
-"""What backends counted, as a gateway adds it up; nothing is counted here."""
+"""The ledger of a gateway with backends: sums up what the backends counted; nothing is counted here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _totals = msgspec.msgpack.Decoder(list[QueueTotal] | Partly).decode
 
 
 class RemoteLedger(LedgerBook):
-    """See the file's first sentence. `homes`: of all clusters where queues lie, or raises `Unavailable` where this
-    gateway cannot come to some of them; one that is away is missed, not left out."""
+    """A `LedgerBook` over all shards. `homes`: returns the shards of all clusters with queues, those that are away
+    included; raises `Unavailable` if this gateway cannot reach some cluster at all."""
 
     def __init__(self, homes: Callable[[], Sequence[Home]]):
         engine = MemoryEngine()

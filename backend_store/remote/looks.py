@@ -54,8 +54,8 @@ class Looks:
         return self._known.get(place, (0.0, None))[1] is not None
 
     async def pin(self, queue: RemoteQueue, *, is_new: bool = False) -> None:
-        """Fetches the numbers of a queue that was just changed and keeps them through `forget`, so that the handler
-        that changed it need not start again for want of them. `is_new`: takes zeros instead of asking."""
+        """Fetches the numbers of a queue that was just changed, and keeps them even if another queue changes, so that
+        the handler that answers need not start again for want of them. `is_new`: takes zeros instead of asking."""
         found = [Look(queue.place_there, QueueStats(), {}, None, 0)] if is_new else []
         if all(home.line.is_open for home in queue.homes) and not is_new:
             try:

@@ -1,4 +1,4 @@
-"""What an operator asks one backend itself, whatever it leads: a connection, a question, its answer."""
+"""Asks one backend a question on behalf of an operator, whichever shards it leads: opens a connection for each question."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from backend_store.wire.store_frames import (
 
 
 async def ask_backend(address: str, tls: ssl.SSLContext | None, gateway: str, operation: Any) -> msgspec.Raw:
-    """`address`: HOST:PORT. Raises `Unavailable` where nobody answers, and what the backend refuses it with."""
+    """Returns a backend's answer. `address`: HOST:PORT. Raises `Unavailable` if none answers, and the backend's own
+    error."""
     try:
         async with asyncio.timeout(OPERATOR_ASK_SECONDS_MAX):
             answer = await _asked(address, tls, gateway, operation)

@@ -1,4 +1,6 @@
-"""Peeks at queues of a backend: it says which messages lie where, and they are opened and looked into here."""
+"""Peeks at queues of a backend: the backend returns chunks and says which of their messages to show; the gateway opens
+them and filters by content.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _page = msgspec.msgpack.Decoder(SeenPage).decode
 
 
 async def peek_at(queue: RemoteQueue, wanted: PeekFilter) -> PeekPage:
-    """See `client.queue.EmbeddedQueue.peek`. Of sealed messages a backend knows neither headers nor bodies: it shows
-    all that may be meant, page by page, and which of them are is seen here."""
+    """See `client.queue.EmbeddedQueue.peek`. A backend can read neither headers nor bodies of sealed messages: for an
+    encrypted queue it returns all messages that may match, page by page, and the gateway filters them."""
     asked = dataclasses.replace(wanted, headers={}, contains=None) if queue.config.encrypted else wanted
     over = asyncio.get_running_loop().time() + PEEK_SECONDS_MAX
     found = PeekPage([], wanted.cursor, 0)

@@ -1,4 +1,4 @@
-"""Ranges of partitions that lie at a backend. Their chunks come as they are stored, and are opened here."""
+"""Reads ranges of partitions at a backend. Chunks come as they are stored, and the gateway opens them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _pieces = msgspec.msgpack.Decoder(Pieces).decode
 
 
 class Ranges:
-    """The half of a remote queue that is read by offset."""
+    """The part of a remote queue's interface that reads by offset."""
 
     def offsets_of(self) -> list[PartitionOffsets]:
-        """Raises `LookingUp`."""
+        """The offsets of each partition. Raises `LookingUp`."""
         queue: RemoteQueue = self  # type: ignore[assignment]
 
         return queue.known(f"the offsets of {queue.name!r}", "offsets", self.asked_offsets, is_used_up=True)
 
     async def asked_offsets(self) -> list[PartitionOffsets]:
-        """The same, asked now. Raises `PushqError`."""
+        """As `offsets_of`, asked now. Raises `PushqError`."""
         queue: RemoteQueue = self  # type: ignore[assignment]
         return _offsets(await queue.ask(LookAtOffsets(queue.place_there), may_repeat=True))
 
@@ -48,7 +48,7 @@ class Ranges:
 
 
 def opened(queue: RemoteQueue, piece: Piece) -> Chunk:
-    """The chunk as readers here have it. Raises `Unavailable`."""
+    """Decodes a chunk for readers here. Raises `Unavailable` if it was damaged on the way."""
     try:
         return queue.opened(decode_chunk(piece.chunk, seed=piece.seed), piece.partition)
     except CorruptEntry as error:

@@ -1,8 +1,8 @@
-"""What another place of a queue knows of a call's messages: gateways ask that before they bring the call to where its
-messages lie now.
+"""Asks a former place of a queue what it remembers of a call's messages, before the call is sent to their present
+place.
 
-A publish with an id waits for the answer, so there may be as many such questions as publishes. They go together: what
-comes while a shard is being asked waits, and goes with the next request.
+A publish with an id waits for the answer, so there may be as many questions as publishes. They are batched: questions
+that come during a request wait, and leave with the next one.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class _Waiting(NamedTuple):
 
 
 class Recalls:
-    """Those of one queue at one shard, which is asked one request at a time."""
+    """The questions about one queue to one shard, one request at a time; the `RemoteQueue` owns it."""
 
     def __init__(self, queue: RemoteQueue) -> None:
         self._queue = queue
         self._waiting: list[_Waiting] = []
         self._asked: list[_Waiting] = []
-        """Those whose answer is awaited."""
+        """The questions of the request in flight."""
         self._is_asking = False
 
     def add(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
-        """`reply` runs later."""
+        """Adds a question; `reply` runs later, with `Overloaded` if too many wait."""
         if len(self._waiting) >= LINE_CALLS_MAX:
             error = Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500)
             self._queue.soon(partial(reply, error))
@@ -63,12 +63,12 @@ class Recalls:
                 self._tell(results)
         finally:
             self._is_asking = False
-            if left := len(self._asked) + len(self._waiting):  # the store closes
+            if left := len(self._asked) + len(self._waiting):  # the store is closing
                 self._asked, self._waiting = [*self._asked, *self._waiting], []
                 self._tell([self._queue.home.line.unavailable()] * left)
 
     def _take(self) -> list[_Waiting]:
-        """As many as one request has."""
+        """Takes the waiting questions that fit into one request."""
         calls = messages = 0
         for one in self._waiting[:RECALL_CALLS_MAX]:
             calls += 1
@@ -95,7 +95,7 @@ class Recalls:
         for one, result in zip(asked, results, strict=True):
             try:
                 one.reply(result)
-            except Exception:  # the others have their answers
+            except Exception:  # the other calls must still be answered
                 log.exception("a call that was asked about failed", queue=self._queue.name)
 
 

@@ -149,7 +149,7 @@ class RemoteRedrives:
             await self._go_on()
         if job.state == "running":
             whole = self._queue.whole
-            is_left = whole is not self._queue and not whole.deleted  # a place that nothing is left at
+            is_left = whole is not self._queue and not whole.deleted  # the queue has left this place
             job.end("done" if is_left else "cancelled")
 
     def _names(self, letters: RemoteLetters) -> set[str]:

@@ -1,4 +1,4 @@
-"""Which part of a queue takes which messages, where it lies in several places at once."""
+"""Routes the messages of a queue that is split over several places: which part takes which messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from backend_store.model import PARTITIONS_MAX, Block, ClusterAway, OpenPlace, U
 from backend_store.remote.queue import RemoteQueue
 
 _TURN = 157
-"""Odd, so that turns go through all slots."""
+"""Odd, so that the rotation visits all slots."""
 
 
 class PlaceTable(SlotTable, frozen=True, dict=True):
-    """A slot table whose partitions are places. `round`: those that calls without a slot go to in turn."""
+    """A slot table whose partitions are places. `round`: the places that calls without a slot go to in rotation."""
 
     round: tuple[int, ...] = (0,)
 
@@ -25,15 +25,16 @@ class PlaceTable(SlotTable, frozen=True, dict=True):
 
 
 class Bound(NamedTuple):
-    """What one place gets of a call."""
+    """The share of a call that one place gets."""
 
     part: RemoteQueue | ClusterAway
     share: Share
 
 
 class Routes:
-    """See the file's first sentence. `parts`: of each open place, or why nobody here can reach it. What has no slot
-    goes to each by its share, and to none for slots that are `leaving` it."""
+    """The routes of one split queue; its `PlacedQueue` owns it. `parts`: the part at each open place, or why it cannot
+    be reached. Messages without a slot go to each place in proportion to its slots, not counting those that are
+    `leaving`."""
 
     def __init__(
         self,
@@ -55,18 +56,19 @@ class Routes:
         self._encoding: tuple[list[SlotTable | None], SlotTable] | None = None
 
     def bound(self, blocks: Sequence[Block], turn: int, seal: Seal | None) -> list[Bound]:
-        """The messages of a call by where they go. Raises `Unavailable`."""
+        """Splits a call by place. Raises `Unavailable`."""
         found = divided(blocks, self._routing, self._places, turn, seal)
         return [Bound(self._parts[share.partition], share) for share in found]
 
     def apart_from(self, slot: int, others: int) -> RemoteQueue | ClusterAway | None:
-        """Who has a slot; None where that one has all others, too, which are given as bits with `UNKEYED`."""
+        """The part that has `slot`; None if that part also has all of `others`, given as bits with `UNKEYED`."""
         owner = self._places.owners[slot]
         return self._parts[owner] if others & ~self._slots[owner] else None
 
     @property
     def encoding(self) -> SlotTable:
-        """By which calls are encoded: a number for each partition of each place, so that no block has to be cut."""
+        """The slot table by which calls are encoded: it numbers each partition of each place, so that no block has to
+        be cut."""
         inner = [part.encoding_table if isinstance(part, RemoteQueue) else None for part in self._parts]
         known = self._encoding
         if known is None or any(a is not b for a, b in zip(known[0], inner, strict=True)):
@@ -80,14 +82,14 @@ class Routes:
 
 
 def apart(blocks: Sequence[Block], routing: Routing, slots: int, seal: Seal | None) -> list[Share]:
-    """A call's messages in two: those of some slots, given as bits with `UNKEYED`, and the others. Raises
+    """Splits a call in two: messages of `slots`, given as bits with `UNKEYED`, and all others. Raises
     `Unavailable`."""
     owners = [slots >> slot & 1 for slot in range(SLOTS)]
     return divided(blocks, routing, _table(owners, [slots >> UNKEYED & 1]), 0, seal)
 
 
 def divided(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int, seal: Seal | None) -> list[Share]:
-    """See `core.split.shares`. Raises `Unavailable` where a block has to be cut that nobody here can open."""
+    """See `core.split.shares`. Raises `Unavailable` if a block has to be cut that this gateway cannot open."""
     try:
         return shares(blocks, routing, table, turn, seal)
     except CannotOpen as error:

@@ -1,4 +1,4 @@
-"""How many queues lie in each cluster, and how many came lately; counted as definitions come and go."""
+"""Counts the queues in each cluster, and those made lately, as definitions come and go."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from backend_store.remote.limits import RECENT_QUEUES_MAX
 
 
 class Spread:
-    """By the clusters as definitions name them."""
+    """The counts by cluster key; `RemoteDefinitions` owns it."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.queues: Counter[str] = Counter()
         self._clock_ms = clock_ms
         self._recent: deque[tuple[int, str]] = deque(maxlen=RECENT_QUEUES_MAX)
-        """When they were made, and where they lie, of those that a manager's last report may not know."""
+        """(creation time in ms, cluster) of queues that a manager's last report may not include."""
 
     def put(self, before: QueueDefinition | None, now: QueueDefinition) -> None:
-        """`before`: what was known under that name."""
+        """Counts a new or changed definition. `before`: the one known under its name, None if there was none."""
         if before is not None:
             self.queues.subtract(_clusters_of(before))
         self.queues.update(_clusters_of(now))
@@ -32,10 +32,10 @@ class Spread:
         self.queues.subtract(_clusters_of(definition))
 
     def since(self, cluster: str, at_ms: int) -> int:
-        """How many were made there after that time."""
+        """The number of queues made in a cluster after a time."""
         return sum(made_ms > at_ms and where == cluster for made_ms, where in self._recent)
 
 
 def _clusters_of(definition: QueueDefinition) -> list[str]:
-    """Where publishes of it go."""
+    """The clusters that publishes of a queue go to."""
     return [definition.cluster, *(one.cluster for one in definition.beside)]

@@ -478,7 +478,8 @@ class RemoteBackends:
         return self._looks.of(queue)
 
     def forget_looks(self, place: Place | None = None) -> None:
-        """Drops cached numbers and answers: this gateway changed something at `place`, or anywhere if None."""
+        """Drops cached numbers after a change made here (at `place`, if given); callers that come from now on do not
+        share questions asked before."""
         self.known.forget()
         self._looks.forget(place)
 

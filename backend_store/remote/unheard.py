@@ -1,7 +1,7 @@
-"""Names that are not known here: who made one elsewhere and was answered must find it here, too.
+"""Looks up names that are unknown here: a client that created one through another gateway must find it here, too.
 
-News of definitions come by themselves a moment later. Before a name is said not to be there, the backend is asked
-whether there are news; its answer comes behind all of them. Who asks in the meantime shares the next question.
+News of definitions arrive by themselves a moment later. Before the gateway answers that a name does not exist, it asks
+the backend for news; the answer comes after all of them. Callers that come meanwhile share the next question.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from backend_store.remote.limits import UNHEARD_FRESH_SECONDS, UNHEARD_NAMES_MAX
 
 class Unheard:
     def __init__(self, looking_up: LookingUp, background: Background, hear: Callable[[], Awaitable[object]]) -> None:
-        """`hear` returns when everything is here that was decided before it was called."""
+        """`hear` returns once everything decided before the call is known here."""
         self._looking_up = looking_up
         self._background = background
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._heard: dict[Hashable, float] = {}
-        """Names that were not there when it was last asked, and when that was."""
+        """Names that did not exist when last asked → when that was."""
         self._next: tuple[Flight, set[Hashable]] | None = None
-        """The question that has not been put yet, and for whom."""
+        """The question that has not been sent yet, and the names it is for."""
         self._asking = asyncio.Lock()
 
     def check(self, name: Hashable, what: str) -> None:
-        """Returns where all is heard of. Raises `LookingUp`: who asked looks again when its flight has landed."""
+        """Returns if the backend was asked just now. Else raises `LookingUp`, and the caller looks again when the
+        answer has come."""
         if self._heard.get(name, 0.0) > self._loop.time() - UNHEARD_FRESH_SECONDS:
             return
         if self._next is None:
@@ -39,7 +40,7 @@ class Unheard:
 
     async def _ask(self, names: set[Hashable]) -> None:
         async with self._asking:
-            self._next = None  # who comes from here on needs a later answer
+            self._next = None  # callers from here on need a later answer
             await self._hear()
         if len(self._heard) + len(names) > UNHEARD_NAMES_MAX:
             self._heard.clear()
