@@ -94,7 +94,7 @@ class Stock:
                 del self._waiting[visibility_ms]
 
     def clear_waiting(self, visibility_ms: int | None = None) -> list[tuple[str, int]]:
-        """Removes the messages that no consumer took. Returns (token, bits) of those with receipts, newest first."""
+        """Removes the messages that no consumer took. Returns (token, bits) of those with receipts, last first."""
         times = list(self._waiting) if visibility_ms is None else [visibility_ms]
         found = [(one.token, one.bits) for time in times for one in self._waiting.pop(time, ()) if one.has_receipts]
         return found[::-1]

@@ -1,4 +1,4 @@
-"""Asks one backend a question on behalf of an operator, whichever shards it leads: opens a connection for each question."""
+"""Asks one backend a question for an operator, whichever shards it leads, by a connection opened for it."""
 
 from __future__ import annotations
 

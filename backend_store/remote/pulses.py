@@ -29,7 +29,7 @@ _rows = msgspec.msgpack.Decoder(list[PulseRow]).decode
 
 
 class RemotePulses:
-    """The pulses of one queue; has the shape of `client.pulses.Pulses`. Short-lived: made for one look at the queues."""
+    """The pulses of one queue; has the shape of `client.pulses.Pulses`. Its numbers are those of the last request."""
 
     __slots__ = ("_book", "_last", "_told", "queue")
 

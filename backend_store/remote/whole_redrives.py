@@ -111,7 +111,7 @@ class WholeRedrives:
         return next((job for job in await self._look() if job.id == redrive_id), None)
 
     async def stop(self, redrive_id: str) -> WholeRedrive | None:
-        """See `RemoteRedrives.stop`. If a part does not answer, raises its error; the redrive has ended at the others."""
+        """See `RemoteRedrives.stop`. Raises the error of a part that does not answer; the others have ended it."""
         stops = [leaf.redrives.stop(redrive_id) for leaf in self._queue.leaves]
         found = [job for job in _all_or_raised(await asyncio.gather(*stops, return_exceptions=True)) if job is not None]
         return WholeRedrive(found) if found else None
