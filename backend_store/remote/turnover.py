@@ -156,7 +156,7 @@ class Turnover:
         self._number = 0
         self._sends = 0
         self._sent: dict[int, int] = {}
-        """Publishes sent to a present or former place and not answered yet: number → their slots."""
+        """Publishes sent to the place of their slots and not answered yet: number → their slots, as bits."""
         self.closed = 0
         """Slots, as bits, to which nothing is sent: their place takes no more publishes as far as known, or earlier
         ones are not answered."""
