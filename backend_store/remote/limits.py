@@ -7,21 +7,22 @@ LINE_CONNECT_SECONDS_MAX: Final = 2.0
 LINE_RECONNECT_SECONDS_MAX: Final = 0.5
 """The longest pause between two tries to connect to a backend."""
 LINE_STRANGERS_IN_A_ROW: Final = 10
-"""After so many tries in a row that met backends of another version, a gateway tries less often."""
+"""After so many connections in a row to backends of another version, a gateway tries less often."""
 LINE_STRANGER_SECONDS_MAX: Final = 5.0
-"""The longest pause between two tries then."""
+"""The longest pause between two such tries."""
 STRANGER_SECONDS: Final = 60.0
-"""How long a host that spoke another version is not gone home to."""
+"""How long a line does not go home to a host that spoke another version."""
 LINE_ONWARD_MS: Final = 1_000
-"""How long a gateway waits at the backend that is about to lead a shard, where the one before has sent it there."""
+"""How long a gateway waits at the backend that is about to lead a shard, if the previous leader sent it there."""
 LINE_PING_SECONDS: Final = 1.5
-"""How often a gateway asks a backend for a sign of life."""
+"""How often a gateway pings a backend."""
 LINE_SILENCE_SECONDS_MAX: Final = 2.5
-"""How long that may take before the backend is taken for gone; with the time between them less than its session."""
+"""How long a backend may take to answer a ping before it counts as lost; together with the time between pings, less
+than its session."""
 LINE_CALLS_MAX: Final = 20_000
-"""Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
+"""Publishes and settlements of one gateway that wait for one backend; one more is refused."""
 LINE_PUBLISHES_MAX: Final = 18_000
-"""With so many of them no further publish is taken: what ends messages must find room."""
+"""With so many calls waiting, no further publish is taken, so that settlements still find room."""
 LINE_CROWDED_MIN: Final = 16_200
 """With so many a tenant that has nine times as many as publishes may still take finds no place for another publish:
 alone it has so many, and there is always room for others."""
@@ -33,13 +34,13 @@ free: alone 200, and there is always room for another."""
 LINE_OWN_ASKS_MAX: Final = 200
 """As above, beside them: those of operators, and those that the gateway has of its own."""
 RECALL_CALLS_MAX: Final = 200
-"""Publishes about which another place of their queue is asked with one request."""
+"""Publishes per request that asks another place of their queue what it remembers of them."""
 RECALL_MESSAGES_SOFT_MAX: Final = 2_000
 """Such a request ends with the call that reaches so many messages."""
 RECALL_ASKS_MAX: Final = 50
 """Such requests to one backend at once, each about another queue; others of its requests have room beside them."""
 LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
-"""A frame of publishes ends with the one that passes this."""
+"""A frame of publishes ends with the publish that passes this size."""
 SETTLE_MS_MAX: Final = 10_000
 """How long acks, nacks and extensions wait for a backend."""
 ACK_WAIT_MS: Final = 2
@@ -49,16 +50,16 @@ ASK_MS_MAX: Final = 5_000
 LATE_ANSWER_MS: Final = 1_000
 """How long after a call's deadline its answer may still come, before its outcome counts as unknown."""
 SWEEP_SECONDS: Final = 0.1
-"""How often it is looked for calls whose deadline has passed."""
+"""How often a gateway looks for calls whose deadline has passed."""
 LOOK_FRESH_MS: Final = 50
-"""How old numbers of a queue may be that were asked for and are shown."""
+"""How old the numbers of a queue may be that are shown."""
 LOOK_WAIT_SECONDS_MAX: Final = 1.0
-"""How long a receive that does not wait for messages waits for the backend's word that there are none."""
+"""How long a receive that does not wait for messages waits for the backend to say that there are none."""
 START_SECONDS_MAX: Final = 20.0
 """How long a gateway waits at its start for its backends."""
 OTHERS_SECONDS_MAX: Final = 2.0
-"""How long it then waits for the shards that have no definitions, and for further clusters; who needs one that is not
-there waits for it."""
+"""How long it then waits for shards without definitions and for further clusters; a request that needs a missing one
+waits for it."""
 PULSES_FRESH_SECONDS: Final = 2.0
 """How old the numbers of all queues may be, for series and alerts, before they are asked for anew."""
 NEWS_WAIT_SECONDS_MAX: Final = 1.0
@@ -68,43 +69,43 @@ READ_BYTES_MAX: Final = 512 * 1024
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of chunks of a partition that are kept for readers of a stream."""
 TAIL_IDLE_SECONDS: Final = 5.0
-"""How long a stream is followed that nobody reads any more."""
+"""How long a gateway still follows a stream without readers."""
 TAIL_WAIT_SECONDS_MAX: Final = 5.0
-"""How long a reader waits for word of a stream's partitions."""
+"""How long a reader waits for news of a stream's partitions."""
 LEARN_RETRY_SECONDS: Final = 1.0
-"""How long after a failure it is tried again to unwrap the data keys that other gateways made."""
+"""How long after a failure a gateway tries again to unwrap data keys that other gateways made."""
 LEARN_WAIT_SECONDS_MAX: Final = 2.0
-"""How long messages wait for such a key before they are given back, for another gateway."""
+"""How long messages wait for such a key before they are returned, for another gateway."""
 UNHEARD_FRESH_SECONDS: Final = 0.01
 """How long it counts that a name was not there when the storage of this machine was asked."""
 UNHEARD_NAMES_MAX: Final = 10_000
-"""Such names that are remembered."""
+"""How many such names are remembered."""
 REPORT_SECONDS: Final = 0.5
 """How often gateways ask the storage of their machine about its disk and its commits."""
 ADOPT_SECONDS_MAX: Final = 8.0
 """How long messages wait for a shard without a leader to take over the queue that they are for."""
 ADOPT_RETRY_SECONDS: Final = 0.2
-"""How soon it is asked to do so again."""
+"""The shortest pause before such a shard is asked again."""
 ADOPT_RETRY_SECONDS_MAX: Final = 5.0
 """The longest pause between two such requests to a shard that refuses what it is told."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
 LOOKED_AT_ONCE_MAX: Final = 1_000
-"""Queues that are looked at in one go for whether a shard has, or lacks, what is defined."""
+"""Queues that a gateway compares in one step with those that a shard has."""
 GAPS_KEPT: Final = 256
-"""Of a consumer group: what its stream dropped and no consumer here was told of; of more the oldest are forgotten."""
+"""Gaps of a consumer group that no consumer here was told of; beyond that, the oldest are forgotten."""
 GROUP_LOOK_SECONDS: Final = 0.5
-"""Between two looks at whether a group of a stream that moved has had all of the place before."""
+"""How often a gateway checks whether a group of a moved stream has finished with the place before."""
 GROUP_IDLE_SECONDS: Final = 60.0
-"""How long after it was asked for a group may be forgotten that nobody here uses: it may be deleted elsewhere."""
+"""How long after it was last asked for an unused group may be forgotten: it may be deleted elsewhere."""
 GRANTS_KEPT: Final = 64
-"""Visibility times of one queue whose counts are kept however long nobody asks with them."""
+"""Visibility timeouts of one queue whose credit counts are kept however long they are idle."""
 GRANT_IDLE_SECONDS: Final = 60.0
-"""How long nobody asks with one until its count is forgotten: what was on its way has come by then."""
+"""How long a visibility timeout is idle before its credit count is forgotten: messages in flight have come by then."""
 GRANTS_FORGOTTEN_AT_ONCE_MAX: Final = 32
-"""How many are forgotten in one turn."""
+"""How many such counts are forgotten in one turn."""
 AWAY_SECONDS: Final = 3.0
-"""How long a backend of a further cluster may be away until requests for it are refused at once."""
+"""How long a backend of a further cluster may be away before requests for it are refused at once."""
 CLAIM_RETRY_SECONDS: Final = 1.0
 """How often a shard of a further cluster is asked to take this home cluster's queues, until it does."""
 CHOOSE_RETRY_MS: Final = 5_000
@@ -112,24 +113,24 @@ CHOOSE_RETRY_MS: Final = 5_000
 RECENT_QUEUES_MAX: Final = 10_000
 """Queues made lately that are counted for the choice of a cluster."""
 DROP_AFTER_SECONDS: Final = 2.0
-"""How long a queue that is defined no more may lie in its shard before that is asked about."""
+"""How long a shard may have a queue without a definition before that is asked about."""
 SEALS_AFTER_SECONDS: Final = 60.0
 """How long blocks are still encrypted after a queue's `encrypted` was switched off: all gateways hear of it before."""
 REDRIVE_LOOK_SECONDS: Final = 1.0
 """How often the gateway that began a redrive asks how far it is."""
 REDRIVE_LOST_SECONDS: Final = 10.0
-"""How long a redrive of several parts is taken to run of which one part's leader knows nothing: the gateway that began
-it has the next leader go on."""
+"""How long a redrive of several parts counts as running although one part's leader does not know it: the gateway that
+began it resumes it there."""
 TAIL_RETRY_SECONDS: Final = 1.0
-"""How long after a failed page of a stream it is read on."""
+"""How long after a failed page a gateway goes on reading a stream."""
 DOOR_HOME_SECONDS: Final = 5.0
 """How often a gateway whose line to a host's door went on to another host looks whether the first one is back."""
 BACKENDS_HEARD_MAX: Final = 256
-"""Backends of one cluster that a gateway takes to be there by their word; of more the last by name are left out."""
+"""Backends of one cluster that a gateway learns of from backends; beyond that, the last by name are left out."""
 QUEUE_NEEDS: Final = 0.01
-"""Of one backend's capacity: what a queue is taken to need until its cluster has reported with it."""
+"""The share of one backend's capacity that a new queue is assumed to need until its cluster has reported with it."""
 OPERATOR_ASK_SECONDS_MAX: Final = 10.0
-"""How long one backend may take to answer what an operator asks it."""
+"""How long one backend may take to answer an operator's question."""
 MOVE_STEP_SECONDS: Final = 0.25
 """How soon a gateway tries the next step of a queue's move to another cluster again, while publishes wait for it."""
 MOVE_LOOK_SECONDS: Final = 2.0
@@ -139,14 +140,15 @@ MOVE_RETRY_SECONDS: Final = 0.1
 MOVE_RETRY_SECONDS_MAX: Final = 2.0
 """The longest pause between two such tries."""
 MOVE_STEPS_MAX: Final = 16
-"""Queues whose moves a gateway looks after at once."""
+"""Queues whose moves a gateway advances at once."""
 MOVE_REMEMBER_SECONDS: Final = 60.0
 """How often it looks whether a place may be forgotten that has nothing left but ids."""
 MOVE_FORGET_MS: Final = 60_000
-"""How long after the window of its ids a place is remembered that a queue left: all gateways heard of it before."""
+"""How long after the end of its dedupe window a place that a queue left is remembered: all gateways heard of it
+before."""
 MOVE_SETTLE_SECONDS_MAX: Final = 1.0
-"""How long publishes to a queue that arrived somewhere wait until all shards there have said that they have it."""
+"""How long publishes to a queue that arrived in a place wait until all shards there have said that they have it."""
 READY_LOOK_SECONDS: Final = 0.05
-"""How often it is looked whether the cluster is there that a queue is to move to."""
+"""How often a gateway checks whether the cluster that a queue is to move to is ready."""
 MOVED_RETRY_MS: Final = 100
-"""When to send a call again that was encoded for a place which its queue has left."""
+"""When to send a call again that was encoded for a place that its queue has left."""
