@@ -12,39 +12,40 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
+from gateway.admission.dependency_guard import Guards
+from gateway.admission.loop_lag import LoopLag
+from gateway.admission.memory import limit_bytes
+from gateway.admission.overload import Overload
+from gateway.admission.setup import make_throttle
+from gateway.admission.stored_quotas import StoredQuotas
 from gateway.alerts.setup import watching
-from gateway.api import asyncapi, docs, metrics, openapi
-from gateway.auth import Keyring
-from gateway.auto_create import auto_config
-from gateway.begun import Begun
+from gateway.api import asyncapi, docs, openapi
+from gateway.api.dispatch import LOCAL, Api
+from gateway.api.http import problem_answer, write
+from gateway.api.site import METRICS, Site
 from gateway.clock import wall_clock_ms
-from gateway.cluster_watch import ClusterWatch
-from gateway.clusters_view import ClustersView
+from gateway.clusters.overview import ClustersView
+from gateway.clusters.recovery import Recovery
+from gateway.clusters.watch import ClusterWatch
+from gateway.config.settings import Settings
 from gateway.console_server import ConsoleServer
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
-from gateway.dispatch import LOCAL, Api
-from gateway.door import Door
-from gateway.encryption import Encrypting
-from gateway.entrance import Entrance
-from gateway.guard import Guards
-from gateway.http import problem_answer, write
+from gateway.encryption.setup import Encrypting
+from gateway.identity.authentication import Keyring
+from gateway.identity.metrics_access import OPEN
+from gateway.identity.revocable_work import Begun
+from gateway.identity.tickets import TicketOffice
 from gateway.limits import FILES_RESERVED, HTTP_CONNECTIONS_MAX, UNCONFIRMED_MEMORY_FRACTION
-from gateway.limits_setup import make_throttle
-from gateway.loop_lag import LoopLag
-from gateway.memory import limit_bytes
-from gateway.once import Once
-from gateway.overload import Overload
-from gateway.queue_numbers import QueueNumbers
-from gateway.recovery import Recovery
-from gateway.scraping import OPEN
+from gateway.listener.accept_limit import Door
+from gateway.listener.proxy_gate import Entrance
+from gateway.observability.metrics import gateway as metrics
+from gateway.observability.queue_numbers import QueueNumbers
+from gateway.processes.siblings import Siblings
+from gateway.publishing.idempotent_publish import Once
+from gateway.publishing.shared_reply_cache import RedisReplies
+from gateway.queues.auto_create import auto_config
 from gateway.series.sampler import Sampler
-from gateway.settings import Settings
-from gateway.shared_replies import RedisReplies
-from gateway.siblings import Siblings
-from gateway.site import METRICS, Site
-from gateway.stored_quotas import StoredQuotas
-from gateway.tickets import TicketOffice
 from gateway.usage.export import Exporter
 from gateway.usage.live import LiveUsage
 from gateway.usage.meter import Meter

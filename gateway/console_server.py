@@ -21,11 +21,12 @@ import structlog
 
 from backend_store.client import Queue, Store, timestamp
 from backend_store.model import ClusterAway, PushqError, QueueConfig, QueueNotFound, Unauthenticated
-from gateway import dashboards
-from gateway.auth import Principal
-from gateway.config import known_settings, value_of
+from gateway.api import dashboards
+from gateway.api.dispatch import Api
+from gateway.api.schemas import components, queue_changes
+from gateway.config.load import known_settings, value_of
 from gateway.context import Gateway
-from gateway.dispatch import Api
+from gateway.identity.authentication import Principal
 from gateway.limits import (
     CONSOLE_LIST_KNOWN_SECONDS,
     CONSOLE_LIST_SHARE_MAX,
@@ -33,8 +34,7 @@ from gateway.limits import (
     CONSOLE_LIST_WAIT_SECONDS,
     CONSOLE_LISTS_MAX,
 )
-from gateway.queue_settings import SETTINGS
-from gateway.schemas import components, queue_changes
+from gateway.queues.settings import SETTINGS
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow
 from push.looking_up import LookingUp, found, handled
 from push.problems import KINDS

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backend_store.client import Store
+from gateway.admission.dependency_guard import Guards
+from gateway.admission.throttle import Throttle
 from gateway.alerts.setup import Watching
-from gateway.auth import Keyring
-from gateway.begun import Begun
-from gateway.cluster_watch import ClusterWatch
-from gateway.clusters_view import ClustersView
+from gateway.clusters.overview import ClustersView
+from gateway.clusters.recovery import Recovery
+from gateway.clusters.watch import ClusterWatch
+from gateway.config.settings import Settings
 from gateway.desk import GatewayDesk
-from gateway.encryption import Encrypting
-from gateway.guard import Guards
-from gateway.once import Once
-from gateway.queue_numbers import QueueNumbers
-from gateway.recovery import Recovery
-from gateway.refused_acts import RefusedActs
+from gateway.encryption.setup import Encrypting
+from gateway.identity.authentication import Keyring
+from gateway.identity.revocable_work import Begun
+from gateway.identity.tickets import TicketOffice
+from gateway.observability.queue_numbers import QueueNumbers
+from gateway.observability.refused_acts import RefusedActs
+from gateway.processes.siblings import Siblings
+from gateway.publishing.idempotent_publish import Once
 from gateway.series.sampler import Sampler
-from gateway.settings import Settings
-from gateway.siblings import Siblings
-from gateway.throttle import Throttle
-from gateway.tickets import TicketOffice
 from gateway.usage.export import Exporter
 from gateway.usage.live import LiveUsage
 from push.hub import Hub

@@ -25,13 +25,13 @@ from backend_store.model import (
     Unauthenticated,
     Unavailable,
 )
-from gateway import publish
-from gateway.auth import Keyring, Principal, same_caller
-from gateway.idempotency import named
-from gateway.once import Once, PublishReply
-from gateway.policy import Verb
-from gateway.queue_links import check_links
-from gateway.tickets import TicketOffice
+from gateway.identity.authentication import Keyring, Principal, same_caller
+from gateway.identity.authorization import Verb
+from gateway.identity.tickets import TicketOffice
+from gateway.publishing import encode as publish
+from gateway.publishing.idempotency_keys import named
+from gateway.publishing.idempotent_publish import Once, PublishReply
+from gateway.queues.links import check_links
 from push.looking_up import LookingUp, found
 from push.ports import Encoding, KeyOf, Prepared, Target
 from push.protocol import PublishMessage

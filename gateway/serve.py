@@ -30,41 +30,41 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
-from gateway.addresses import EtcdAt, parse_address, parse_etcd
+from gateway.admission.dependency_guard import Guards
+from gateway.admission.memory import keep_what_is_imported
+from gateway.admission.setup import NoRedisLibrary
 from gateway.app import Application, create_app
-from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key
-from gateway.backend_rules import coordinator_of
-from gateway.backends import open_backends, tls_of
-from gateway.cannot_start import CannotStart
-from gateway.certificates import CertificateError, OwnCertificates
 from gateway.clock import wall_clock_ms
-from gateway.cluster_watch import ClusterWatch
-from gateway.clusters_view import ClustersView
-from gateway.config import Loaded
-from gateway.encryption import Encrypting, encrypting
-from gateway.entrance import Entrance, open_entrance
-from gateway.etcd_access import access_of, etcd_config
-from gateway.guard import Guards
-from gateway.jwks import BadKeys
-from gateway.key_care import KeyCare
-from gateway.key_sets import KeySets
-from gateway.keys import Vault
-from gateway.leftover import Bounds
+from gateway.clusters.backends import open_backends, tls_of
+from gateway.clusters.etcd_access import access_of, etcd_config
+from gateway.clusters.overview import ClustersView
+from gateway.clusters.recovery import Recovery
+from gateway.clusters.watch import ClusterWatch
+from gateway.config.addresses import EtcdAt, parse_address, parse_etcd
+from gateway.config.backend_rules import coordinator_of
+from gateway.config.load import Loaded
+from gateway.config.settings import ClusterSettings, Settings
+from gateway.encryption.data_keys import Vault
+from gateway.encryption.master_keys import MASTER_FILE, MasterError
+from gateway.encryption.setup import Encrypting, encrypting
+from gateway.identity.api_key_upkeep import KeyCare
+from gateway.identity.authentication import ADMIN_KEY_FILE, Keyring, make_first_key
+from gateway.identity.jwks import BadKeys
+from gateway.identity.jwks_refresh import KeySets
+from gateway.identity.jwt import Tokens
+from gateway.identity.tickets import TicketOffice
 from gateway.limits import FAREWELL_SECONDS_MAX, FILES_RESERVED, LISTEN_BACKLOG
-from gateway.limits_setup import NoRedisLibrary
-from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
-from gateway.logs import configure_logs
-from gateway.masters import MASTER_FILE, MasterError
-from gateway.memory import keep_what_is_imported
+from gateway.listener.certificates import CertificateError, OwnCertificates
+from gateway.listener.proxy_gate import Entrance, open_entrance
+from gateway.listener.server import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
+from gateway.listener.unread_body import Bounds
+from gateway.metadata.remote_store import RemoteStore, remote_store
+from gateway.observability.logs import configure_logs
+from gateway.observability.tracing import spans_of
+from gateway.processes.siblings import Siblings
 from gateway.processes.tickets import SharedTickets
-from gateway.recovery import Recovery
-from gateway.remote_store import RemoteStore, remote_store
-from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
-from gateway.settings import ClusterSettings, Settings
-from gateway.siblings import Siblings
-from gateway.tickets import TicketOffice
-from gateway.tokens import Tokens
-from gateway.tracing import spans_of
+from gateway.roles.errors import CannotStart
+from gateway.roles.systemd import SIGNALS, tell_ready, tell_stopping
 from gateway.version import VERSION
 
 __all__ = ["CannotStart", "serve"]

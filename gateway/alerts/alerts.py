@@ -39,7 +39,7 @@ from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transiti
 from gateway.alerts.teller import Heard, Teller
 from gateway.alerts.turn import Turn
 from gateway.alerts.values import Sources
-from gateway.policy import compile_pattern
+from gateway.identity.authorization import compile_pattern
 from gateway.series.book import Book, Watched
 
 log = structlog.get_logger("pushq.alerts")

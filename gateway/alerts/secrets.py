@@ -13,8 +13,8 @@ from backend_store.model import Conflict, InvalidRequest, NotFound
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.signing import SECRET_BYTES
 from gateway.alerts.stored import Receiver
-from gateway.encryption import Encrypting
-from gateway.masters import Context, Masters
+from gateway.encryption.master_keys import Context, Masters
+from gateway.encryption.setup import Encrypting
 
 _UID = 0
 """No queue has this uid: a receiver's secret cannot be opened as anything else."""

@@ -14,11 +14,11 @@ from gateway.alerts.notifier import Notifier
 from gateway.alerts.reports import Reports
 from gateway.alerts.secrets import Renewal, Secrets
 from gateway.alerts.values import Sources
-from gateway.cluster_watch import ClusterWatch
-from gateway.encryption import Encrypting
-from gateway.entrance import Entrance
+from gateway.clusters.watch import ClusterWatch
+from gateway.config.settings import Settings
+from gateway.encryption.setup import Encrypting
+from gateway.listener.proxy_gate import Entrance
 from gateway.series.sampler import Sampler
-from gateway.settings import Settings
 from gateway.usage.meter import Meter
 
 

@@ -12,10 +12,10 @@ from gateway.alerts.core import shards
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.tallies import MINUTES_KEPT, Minutes, Tallies
 from gateway.alerts.reports import Reports
-from gateway.api.cluster_shapes import ClusterShard
-from gateway.cluster_watch import ClusterWatch
-from gateway.entrance import Entrance
-from gateway.policy import compile_pattern
+from gateway.api.shapes.clusters import ClusterShard
+from gateway.clusters.watch import ClusterWatch
+from gateway.identity.authorization import compile_pattern
+from gateway.listener.proxy_gate import Entrance
 from gateway.series.book import PAUSE_SLOTS_MAX, Watched
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
 from gateway.series.core.ring import TIERS

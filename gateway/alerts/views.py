@@ -13,7 +13,7 @@ from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import KINDS, Rule, Severity
 from gateway.alerts.core.silences import Silence, fits_rule, fits_subject, state_of
 from gateway.alerts.stored import Receiver, Transition
-from gateway.policy import compile_pattern
+from gateway.identity.authorization import compile_pattern
 
 
 class AlertView(msgspec.Struct):

@@ -22,7 +22,10 @@ from gateway.alerts.limits import (
 )
 from gateway.alerts.prometheus import rules_file
 from gateway.alerts.views import AlertView, rule_view
-from gateway.api.alert_shapes import (
+from gateway.api.conditions import check_conditions, condition_met, etag_of
+from gateway.api.http import Answer, Call, Header, json_answer
+from gateway.api.paging import page_of
+from gateway.api.shapes.alerts import (
     PATTERN_RULE,
     KindPage,
     KindView,
@@ -33,11 +36,8 @@ from gateway.api.alert_shapes import (
     TestPage,
     TestView,
 )
-from gateway.api.paging import page_of
 from gateway.api.usage import visible_tenant
-from gateway.conditions import check_conditions, condition_met, etag_of
 from gateway.context import Gateway
-from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
 from gateway.usage.schema import LATENCY_SECONDS_BUCKETS
 from push.problems import nearest

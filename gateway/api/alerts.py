@@ -16,13 +16,13 @@ from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.notifier import Listener
 from gateway.alerts.views import AlertView, alert_view, history_view
-from gateway.api.alert_shapes import AlertPage, HistoryPage
 from gateway.api.events import EVENT_STREAM
+from gateway.api.http import Answer, Call, encode_json, json_answer
 from gateway.api.paging import page_in_order, page_of
-from gateway.auth import Principal
+from gateway.api.shapes.alerts import AlertPage, HistoryPage
+from gateway.api.validate import time_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, encode_json, json_answer
-from gateway.validate import time_ms
+from gateway.identity.authentication import Principal
 from push.checks import field as invalid_field
 
 STATES: Final = ("pending", "firing", "resolved")

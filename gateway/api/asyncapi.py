@@ -8,10 +8,10 @@ from typing import Any, Final, get_args
 import msgspec
 
 from gateway.api.frames import EVENTS, SERVER_FRAMES
+from gateway.api.http import Answer, json_answer
 from gateway.api.openapi import QUERY
+from gateway.api.schemas import Schema, ack_publishes, components, messages_to_publish, publish_message, reference
 from gateway.context import Gateway
-from gateway.http import Answer, json_answer
-from gateway.schemas import Schema, ack_publishes, components, messages_to_publish, publish_message, reference
 from gateway.version import VERSION
 from push.closes import Close
 from push.protocol import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, ClientFrame, Publish

@@ -8,11 +8,11 @@ import msgspec
 import structlog
 
 from backend_store.client import AuditEntry
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
+from gateway.api.shapes.usage import AuditPage
 from gateway.api.usage import visible_tenant
-from gateway.api.usage_shapes import AuditPage
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_AUDIT_LOOKS_MAX
 from gateway.usage.schema import AuditRow
 from push.checks import field as invalid_field

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backend_store.client import Queue
 from backend_store.model import Conflict, Forbidden, NotFound
+from gateway.api.http import Answer, Call
 from gateway.context import Gateway
-from gateway.http import Answer, Call
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from backend_store.model import PushqError
-from gateway.http import decode
+from gateway.api.http import decode
 from push.checks import field as invalid_field
 from push.counting import check_events
 from push.protocol import EventMessage, PublishMessage

@@ -10,13 +10,13 @@ import socket
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.cluster_shapes import NO_CLUSTERS, ClusterNode, ClustersState, ClusterState, Rebalance
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.clusters import NO_CLUSTERS, ClusterNode, ClustersState, ClusterState, Rebalance
+from gateway.config.settings import Settings
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
-from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.cluster_watch import ClusterWatch
+    from gateway.clusters.watch import ClusterWatch
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from backend_store.client import timestamp
 from backend_store.model import Forbidden, NotFound
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.shapes import ConnectionPage, ConnectionView, ReadingView
-from gateway.auth import Principal
+from gateway.api.shapes.bodies import ConnectionPage, ConnectionView, ReadingView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
+from gateway.identity.authentication import Principal
+from gateway.identity.authorization import may_administer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.policy import may_administer
 from push.connections import Connection
 from push.limits import SUBSCRIPTIONS_SHOWN_MAX
 from push.subscriptions import StreamSubscription, WorkSubscription

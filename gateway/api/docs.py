@@ -17,8 +17,8 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from gateway.api import docs_search
+from gateway.api.http import HTML, Answer
 from gateway.context import Gateway
-from gateway.http import HTML, Answer
 from gateway.version import VERSION
 from web_console.pages import render
 

@@ -7,8 +7,8 @@ from typing import Final
 from sse_starlette.sse import EventSourceResponse
 
 from backend_store.model import VISIBILITY_MS_MAX
+from gateway.api.http import Answer, Call, integer
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer
 from push.checks import field as invalid_field
 from push.limits import CREDIT_MAX
 from push.starts import group_queue, parse_query

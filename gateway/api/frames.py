@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.api.shapes import DeliveredMessage, DurabilityView, OutputView, PlacedView, ProblemView, ResultView
+from gateway.api.shapes.bodies import DeliveredMessage, DurabilityView, OutputView, PlacedView, ProblemView, ResultView
 
 RequestId = int | str
 

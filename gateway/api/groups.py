@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from backend_store.client import GroupInfo, Queue, delete_group, find_group, list_groups, put_group
 from backend_store.model import NotFound, PushqError
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.shapes import GroupBody, GroupLagView, GroupPage, GroupView
+from gateway.api.shapes.bodies import GroupBody, GroupLagView, GroupPage, GroupView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from push.checks import check_has_groups, checked_group
 from push.checks import field as invalid_field

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backend_store.model import NotFound, PushqError, Unavailable
+from gateway.api.http import Answer, json_answer, problem_answer
 from gateway.context import Gateway
-from gateway.http import Answer, json_answer, problem_answer
 from throttling.admission import Level
 
 CHECKS = ("draining", "disk", "load")

@@ -6,10 +6,10 @@ Nothing is stored for this: a lease knows its holder while it lasts.
 from __future__ import annotations
 
 from backend_store.client import Queue, timestamp
-from gateway.api.shapes import HeldView, HolderView
-from gateway.auth import Principal
+from gateway.api.shapes.bodies import HeldView, HolderView
 from gateway.context import Gateway
-from gateway.policy import may_administer
+from gateway.identity.authentication import Principal
+from gateway.identity.authorization import may_administer
 from push.transports.longpoll import Poll
 
 

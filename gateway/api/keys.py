@@ -6,14 +6,14 @@ import heapq
 
 from backend_store.client import timestamp
 from backend_store.model import OPERATOR, ApiKey, Forbidden, NotFound
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.shapes import KeyBody, KeyPage, KeyView, NewKeyView, RotateBody
-from gateway.auth import NewKey
+from gateway.api.shapes.bodies import KeyBody, KeyPage, KeyView, NewKeyView, RotateBody
+from gateway.api.validate import time_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
+from gateway.identity.authentication import NewKey
+from gateway.identity.authorization import check_scopes, may_administer
 from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
-from gateway.policy import check_scopes, may_administer
-from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
 

@@ -13,13 +13,13 @@ from starlette.types import Receive
 from backend_store.client import Queue, SettledAndPublished
 from backend_store.model import InvalidRequest, Published, PushqError, QueueNotFound, Verdict
 from gateway.api import cloudevents
-from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
+from gateway.api.http import Answer, Call, ClientGone, decode, json_answer
+from gateway.api.shapes.bodies import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
+from gateway.api.timeouts import stated_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from gateway.idempotency import HEADER, REPLAYED, key_of_headers
 from gateway.limits import RECEIVE_MESSAGES_DEFAULT
-from gateway.once import is_replay
-from gateway.timeouts import stated_ms
+from gateway.publishing.idempotency_keys import HEADER, REPLAYED, key_of_headers
+from gateway.publishing.idempotent_publish import is_replay
 from push.checks import check_delay, checked_reason, checked_visibility, results
 from push.checks import field as invalid_field
 from push.counting import check_messages

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from backend_store.model import FieldError, InvalidRequest, NotFound
 from gateway.api.cluster import check_operator
-from gateway.api.cluster_shapes import MovePage, MoveView, MoveWanted, QueuePlace
-from gateway.clusters_view import ClustersView, move_view
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.clusters import MovePage, MoveView, MoveWanted, QueuePlace
+from gateway.clusters.overview import ClustersView, move_view
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
 from gateway.limits import SPLIT_CLUSTERS_MAX
 from push.checks import field as invalid_field
 

@@ -12,10 +12,10 @@ import structlog
 
 from backend_store.client import Chunk, CorruptEntry, Queue, kind_of, offsets_of, read_range
 from backend_store.model import Conflict, Forbidden
+from gateway.api.http import Answer, Call, encode_json, integer, json_answer
 from gateway.api.peek import SEQ_MAX
-from gateway.api.shapes import OffsetsView, PartitionOffsetsView
+from gateway.api.shapes.bodies import OffsetsView, PartitionOffsetsView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, encode_json, integer, json_answer
 from gateway.limits import RANGE_BYTES_MAX, RANGE_MESSAGES_MAX
 from push.checks import field as invalid_field
 from push.encode import numbered_messages

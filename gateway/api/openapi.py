@@ -11,15 +11,15 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from backend_store.model import VISIBILITY_MS_MAX
-from gateway.api import shapes as s
+from gateway.api.http import Answer, json_answer
 from gateway.api.offsets import RANGE
 from gateway.api.peek import SEQ_MAX
+from gateway.api.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.api.series import POINTS_DEFAULT
+from gateway.api.shapes import bodies
 from gateway.api.table import OPERATIONS, Operation
 from gateway.context import Gateway
-from gateway.http import Answer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, RANGE_MESSAGES_MAX
-from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.series.book import RANGES
 from gateway.series.core.columns import QUEUE_COLUMNS
 from gateway.series.limits import SPARK_NAMES_MAX, SPARK_POINTS_MAX
@@ -50,15 +50,15 @@ def document() -> dict[str, Any]:
     """The complete document."""
     found = {kind for o in OPERATIONS for given in (o.request, *o.answers.values()) for kind in _parts(given)}
     types = {kind for kind in found if _is_struct(kind)}
-    types -= {s.PublishBody}
-    schemas, refs = components([*sorted(types, key=lambda kind: kind.__name__), s.ProblemView])
+    types -= {bodies.PublishBody}
+    schemas, refs = components([*sorted(types, key=lambda kind: kind.__name__), bodies.ProblemView])
     schemas |= {
         "PublishMessage": publish_message(),
         "PublishBody": publish_body(),
         "CloudEvent": cloud_event(),
         "QueueChanges": queue_changes(schemas["QueueConfig"]),
     }
-    refs[s.PublishBody] = reference("PublishBody")
+    refs[bodies.PublishBody] = reference("PublishBody")
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, refs)
@@ -106,7 +106,8 @@ def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     out: dict[str, Any] = {
         "operationId": _operation_id(operation),
         "summary": operation.summary,
-        "description": f"Scope: {operation.scope}." + (_CLOUD_EVENTS if operation.request is s.PublishBody else ""),
+        "description": f"Scope: {operation.scope}."
+        + (_CLOUD_EVENTS if operation.request is bodies.PublishBody else ""),
         "tags": [_tag(operation)],
         "parameters": _parameters(operation),
         "responses": _responses(operation, refs),
@@ -114,7 +115,7 @@ def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     if operation.request is not None:
         schema = reference("QueueChanges") if operation.method == "PATCH" else refs[operation.request]
         content: dict[str, Any] = {"application/json": {"schema": schema}}
-        if operation.request is s.PublishBody:
+        if operation.request is bodies.PublishBody:
             content |= _OTHER_BODIES
         out["requestBody"] = {"required": not _has_defaults(operation.request), "content": content}
     if operation.takes_ticket:

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from gateway.api.http import Answer, Call
 from gateway.context import Gateway
-from gateway.http import Answer, Call
 
 Handler = Callable[[Gateway, Call], Awaitable[Answer | ASGIApp]]
 

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import dropwhile, islice
 from typing import TypeVar
 
+from gateway.api.http import Header, integer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.http import Header, integer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ from typing import Any, Final, get_args
 from backend_store.client import PeekFilter, Queue, check_cursor
 from backend_store.model import Forbidden
 from gateway.api.holders import held
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import link_to_next
-from gateway.api.shapes import MessageState
+from gateway.api.shapes.bodies import MessageState
+from gateway.api.validate import time_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
 SEQ_MAX: Final = (1 << 63) - 1

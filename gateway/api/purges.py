@@ -6,9 +6,9 @@ import secrets
 
 from backend_store.client import Purge
 from backend_store.model import Conflict, NotFound
-from gateway.api.shapes import JobView, PurgeBody
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.bodies import JobView, PurgeBody
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
 from push.checks import field as invalid_field
 
 

@@ -25,17 +25,17 @@ from backend_store.model import (
     QueueNotFound,
     Replication,
 )
-from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
-from gateway.clusters_view import ClustersView
-from gateway.conditions import changed_meanwhile, check_conditions
+from gateway.api.conditions import changed_meanwhile, check_conditions
+from gateway.api.http import Answer, Call, Header, decode, integer, json_answer
+from gateway.api.shapes.queues import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
+from gateway.api.validate import check_new_queue_name, check_no_companion
+from gateway.clusters.overview import ClustersView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, Header, decode, integer, json_answer
+from gateway.identity.authorization import may_administer, owner_of
 from gateway.limits import CONFIG_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.nesting import too_deep
-from gateway.policy import may_administer, owner_of
-from gateway.queue_config import changed_config, queue_config, shown_config
-from gateway.queue_links import Find, check_links
-from gateway.validate import check_new_queue_name, check_no_companion
+from gateway.publishing.nesting import too_deep
+from gateway.queues.config import changed_config, queue_config, shown_config
+from gateway.queues.links import Find, check_links
 from push.checks import field as invalid_field
 
 _UNKNOWN = Replication()

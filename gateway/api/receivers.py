@@ -18,12 +18,12 @@ from gateway.alerts.notifier import Heard
 from gateway.alerts.stored import Receiver
 from gateway.alerts.views import NewReceiverView, ReceiverView, receiver_fields
 from gateway.api.alert_rules import sample_view
-from gateway.api.alert_shapes import ReceiverBody, ReceiverPage, TestView
+from gateway.api.conditions import check_conditions, condition_met, etag_of
+from gateway.api.http import Answer, Call, Header, json_answer
 from gateway.api.paging import page_of
+from gateway.api.shapes.alerts import ReceiverBody, ReceiverPage, TestView
 from gateway.api.usage import visible_tenant
-from gateway.conditions import check_conditions, condition_met, etag_of
 from gateway.context import Gateway
-from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
 
 

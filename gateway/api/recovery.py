@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.recovery_shapes import RecoveryDrop, RecoveryPublish
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.recovery import RecoveryDrop, RecoveryPublish
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
 
 if TYPE_CHECKING:
-    from gateway.recovery import Recovery
+    from gateway.clusters.recovery import Recovery
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:

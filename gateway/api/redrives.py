@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from backend_store.client import LetterFilter, Queue, Redrive
 from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, QueueNotFound
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import link_to_next
-from gateway.api.shapes import REASONS, JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
+from gateway.api.shapes.bodies import REASONS, JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
+from gateway.api.validate import time_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, REDRIVE_IDS_MAX, REDRIVE_PER_SECOND_MAX
-from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
 

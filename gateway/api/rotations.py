@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.shapes import JobView, RotationBody
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.bodies import JobView, RotationBody
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
+from gateway.encryption.rotation import Rotation, Rotations
 from gateway.limits import ROTATION_QUEUES_MAX
-from gateway.rotations import Rotation, Rotations
 from push.checks import field as invalid_field
 
 

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from backend_store.client import timestamp
 from backend_store.model import Forbidden, NotFound
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.series_shapes import QueueSeriesView, SeriesView, SparkPage, SparkView
+from gateway.api.shapes.series import QueueSeriesView, SeriesView, SparkPage, SparkView
 from gateway.api.usage import visible_tenant
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
+from gateway.identity.authorization import owner_of
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.policy import owner_of
 from gateway.series.book import RANGES, Book
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS, QUEUE_LEVELS
 from gateway.series.core.ring import TIERS, Series

@@ -13,14 +13,14 @@ from gateway.alerts.alerts import RULE_IDS, new_id
 from gateway.alerts.core.silences import Silence, state_of
 from gateway.alerts.limits import PREVIEW_SUBJECTS_MAX, SILENCE_MS_MAX, TEXT_CHARS_MAX
 from gateway.alerts.views import SilenceView, alert_view, muted, silence_view
-from gateway.api.alert_shapes import PATTERN_RULE, SilenceBody, SilencePage, SilencePreview
+from gateway.api.conditions import check_conditions, condition_met, etag_of
+from gateway.api.http import Answer, Call, Header, json_answer
 from gateway.api.paging import page_of
+from gateway.api.shapes.alerts import PATTERN_RULE, SilenceBody, SilencePage, SilencePreview
 from gateway.api.usage import visible_tenant
-from gateway.conditions import check_conditions, condition_met, etag_of
+from gateway.api.validate import time_ms
 from gateway.context import Gateway
-from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
-from gateway.validate import time_ms
 
 _LATE_MS = 1 << 53
 

@@ -23,10 +23,10 @@ from gateway.api import (
     tickets,
     usage,
 )
-from gateway.api import shapes as s
 from gateway.api.operation import Handler, Operation
-from gateway.api.queue_shapes import QueuePage, QueueView
-from gateway.api.usage_shapes import AuditPage, LiveUsageView, UsagePage
+from gateway.api.shapes import bodies
+from gateway.api.shapes.queues import QueuePage, QueueView
+from gateway.api.shapes.usage import AuditPage, LiveUsageView, UsagePage
 from gateway.api.watching_table import WATCHING
 from throttling import rules
 
@@ -82,7 +82,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         queues.delete,
         "Delete a queue; its messages are discarded or moved to another queue",
         "admin",
-        {200: s.DeletedView},
+        {200: bodies.DeletedView},
         query=("confirm", "discard", "move_to"),
         required=("confirm",),
         refusals=(400, 401, 403, 404, 409),
@@ -93,8 +93,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         messages.publish,
         "Publish messages",
         "publish",
-        {201: s.PublishedView},
-        request=s.PublishBody,
+        {201: bodies.PublishedView},
+        request=bodies.PublishBody,
         refusals=(400, 401, 403, 404, 409, 413, 415, 422, 503, 504, 507),
         takes_key=True,
     ),
@@ -104,7 +104,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         peek.peek,
         "Look at messages without touching them; `header.NAME=` filters by a header",
         "view or consume",
-        {200: s.PeekView},
+        {200: bodies.PeekView},
         query=peek.FILTERS,
     ),
     Operation(
@@ -113,7 +113,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         offsets.get,
         "Where each partition begins and ends",
         "view or consume",
-        {200: s.OffsetsView},
+        {200: bodies.OffsetsView},
     ),
     Operation(
         "GET",
@@ -121,7 +121,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         offsets.read,
         "Messages of a stream's or companion's partition, by offset",
         "consume",
-        {200: s.RangeView},
+        {200: bodies.RangeView},
         query=offsets.RANGE,
         refusals=(400, 401, 403, 404, 409),
     ),
@@ -140,8 +140,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         messages.receive,
         "Lease messages, waiting for them if wanted",
         "consume",
-        {200: s.ReceivedView},
-        request=s.ReceiveBody,
+        {200: bodies.ReceivedView},
+        request=bodies.ReceiveBody,
         refusals=(400, 401, 403, 404, 413, 415, 503),
     ),
     Operation(
@@ -150,8 +150,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         messages.ack,
         "Settle messages",
         "consume",
-        {200: s.AckedView},
-        request=s.AckBody,
+        {200: bodies.AckedView},
+        request=bodies.AckBody,
         refusals=(400, 401, 403, 404, 413, 415, 503, 507),
     ),
     Operation(
@@ -160,8 +160,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         messages.nack,
         "Give messages back",
         "consume",
-        {200: s.ResultsView},
-        request=s.NackBody,
+        {200: bodies.ResultsView},
+        request=bodies.NackBody,
         refusals=(400, 401, 403, 404, 413, 415),
     ),
     Operation(
@@ -170,8 +170,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         messages.extend,
         "Hold messages for longer",
         "consume",
-        {200: s.ResultsView},
-        request=s.ExtendBody,
+        {200: bodies.ResultsView},
+        request=bodies.ExtendBody,
         refusals=(400, 401, 403, 404, 413, 415),
     ),
     Operation(
@@ -191,11 +191,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         purges.start,
         "Drop every message of a queue",
         "manage",
-        {202: s.JobView},
-        request=s.PurgeBody,
+        {202: bodies.JobView},
+        request=bodies.PurgeBody,
         refusals=(400, 401, 403, 404, 413, 415),
     ),
-    Operation("GET", "/v1/queues/{queue}/purges/{purge}", purges.get, "How far a purge is", "manage", {200: s.JobView}),
+    Operation(
+        "GET", "/v1/queues/{queue}/purges/{purge}", purges.get, "How far a purge is", "manage", {200: bodies.JobView}
+    ),
     Operation(
         "DELETE",
         "/v1/queues/{queue}/purges/{purge}",
@@ -211,8 +213,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         redrives.start,
         "Move dead letters back to where they came from, or elsewhere",
         "manage, and publish on the target",
-        {200: s.RedriveTotalView, 202: s.JobView},
-        request=s.RedriveBody,
+        {200: bodies.RedriveTotalView, 202: bodies.JobView},
+        request=bodies.RedriveBody,
         refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
@@ -221,11 +223,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         redrives.list_redrives,
         "Redrives of a queue",
         "manage",
-        {200: s.JobPage},
+        {200: bodies.JobPage},
         query=_PAGING,
     ),
     Operation(
-        "GET", "/v1/queues/{queue}/redrives/{redrive}", redrives.get, "How far a redrive is", "manage", {200: s.JobView}
+        "GET",
+        "/v1/queues/{queue}/redrives/{redrive}",
+        redrives.get,
+        "How far a redrive is",
+        "manage",
+        {200: bodies.JobView},
     ),
     Operation(
         "DELETE",
@@ -233,7 +240,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         redrives.cancel,
         "Stop a redrive; what was moved stays moved",
         "manage",
-        {200: s.JobView},
+        {200: bodies.JobView},
     ),
     Operation(
         "POST",
@@ -241,12 +248,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         rotations.start,
         "Replace the master key, or data keys of queues",
         "operator",
-        {202: s.JobView},
-        request=s.RotationBody,
+        {202: bodies.JobView},
+        request=bodies.RotationBody,
         refusals=(400, 401, 403, 409, 413, 415),
     ),
     Operation(
-        "GET", "/v1/rotations/{rotation}", rotations.get, "How far a rotation of keys is", "operator", {200: s.JobView}
+        "GET",
+        "/v1/rotations/{rotation}",
+        rotations.get,
+        "How far a rotation of keys is",
+        "operator",
+        {200: bodies.JobView},
     ),
     Operation(
         "DELETE",
@@ -254,7 +266,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         rotations.cancel,
         "Stop a rotation of keys; what was done stays",
         "operator",
-        {200: s.JobView},
+        {200: bodies.JobView},
     ),
     Operation(
         "GET",
@@ -262,18 +274,20 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         groups.list_of_queue,
         "Consumer groups of a stream, and how far they are behind",
         "view",
-        {200: s.GroupPage},
+        {200: bodies.GroupPage},
         query=_PAGING,
     ),
-    Operation("GET", "/v1/queues/{queue}/groups/{group}", groups.get, "One consumer group", "view", {200: s.GroupView}),
+    Operation(
+        "GET", "/v1/queues/{queue}/groups/{group}", groups.get, "One consumer group", "view", {200: bodies.GroupView}
+    ),
     Operation(
         "PUT",
         "/v1/queues/{queue}/groups/{group}",
         groups.put,
         "Make a consumer group, or move it",
         "manage",
-        {200: s.GroupView, 201: s.GroupView},
-        request=s.GroupBody,
+        {200: bodies.GroupView, 201: bodies.GroupView},
+        request=bodies.GroupBody,
         refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
@@ -290,8 +304,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         keys.create,
         "Make an API key; its token is in this answer only",
         "admin",
-        {201: s.NewKeyView},
-        request=s.KeyBody,
+        {201: bodies.NewKeyView},
+        request=bodies.KeyBody,
         refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
@@ -300,19 +314,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         keys.list_keys,
         "API keys, without their secrets",
         "admin",
-        {200: s.KeyPage},
+        {200: bodies.KeyPage},
         query=_PAGING,
         refusals=(400, 401, 403),
     ),
-    Operation("GET", "/v1/keys/{key}", keys.get, "One API key", "admin", {200: s.KeyView}),
+    Operation("GET", "/v1/keys/{key}", keys.get, "One API key", "admin", {200: bodies.KeyView}),
     Operation(
         "POST",
         "/v1/keys/{key}/rotate",
         keys.rotate,
         "A new secret for a key; the old one ends after a grace",
         "admin",
-        {200: s.NewKeyView},
-        request=s.RotateBody,
+        {200: bodies.NewKeyView},
+        request=bodies.RotateBody,
         refusals=(400, 401, 403, 404, 413, 415),
     ),
     Operation(
@@ -330,8 +344,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tickets.issue,
         "Trade the key for a one-use ticket",
         "any",
-        {201: s.TicketView},
-        request=s.TicketBody,
+        {201: bodies.TicketView},
+        request=bodies.TicketBody,
         refusals=(400, 401, 403, 404, 413, 415, 503),
     ),
     Operation(
@@ -340,7 +354,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         connections.list_connections,
         "Open connections of this gateway",
         "admin; operator for all tenants",
-        {200: s.ConnectionPage},
+        {200: bodies.ConnectionPage},
         query=_PAGING,
         refusals=(400, 401, 403),
     ),
@@ -358,8 +372,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tenants.put,
         "Make a tenant, or change its quotas",
         "operator",
-        {200: s.TenantView, 201: s.TenantView},
-        request=s.TenantBody,
+        {200: bodies.TenantView, 201: bodies.TenantView},
+        request=bodies.TenantBody,
         refusals=(400, 401, 403, 409, 413, 415),
     ),
     Operation(
@@ -368,7 +382,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         tenants.list_tenants,
         "Tenants",
         "operator",
-        {200: s.TenantPage},
+        {200: bodies.TenantPage},
         query=_PAGING,
         refusals=(400, 401, 403),
     ),
@@ -402,7 +416,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=audit.FILTERS,
         refusals=(400, 401, 403, 404),
     ),
-    Operation("GET", "/v1/tenants/{tenant}", tenants.get, "One tenant", "operator", {200: s.TenantView}),
+    Operation("GET", "/v1/tenants/{tenant}", tenants.get, "One tenant", "operator", {200: bodies.TenantView}),
     Operation(
         "DELETE",
         "/v1/tenants/{tenant}",

@@ -9,14 +9,14 @@ import msgspec
 from backend_store.client import timestamp
 from backend_store.client.metadata import Tenant
 from backend_store.model import FieldError, Forbidden, InvalidRequest, NotFound, Quotas
-from gateway import dashboards
+from gateway.api import dashboards
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.shapes import TenantBody, TenantPage, TenantView
+from gateway.api.shapes.bodies import TenantBody, TenantPage, TenantView
+from gateway.api.validate import check_name
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
+from gateway.identity.authorization import may_administer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, QUOTA_MAX
-from gateway.policy import may_administer
-from gateway.validate import check_name
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:

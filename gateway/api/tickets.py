@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from backend_store.client import timestamp
 from backend_store.model import Forbidden
-from gateway.api.shapes import TicketBody, TicketView
-from gateway.auth import Principal
+from gateway.api.http import Answer, Call, json_answer
+from gateway.api.shapes.bodies import TicketBody, TicketView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
-from gateway.policy import VERBS, Access, check_scopes
+from gateway.identity.authentication import Principal
+from gateway.identity.authorization import VERBS, Access, check_scopes
 
 
 async def issue(gateway: Gateway, call: Call) -> Answer:

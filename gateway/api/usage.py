@@ -7,12 +7,12 @@ from typing import Final
 
 from backend_store.client import QueueTotal, timestamp
 from backend_store.model import Forbidden, NotFound
+from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.usage_shapes import LiveUsageView, UsagePage, UsageView
+from gateway.api.shapes.usage import LiveUsageView, UsagePage, UsageView
+from gateway.api.validate import check_name
 from gateway.context import Gateway
-from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_DAYS_PER_REQUEST_MAX
-from gateway.validate import check_name
 from push.checks import field as invalid_field
 
 FILTERS: Final = ("from", "to", "queue", "tenant", "limit", "cursor")

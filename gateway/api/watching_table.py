@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.alerts.views import NewReceiverView, ReceiverView, RuleView, SilenceView
-from gateway.api import alert_rules, alerts, cluster, metrics, moves, receivers, recovery, series, silences
-from gateway.api import alert_shapes as a
-from gateway.api.cluster_shapes import (
+from gateway.api import alert_rules, alerts, cluster, moves, receivers, recovery, series, silences
+from gateway.api.operation import Operation
+from gateway.api.shapes import alerts as a
+from gateway.api.shapes.clusters import (
     ClusterNode,
     ClusterState,
     MovePage,
@@ -17,8 +18,7 @@ from gateway.api.cluster_shapes import (
     Rebalance,
     Rebalanced,
 )
-from gateway.api.operation import Operation
-from gateway.api.recovery_shapes import (
+from gateway.api.shapes.recovery import (
     RecoveryDrop,
     RecoveryDropped,
     RecoveryPieces,
@@ -26,7 +26,8 @@ from gateway.api.recovery_shapes import (
     RecoveryPublished,
     RecoveryShown,
 )
-from gateway.api.series_shapes import QueueSeriesView, SeriesView, SparkPage
+from gateway.api.shapes.series import QueueSeriesView, SeriesView, SparkPage
+from gateway.observability.metrics import gateway
 
 WATCHING: Final[tuple[Operation, ...]] = (
     Operation(
@@ -71,7 +72,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
     Operation(
         "GET",
         "/v1/metrics",
-        metrics.of_tenant,
+        gateway.of_tenant,
         "Metrics of the tenant's own queues and alerts, for Prometheus",
         "admin",
         {200: "text/plain"},

@@ -14,14 +14,14 @@ from types import FrameType
 
 import uvicorn
 
-from gateway.addresses import Address
-from gateway.cannot_start import CannotStart
 from gateway.cluster_demo.app import Demo, create_demo_app
 from gateway.cluster_demo.keeper import CANNOT_START, Keeper
 from gateway.cluster_demo.stream import Stream
 from gateway.cluster_demo.tally import Tally
+from gateway.config.addresses import Address
 from gateway.dev_cluster import running
 from gateway.limits import LISTEN_BACKLOG
+from gateway.roles.errors import CannotStart
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -46,8 +46,8 @@ def backend(
         "node.http": http,
     }
     loaded = load(flags, config_file)
-    from gateway.backend_role import serve_backend_role
-    from gateway.cannot_start import CannotStart
+    from gateway.roles.backend import serve_backend_role
+    from gateway.roles.errors import CannotStart
 
     try:
         serve_backend_role(loaded.settings)

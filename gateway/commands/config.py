@@ -14,7 +14,7 @@ from gateway.commands.output import put, put_json, put_table, tell
 from gateway.commands.settings import config_file_option, load
 
 if TYPE_CHECKING:
-    from gateway.config import Loaded
+    from gateway.config.load import Loaded
 
 
 @group("config")
@@ -41,8 +41,8 @@ def check(config_file: Path | None, as_json: bool) -> None:
 
 def _check_keys(loaded: Loaded) -> None:
     """Checks key files of issuers; no key server is asked."""
-    from gateway.jwks import BadKeys
-    from gateway.key_sets import KeySets
+    from gateway.identity.jwks import BadKeys
+    from gateway.identity.jwks_refresh import KeySets
 
     try:
         KeySets(loaded.settings.auth.jwt)

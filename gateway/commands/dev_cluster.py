@@ -18,8 +18,8 @@ from gateway.dev_cluster.limits import BACKENDS_MAX, BACKENDS_MIN, CALL_BYTES_MA
 from web_console.wording import counted
 
 if TYPE_CHECKING:
+    from gateway.config.settings import Model
     from gateway.dev_cluster.state import State
-    from gateway.settings import Model
 
 MODELS: tuple[Model, ...] = ("leader_follower", "independent_hosts")
 
@@ -132,9 +132,9 @@ def demo(listen: str, directory: Path) -> None:
 
     What is killed is started again. SIGTERM or Ctrl-C ends the page and the cluster.
     """
-    from gateway.addresses import parse_address
-    from gateway.cannot_start import CannotStart
     from gateway.cluster_demo.serving import serve_demo
+    from gateway.config.addresses import parse_address
+    from gateway.roles.errors import CannotStart
 
     try:
         address = parse_address(listen)

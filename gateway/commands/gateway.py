@@ -31,7 +31,7 @@ def gateway(data: str | None, listen: str | None, backends: tuple[str, ...], con
             exit=Exit.CANNOT_START,
             lines=["name one with --backends or PUSHQ_STORE__BACKENDS; `pushq serve` needs none"],
         )
-    from gateway.cannot_start import CannotStart
+    from gateway.roles.errors import CannotStart
     from gateway.serve import serve as run_server
 
     try:

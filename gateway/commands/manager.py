@@ -27,8 +27,8 @@ def manager(name: str | None, listen: str | None, provisioner: str | None, confi
     """
     flags = {"manager.name": name, "manager.listen": listen, "manager.provisioner": provisioner}
     loaded = load(flags, config_file)
-    from gateway.cannot_start import CannotStart
-    from gateway.manager_role import serve_manager_role
+    from gateway.roles.errors import CannotStart
+    from gateway.roles.manager import serve_manager_role
 
     try:
         serve_manager_role(loaded.settings)

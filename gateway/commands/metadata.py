@@ -96,12 +96,12 @@ def metadata(
     With --etcd the records are in etcd and any number of hosts serves them; each is started with a name of its own and
     all with one secret.
     """
-    from gateway.addresses import parse_address, wrong_service
-    from gateway.cannot_start import CannotStart
-    from gateway.directory_role import serve_directory_role
-    from gateway.etcd_access import EtcdAccess
-    from gateway.metadata_listening import Listening, files_of
-    from gateway.metadata_role import serve_metadata_role
+    from gateway.clusters.etcd_access import EtcdAccess
+    from gateway.config.addresses import parse_address, wrong_service
+    from gateway.roles.errors import CannotStart
+    from gateway.roles.metadata import serve_metadata_role
+    from gateway.roles.metadata_directory import serve_directory_role
+    from gateway.roles.metadata_listener import Listening, files_of
 
     try:
         address = parse_address(listen)

@@ -11,16 +11,16 @@ import msgspec
 
 from backend_store.model import ONE_NODE
 from backend_store.model import PushqError as ServerError
+from gateway.api.validate import check_new_queue_name
 from gateway.commands.asking import ask
 from gateway.commands.base import command, json_option, run
 from gateway.commands.exits import Failure, translate
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
-from gateway.policy import owner_of
-from gateway.queue_config import queue_config, shown_config
-from gateway.queue_settings import FIXED, SETTINGS
-from gateway.validate import check_new_queue_name
+from gateway.identity.authorization import owner_of
+from gateway.queues.config import queue_config, shown_config
+from gateway.queues.settings import FIXED, SETTINGS
 from web_console.wording import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import msgspec
 from backend_store.model import QueueConfig
 from gateway.commands.figures import Whole
 from gateway.commands.moments import DURATION, duration_ms
-from gateway.queue_settings import FIXED, RANGES, SETTINGS
+from gateway.queues.settings import FIXED, RANGES, SETTINGS
 
 NULL: Final = "none"
 """Means null in a shell: `--max-messages none`. JSON's `null` is accepted, too."""

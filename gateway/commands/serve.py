@@ -32,7 +32,7 @@ def serve(data: str | None, listen: str | None, gateways: int | None, dev: bool,
     """
     flags = {"data": data, "http.listen": listen, "gateways": gateways, "dev": dev or None}
     loaded = load(flags, config_file)
-    from gateway.cannot_start import CannotStart
+    from gateway.roles.errors import CannotStart
     from gateway.serve import serve as run_server
 
     try:

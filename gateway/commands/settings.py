@@ -12,7 +12,7 @@ import click
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
-    from gateway.config import Loaded
+    from gateway.config.load import Loaded
 
 config_file_option = click.option(
     "--config",
@@ -25,7 +25,7 @@ config_file_option = click.option(
 
 def load(flags: Mapping[str, Any], config_file: Path | None) -> Loaded:
     """Loads the settings. Raises `Failure` with exit code `CANNOT_START` if one is wrong."""
-    from gateway.config import ConfigError, load_settings
+    from gateway.config.load import ConfigError, load_settings
 
     try:
         return load_settings(flags, os.environ, config_file)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.config.settings import Model
 from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
 from gateway.dev_cluster.limits import (
     BACKENDS_MAX,
@@ -28,7 +29,6 @@ from gateway.dev_cluster.limits import (
     SHRINK_AFTER_SECONDS,
 )
 from gateway.dev_cluster.state import HOME, Part, State
-from gateway.settings import Model
 
 HOST: Final = "127.0.0.1"
 GATEWAYS: Final = ("gateway1", "gateway2")

@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.auth import ADMIN_KEY_FILE
+from gateway.config.settings import Model
 from gateway.dev_cluster import layout
 from gateway.dev_cluster.limits import ASK_SECONDS_MAX
 from gateway.dev_cluster.processes import Say, end, start, wait
 from gateway.dev_cluster.state import Role, State, StateError, alone, load, save
-from gateway.masters import MASTER_FILE
-from gateway.settings import Model
+from gateway.encryption.master_keys import MASTER_FILE
+from gateway.identity.authentication import ADMIN_KEY_FILE
 
 _ENDS: Final[tuple[Role, ...]] = ("haproxy", "gateway", "backend", "etcd")
 """The order of ending: callers before those they call."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from gateway.cannot_start import CannotStart
 from gateway.processes.child import hired
 from gateway.processes.core import EXIT_CANNOT_START, STORAGE
+from gateway.roles.errors import CannotStart
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.config.settings import Settings
 from gateway.processes.limits import SPEC_BYTES_MAX
-from gateway.settings import Settings
 
 
 class Spec(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.model import OutcomeUnknown, Unavailable
-from gateway.dispatch import LOCAL
-from gateway.http import problem_answer, write
+from gateway.api.dispatch import LOCAL
+from gateway.api.http import problem_answer, write
 
 log = structlog.get_logger("pushq.processes")
 

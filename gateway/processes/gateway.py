@@ -11,24 +11,24 @@ from starlette.types import ASGIApp
 
 from backend_store.client import Store
 from backend_store.remote.store import RemoteBackends
+from gateway.admission.dependency_guard import Guards
 from gateway.app import Application
-from gateway.backends import open_storage
-from gateway.certificates import OwnCertificates
 from gateway.clock import wall_clock_ms
-from gateway.encryption import Encrypting
-from gateway.guard import Guards
-from gateway.leftover import Bounds
-from gateway.listeners import Folder, Listener, bind_tcp, bind_unix, listener
+from gateway.clusters.backends import open_storage
+from gateway.config.settings import Settings
+from gateway.encryption.setup import Encrypting
+from gateway.identity.tickets import TicketOffice
+from gateway.listener.certificates import OwnCertificates
+from gateway.listener.server import Folder, Listener, bind_tcp, bind_unix, listener
+from gateway.listener.unread_body import Bounds
 from gateway.processes.child import Parent, Spec
 from gateway.processes.core import DESK
 from gateway.processes.forward import Forwarding, Inner
 from gateway.processes.limits import DESK_SECONDS_MAX, SIBLING_SECONDS_MAX
+from gateway.processes.siblings import Siblings
 from gateway.processes.storage import STORAGE_SOCKET
 from gateway.processes.tickets import SharedTickets
 from gateway.serve import Alone, serve_as
-from gateway.settings import Settings
-from gateway.siblings import Siblings
-from gateway.tickets import TicketOffice
 
 INNER_URL: Final = "http://pushq"
 """A placeholder: the transport's socket decides where a request goes."""

@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from gateway.cannot_start import CannotStart
-from gateway.config import MEMORY_BYTES_MIN
+from gateway.admission.memory import limit_bytes
+from gateway.config.load import MEMORY_BYTES_MIN
+from gateway.config.settings import Settings
 from gateway.limits import LISTEN_BACKLOG
-from gateway.listeners import ADMIN_SOCKET, bind_tcp, bind_unix
-from gateway.logs import configure_logs
-from gateway.memory import limit_bytes
+from gateway.listener.server import ADMIN_SOCKET, bind_tcp, bind_unix
+from gateway.observability.logs import configure_logs
 from gateway.processes.child import Spec, packed, said
 from gateway.processes.core import (
     EXIT_CANNOT_START,
@@ -39,9 +39,9 @@ from gateway.processes.core import (
     Start,
     name_of,
 )
+from gateway.roles.errors import CannotStart
+from gateway.roles.systemd import SIGNALS, tell_ready, tell_stopping
 from gateway.serve import announce, cannot_listen
-from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
-from gateway.settings import Settings
 
 log = structlog.get_logger("pushq.processes")
 

@@ -19,15 +19,15 @@ from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
 from backend_store.wire.store_frames import Copies
-from gateway.cannot_start import CannotStart
+from gateway.admission.memory import keep_what_is_imported
 from gateway.clock import wall_clock_ms
-from gateway.listeners import bind_unix
-from gateway.logs import configure_logs
-from gateway.memory import keep_what_is_imported
+from gateway.config.settings import Settings
+from gateway.listener.server import bind_unix
+from gateway.observability.logs import configure_logs
+from gateway.observability.tracing import spans_of
 from gateway.processes.child import Parent, Spec
 from gateway.processes.limits import LEAVING_SECONDS_MAX
-from gateway.settings import Settings
-from gateway.tracing import spans_of
+from gateway.roles.errors import CannotStart
 from gateway.usage.export import Exporter
 from gateway.usage.meter import Meter
 

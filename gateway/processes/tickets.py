@@ -18,10 +18,10 @@ from backend_store.model import Overloaded, Unauthenticated
 from backend_store.remote.known import Flight
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.tickets import PutTicket, TakeTicket
-from gateway.auth import Clock, Principal
+from gateway.identity.authentication import Clock, Principal
+from gateway.identity.authorization import Access, compile_scopes
+from gateway.identity.tickets import Ticket, TicketOffice
 from gateway.limits import TICKET_SECONDS, TICKETS_MAX
-from gateway.policy import Access, compile_scopes
-from gateway.tickets import Ticket, TicketOffice
 from push.looking_up import LookingUp
 
 _LOOK_SECONDS: Final = 2.0

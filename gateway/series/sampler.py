@@ -15,8 +15,8 @@ import structlog
 
 from backend_store.client import Store, Toucher, Touches, definitions, pulses_of
 from backend_store.model import QueueDefinition, Unavailable
-from gateway.loop_lag import LoopLag
-from gateway.memory import used_bytes
+from gateway.admission.loop_lag import LoopLag
+from gateway.admission.memory import used_bytes
 from gateway.series.book import Book, Place, Watched, node_series, queue_series
 from gateway.series.file import SeriesFile
 from gateway.series.limits import (

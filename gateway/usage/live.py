@@ -19,6 +19,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from gateway.api.validate import wrong_name
 from gateway.limits import (
     USAGE_LIVE_BYTES_MAX,
     USAGE_LIVE_FILES_MAX,
@@ -27,7 +28,6 @@ from gateway.limits import (
     USAGE_LIVE_STALE_MS,
     USAGE_LIVE_TENANTS_KEPT,
 )
-from gateway.validate import wrong_name
 
 log = structlog.get_logger("pushq.usage")
 

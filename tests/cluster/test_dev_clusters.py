@@ -20,7 +20,7 @@ import pytest
 
 from backend_store.core.outer.managing import ProvisionCall
 from backend_store.outer.manager import ProvisionFailed
-from gateway.provisioner import Command
+from gateway.clusters.provisioner import Command
 from tests.cluster.test_manager import fill
 from tests.support.dev_cluster import DevCluster
 from tests.support.patience import until

@@ -21,9 +21,9 @@ from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.model import Forbidden, InvalidRequest, StorageFull, Unauthenticated, Unavailable
 from backend_store.wire.tls import RenewedTls
-from gateway.addresses import EtcdAt, parse_etcd
-from gateway.certificates import OwnCertificates, watched
-from gateway.etcd_access import EtcdAccess, etcd_config
+from gateway.clusters.etcd_access import EtcdAccess, etcd_config
+from gateway.config.addresses import EtcdAt, parse_etcd
+from gateway.listener.certificates import OwnCertificates, watched
 from tests.support.coordinators import find, over_etcd, put
 from tests.support.etcd import Etcd
 from tests.support.patience import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend_store.client import PeekFilter
-from gateway.masters import FileMasters
+from gateway.encryption.master_keys import FileMasters
 from tests.support.sealed_data import opened
 
 DATA = Path(__file__).parents[1] / "data" / "sealed_v1"

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.settings import Limits
+from gateway.config.settings import Limits
 from tests.support.deployed import (
     DEPLOY,
     FILES,

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from backend_store.shard.limits import DRAIN_SECONDS_MAX
-from gateway.config import ConfigError
+from gateway.config.load import ConfigError
 from gateway.dev_ca import create
 from tests.support.composed import Composed
 from tests.support.deployed import DEPLOY, ROOT, unit

@@ -21,7 +21,7 @@ from backend_store.model import Offset
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine
 from backend_store.storage.keys import parse_entry_key
-from gateway.masters import new_master_text
+from gateway.encryption.master_keys import new_master_text
 from push.client import connect
 from tests.integration.calls import Client, make_key, publish, receive, refused, with_key
 from tests.support.cli import Cli

@@ -15,8 +15,8 @@ import pytest
 from websockets.asyncio.client import connect as connect_socket
 from websockets.exceptions import ConnectionClosed
 
-from gateway.entrance import Entrance
-from gateway.proxy import networks
+from gateway.listener.proxy_gate import Entrance
+from gateway.listener.proxy_header import networks
 from push.client import connect
 from push.client.model import TransportName
 from tests.support.haproxy import SOURCE, Haproxy

@@ -24,7 +24,7 @@ from gateway.alerts.core.rules import KINDS
 from gateway.api import asyncapi
 from gateway.api.alert_rules import fields_of
 from gateway.api.openapi import document
-from gateway.queue_rules import RULES
+from gateway.queues.rules import RULES
 from tests.support.seeds import IS_EXPLORING, SEED, examples
 from tests.support.server import PushqServer
 

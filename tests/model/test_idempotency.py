@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from backend_store.client import HybridClock
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.model import Claim, Published, PushqError, QueueConfig
-from gateway.idempotency import named
-from gateway.once import Once, is_replay
-from gateway.publish import prepare
-from gateway.replies import Reply
-from gateway.shared_replies import Told
+from gateway.publishing.encode import prepare
+from gateway.publishing.idempotency_keys import named
+from gateway.publishing.idempotent_publish import Once, is_replay
+from gateway.publishing.reply_cache import Reply
+from gateway.publishing.shared_reply_cache import Told
 from push.ports import KeyOf
 from push.protocol import PublishMessage
 from push.published import runs_of_call

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 import httpx2
 import pytest
 
-from gateway import listeners
-from gateway.entrance import Entrance
+from gateway.listener import server as listeners
+from gateway.listener.proxy_gate import Entrance
 from tests.conftest import StartServer
 from tests.support.hostile import ANSWER_SECONDS_MAX, exchange, statuses
 from tests.support.server import PushqServer

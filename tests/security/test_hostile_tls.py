@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway import door as doors
-from gateway import listeners
-from gateway.certificates import Certificates, Files
-from gateway.door import Door
-from gateway.entrance import Entrance
+from gateway.listener import accept_limit as doors
+from gateway.listener import server
+from gateway.listener.accept_limit import Door
+from gateway.listener.certificates import Certificates, Files
+from gateway.listener.proxy_gate import Entrance
 from push.intake import Intake
 from tests.support.patience import eventually
 from tests.support.tls import Authority
@@ -56,7 +56,7 @@ async def answer(port: int, sent: bytes) -> bytes:
 async def test_a_handshake_that_does_not_come_ends_by_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(listeners, "TLS_HANDSHAKE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(server, "TLS_HANDSHAKE_SECONDS_MAX", 0.3)
     async with listening(entrance(Authority(tmp_path / "ca"))) as port:
         assert await answer(port, beginning) == b""
 
@@ -155,7 +155,7 @@ async def test_handshakes_of_an_address_without_room_count_as_well(tmp_path: Pat
 
 
 async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(server, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
     authority = Authority(tmp_path / "ca")
     door = Door(Intake(), connections_max=10, per_address_max=2, clock_ns=lambda: NS_PER_S)
     async with listening(entrance(authority), door) as port, asyncio.timeout(10):
@@ -169,7 +169,7 @@ async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypat
 async def test_a_server_that_stops_waits_for_no_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(listeners, "ANSWERS_SECONDS_MAX", 60)
+    monkeypatch.setattr(server, "ANSWERS_SECONDS_MAX", 60)
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
     door = Door(Intake(), connections_max=10)

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from backend_store.model import PushqError
 from backend_store.shard.host import BackendHost
 from backend_store.shard.interface import ShardNumber
-from gateway.backend_role import serve_backend_role
-from gateway.config import load_settings
+from gateway.config.load import load_settings
+from gateway.roles.backend import serve_backend_role
 from tests.support.shards import put, rows
 
 SOCKET = "test.sock"

@@ -43,10 +43,10 @@ _TRACED_S = 0.01
 _PR_SET_PDEATHSIG = 1
 ROLES = (
     "gateway.serve",
-    "gateway.backend_role",
-    "gateway.metadata_role",
-    "gateway.directory_role",
-    "gateway.manager_role",
+    "gateway.roles.backend",
+    "gateway.roles.metadata",
+    "gateway.roles.metadata_directory",
+    "gateway.roles.manager",
     "tests.support.backend_main",
 )
 WITH_A_REQUEST = ("encodings.idna", "httpcore2", "push.client", "push.client.transports", "truststore")
@@ -245,7 +245,7 @@ def _import_everything() -> None:
     for module in (*ROLES, *(place.partition(":")[0] for place in commands), *WITH_A_REQUEST):
         importlib.import_module(module)
     importlib.import_module("web_console.pages.render").templates()
-    importlib.import_module("gateway.config").known_settings()
+    importlib.import_module("gateway.config.load").known_settings()
 
 
 def main() -> None:

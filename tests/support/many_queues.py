@@ -21,7 +21,7 @@ from backend_store.model import QueueConfig
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine
 from gateway.app import Application, create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from web_console import console
 from web_console.console import watched
 from web_console.limits import ROWS_PER_PAGE

@@ -14,7 +14,7 @@ from backend_store.core.chunk import KIND_JSON, Columns, Draft
 from backend_store.core.leases import Lease
 from backend_store.core.shelves import OUTBOX, VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import AutoExpand, QueueConfig
-from gateway.queue_rules import broken_rules
+from gateway.queues.rules import broken_rules
 from tests.support.semantics_seen import SHELVES, chunks, present
 
 SHELVES_SEEN = {VIEW_MAIN: SHELVES["main"], VIEW_DEAD: SHELVES["dead"], VIEW_OUTBOX: (OUTBOX,)}

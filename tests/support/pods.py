@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import click
 
 from gateway.cli import cli
-from gateway.config import load_settings
-from gateway.settings import Settings
+from gateway.config.load import load_settings
+from gateway.config.settings import Settings
 
 POD_FIELDS = {"metadata.name": "{pod}", "spec.nodeName": "node-1"}
 

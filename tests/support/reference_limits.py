@@ -45,9 +45,11 @@ GROUPS = (
         {
             "backend_store.model:MESSAGE_BYTES_LIMIT": "The most that a queue's `max_message_bytes` may allow.",
             "backend_store.model:MESSAGES_PER_REQUEST_MAX": "Messages of one publish.",
-            "gateway.given:NAME_BYTES_MAX": "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`.",
-            "gateway.given:HEADERS_MAX": "Headers of a message.",
-            "gateway.given:HEADERS_BYTES_MAX": "Headers of a message, names and values together.",
+            "gateway.publishing.columns:NAME_BYTES_MAX": (
+                "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`."
+            ),
+            "gateway.publishing.columns:HEADERS_MAX": "Headers of a message.",
+            "gateway.publishing.columns:HEADERS_BYTES_MAX": "Headers of a message, names and values together.",
             "gateway.limits:HORIZON_MS_MAX": "",
             "gateway.limits:PRODUCER_SEQ_MAX": "",
             "backend_store.model:PRIORITIES_MAX": "Priorities of a queue.",
@@ -837,7 +839,7 @@ GROUPS = (
             "throttling.config:ABUSE_REFUSED_MIN": "",
             "gateway.limits:TENANTS_REMEMBERED_MAX": "",
             "gateway.limits:GARBAGE_OBJECTS_MIN": "",
-            "gateway.throttle:CONNECTION_RETRY_MS": "",
+            "gateway.admission.throttle:CONNECTION_RETRY_MS": "",
         },
     ),
     Group(

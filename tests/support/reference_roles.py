@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 import httpx2
 
-from gateway.exposition import Format
-from gateway.metadata_metrics import of_directory
+from gateway.observability.exposition import Format
+from gateway.observability.metrics.metadata import of_directory
 from tests.support.patience import until
 from tests.support.reference_metrics import rows
 from tests.support.reference_tables import REFERENCE, Table, rewritten

@@ -20,10 +20,10 @@ from backend_store.client import LEDGER_KINDS
 from backend_store.model import AutoExpand, QueueConfig, Replication
 from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
-from gateway.config import known_settings
-from gateway.queue_rules import RULES
-from gateway.queue_settings import AUTO_EXPAND, PART_RANGES, RANGES, REPLICATION, REPLICATION_RANGES, SETTINGS
-from gateway.settings import Settings
+from gateway.config.load import known_settings
+from gateway.config.settings import Settings
+from gateway.queues.rules import RULES
+from gateway.queues.settings import AUTO_EXPAND, PART_RANGES, RANGES, REPLICATION, REPLICATION_RANGES, SETTINGS
 from gateway.usage.schema import ROWS, FileKind, columns
 from push.closes import Close, may_reconnect
 from push.problems import KINDS

@@ -10,9 +10,9 @@ from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.model import Block, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node, wall_clock_ms
 from backend_store.storage.memory import MemoryEngine
-from gateway.encrypt import Counts, QueueSeal
-from gateway.keys import Vault
-from gateway.masters import Context, LocalMasters, Masters, Wrapped
+from gateway.encryption.cipher import Counts, QueueSeal
+from gateway.encryption.data_keys import Vault
+from gateway.encryption.master_keys import Context, LocalMasters, Masters, Wrapped
 from tests.support.stores import _fail
 
 MASTER = b"m" * 32

@@ -17,8 +17,8 @@ from backend_store.model import Stamp
 from backend_store.node.node import Node, wall_clock_ms
 from backend_store.storage.backup import backup
 from backend_store.storage.env import open_engine
-from gateway.keys import Vault
-from gateway.masters import FileMasters, LocalMasters, new_master_text
+from gateway.encryption.data_keys import Vault
+from gateway.encryption.master_keys import FileMasters, LocalMasters, new_master_text
 from tests.support.sealed import sealed_blocks
 from tests.support.stores import asked, made, receipts
 from tests.support.world import Consumer

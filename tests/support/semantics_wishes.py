@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import Block, Published, PushqError, QueueConfig, Stamp
-from gateway.queue_rules import broken_rules
+from gateway.queues.rules import broken_rules
 from tests.support.semantics_facts import Message
 
 

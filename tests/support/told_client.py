@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.addresses import Address
-from gateway.door import Door
-from gateway.entrance import Entrance
-from gateway.http import json_answer, write
-from gateway.leftover import Bounds
-from gateway.listeners import bind_tcp, listener
+from gateway.api.http import json_answer, write
+from gateway.config.addresses import Address
+from gateway.listener.accept_limit import Door
+from gateway.listener.proxy_gate import Entrance
+from gateway.listener.server import bind_tcp, listener
+from gateway.listener.unread_body import Bounds
 
 asked: list[str] = []
 """The paths that the application of the listener at work was asked for."""

@@ -14,7 +14,7 @@ from backend_store.client import Store
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine
 from gateway.app import Application, create_app
-from gateway.settings import Queues, Settings
+from gateway.config.settings import Queues, Settings
 
 
 class Clock:

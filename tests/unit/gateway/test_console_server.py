@@ -12,8 +12,8 @@ import pytest
 from backend_store.client import Store
 from backend_store.model import Unauthenticated, Unavailable
 from gateway.app import Application, create_app
+from gateway.config.settings import Settings
 from gateway.console_server import ConsoleServer
-from gateway.settings import Settings
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ from msgspec import Raw
 
 from backend_store.client import Store
 from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Quotas, Unauthenticated, Unavailable
-from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
-from gateway.tickets import TicketOffice
+from gateway.identity.authentication import Keyring
+from gateway.identity.tickets import TicketOffice
 from push.protocol import PublishMessage
 from tests.unit.gateway.conftest import Clock
 

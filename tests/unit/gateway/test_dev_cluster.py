@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import load_settings
+from gateway.config.load import load_settings
 from gateway.dev_ca import CaError
 from gateway.dev_cluster import layout, processes, resizing, running, state
 from gateway.dev_cluster.state import Part, State, StateError, alone, load, save, started_ticks

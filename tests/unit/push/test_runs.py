@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from backend_store.model import Overloaded, QueueConfig, Quotas
-from gateway.auth import NEVER_MS, Keyring, Principal
+from gateway.admission.throttle import Throttle
 from gateway.desk import GatewayDesk
-from gateway.policy import compile_scopes
-from gateway.throttle import Throttle
-from gateway.tickets import TicketOffice
+from gateway.identity.authentication import NEVER_MS, Keyring, Principal
+from gateway.identity.authorization import compile_scopes
+from gateway.identity.tickets import TicketOffice
 from gateway.usage.meter import Meter
 from push import runs
 from push.hub import Hub

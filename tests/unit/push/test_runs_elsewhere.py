@@ -11,9 +11,9 @@ import pytest
 
 from backend_store.model import ClusterAway
 from backend_store.remote.store import RemoteBackends
-from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
-from gateway.tickets import TicketOffice
+from gateway.identity.authentication import Keyring
+from gateway.identity.tickets import TicketOffice
 from gateway.usage.meter import Meter
 from push.hub import Hub
 from push.transports.longpoll import receive_messages

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.alerts.core.rules import KINDS
 from gateway.alerts.limits import FOR_MS_MAX, TEXT_CHARS_MAX, WINDOW_MS_MAX, WINDOW_MS_MIN
-from gateway.api.alert_shapes import RuleBody
+from gateway.api.shapes.alerts import RuleBody
 from gateway.commands import alert_file as command
 from gateway.limits import NAME_CHARS_MAX
 from spark.jobs import alert_file

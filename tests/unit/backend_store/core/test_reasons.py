@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend_store.core.reasons import UNREADABLE, moved_history, sealed_reason, told_history, told_reason
-from gateway.encrypt import BlockCipher, QueueSeal
+from gateway.encryption.cipher import BlockCipher, QueueSeal
 from tests.support.sealed import a_definition, a_seal
 
 

@@ -40,7 +40,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import BackendAt, Copies
-from gateway.stored_quotas import StoredQuotas
+from gateway.admission.stored_quotas import StoredQuotas
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually

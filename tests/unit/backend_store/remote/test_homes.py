@@ -27,8 +27,8 @@ from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Defined, Leases, Want
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.desk import GatewayDesk
-from gateway.settings import Settings
 from push.looking_up import LookingUp
 from push.protocol import PublishMessage
 from tests.support.asleep import Asleep

@@ -36,8 +36,8 @@ from gateway.alerts.setup import Watching
 from gateway.alerts.stored import RECEIVERS, TELLING, Receiver, gone
 from gateway.alerts.webhooks import Note, Outcome
 from gateway.app import Application, create_app
-from gateway.policy import compile_pattern
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.identity.authorization import compile_pattern
 from tests.support.queues import draft
 from tests.support.stores import published
 from tests.unit.gateway.conftest import Clock

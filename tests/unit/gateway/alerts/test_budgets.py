@@ -16,7 +16,7 @@ from gateway.alerts.alerts import MINUTE_MS
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.stored import BUDGETS
 from gateway.app import Application, create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.slo import SLO_MINUTES, Budget
 from gateway.alerts.core.tallies import Tallies
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.support.queues import draft
 from tests.support.stores import drained, published
 from tests.unit.gateway.conftest import Clock

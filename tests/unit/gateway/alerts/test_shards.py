@@ -10,7 +10,7 @@ import pytest
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.rules import KINDS, Rule, default_clear_at
 from gateway.alerts.core.shards import values
-from gateway.api.cluster_shapes import ClusterShard
+from gateway.api.shapes.clusters import ClusterShard
 
 SHARD = ClusterShard(
     "0", "a", 1, ["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"], {"b": 0, "c": 7}, 2, "sync", serving=True

@@ -18,7 +18,7 @@ from gateway.alerts.limits import WRITE_ROWS_MAX
 from gateway.alerts.record import Record
 from gateway.alerts.reports import Reports
 from gateway.alerts.stored import RULES, put
-from gateway.conditions import etag_of
+from gateway.api.conditions import etag_of
 from gateway.series.book import Book
 from tests.unit.gateway.alerts.test_alerts import RULE
 

@@ -13,9 +13,9 @@ from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.alerts.core.rules import Rule
 from gateway.app import Application, create_app
+from gateway.config.settings import Settings
 from gateway.series.book import PAUSE_SLOTS_MAX, Book
 from gateway.series.file import SeriesFile
-from gateway.settings import Settings
 from tests.support.stores import died, published
 from tests.unit.gateway.conftest import Clock
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from gateway.addresses import Address
-from gateway.cannot_start import CannotStart
 from gateway.cluster_demo.app import Demo, create_demo_app
 from gateway.cluster_demo.keeper import Keeper, NoSuchPart
 from gateway.cluster_demo.serving import serve_demo
 from gateway.cluster_demo.tally import Tally
+from gateway.config.addresses import Address
 from gateway.dev_cluster.state import Part, State, save, started_ticks
+from gateway.roles.errors import CannotStart
 
 URL = "http://127.0.0.1:8080"
 OWN = {"Authorization": "Bearer right", "Origin": URL}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.auth import NEVER_MS, Principal
-from gateway.config import load_settings
-from gateway.policy import compile_scopes
+from gateway.config.load import load_settings
+from gateway.identity.authentication import NEVER_MS, Principal
+from gateway.identity.authorization import compile_scopes
 from gateway.processes.child import Said, Spec, packed, said
 from gateway.processes.tickets import _packed, _principal
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load_settings
+from gateway.config.load import load_settings
 from gateway.processes import parent
 from gateway.processes.core import DESK, STORAGE, Crew, Kill, Serving
 from gateway.processes.parent import _Child, _Parent

@@ -9,9 +9,9 @@ import pytest
 
 from backend_store.client import Store, open_store
 from backend_store.model import TENANT_DEFAULT, QueueConfig
-from gateway.cannot_start import CannotStart
+from gateway.config.settings import Settings
 from gateway.processes.storage import _check
-from gateway.settings import Settings
+from gateway.roles.errors import CannotStart
 
 pytestmark = pytest.mark.anyio
 

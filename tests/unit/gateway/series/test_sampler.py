@@ -14,13 +14,13 @@ from backend_store.client import Store
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.app import Application, create_app
+from gateway.config.settings import Settings
 from gateway.series import file
 from gateway.series.book import KEPT_MS, Book
 from gateway.series.core.columns import QUEUE_COLUMNS
 from gateway.series.core.ring import Series
 from gateway.series.file import FILE, SeriesFile
 from gateway.series.sampler import Sampler
-from gateway.settings import Settings
 from tests.support.patience import eventually
 from tests.support.stores import died, drained, published
 from tests.support.world import Consumer

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Draft
-from gateway.loop_lag import LoopLag
+from gateway.admission.loop_lag import LoopLag
 from gateway.series.sampler import Sampler
 from tests.support.far_queues import FarQueues
 from tests.support.stores import drained, made, opened, published

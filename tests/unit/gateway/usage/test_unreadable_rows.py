@@ -13,7 +13,7 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.service.operations import Partly, Totals, _totals
 from backend_store.storage.engine import Batch, Table
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.support.queues import draft
 from tests.support.stores import made, opened, published
 from tests.support.usage import audit_row

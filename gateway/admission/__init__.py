@@ -1,0 +1,1 @@
+"""What is taken in: rate limits, overload, memory, quotas, and guards around dependencies."""

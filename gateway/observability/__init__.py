@@ -1,0 +1,1 @@
+"""Logs, traces, metrics and the audit log of every role."""

@@ -1,0 +1,1 @@
+"""What `/metrics` of every role shows, one module for each subject."""

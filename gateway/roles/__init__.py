@@ -1,0 +1,1 @@
+"""The roles beside the gateway, each a process: backend, metadata service, manager of clusters."""

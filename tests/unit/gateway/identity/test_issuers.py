@@ -1,0 +1,86 @@
+"""Issuers in the settings: what an entry may be, and that no key ever serves two kinds of algorithms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.identity.issuers import Jwt, issuer_entries, without_secrets
+
+SECRET = "s" * 32
+GOOD = {"issuer": "https://id.acme.example", "tenant": "acme", "jwks_url": "https://id.acme.example/keys"}
+
+
+def entry(**changed: Any) -> dict[str, Any]:
+    return {name: value for name, value in (GOOD | changed).items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "allowed"),
+    [
+        ({}, {"RS256", "ES256", "EdDSA"}),
+        ({"algorithms": ["ES256"]}, {"ES256"}),
+        ({"algorithms": ["HS256", "EdDSA"]}, {"EdDSA"}),
+        ({"jwks_url": None, "secret": SECRET}, {"HS256"}),
+        ({"jwks_url": None, "secret_file": "x", "algorithms": ["HS256", "RS256"]}, {"HS256"}),
+        ({"jwks_url": None, "public_key_file": "x"}, {"RS256", "ES256", "EdDSA"}),
+    ],
+)
+def test_a_secret_and_a_public_key_never_share_an_algorithm(changed: dict[str, Any], allowed: set[str]) -> None:
+    (issuer,) = issuer_entries([entry(**changed)])
+    assert Jwt().algorithms_of(issuer) == allowed
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"isuer": "x"}, "unknown field `isuer`"),
+        ({"issuer": None}, "missing required field `issuer`"),
+        ({"issuer": "a b"}, "no name of an issuer"),
+        ({"issuer": "a|b"}, "no name of an issuer"),
+        ({"issuer": ""}, "no name of an issuer"),
+        ({"tenant": None}, "name the one tenant"),
+        ({"tenants": ["*"]}, "name the one tenant"),
+        ({"tenant": "*"}, "tenant: '*' is no name of a tenant"),
+        ({"tenant": None, "tenants": ["acme", "*"]}, "tenants: '*' is no name of a tenant"),
+        ({"jwks_url": None}, "one of secret, secret_file, public_key_file, jwks_file, jwks_url, not 0"),
+        ({"jwks_file": "keys.json"}, "not 2"),
+        ({"jwks_url": "http://id.acme.example/keys"}, "is not safe"),
+        ({"jwks_url": "http://127.0.0.1.evil.example/keys"}, "is not safe"),
+        ({"jwks_url": "file:///etc/passwd"}, "is not safe"),
+        ({"jwks_url": "https://"}, "is not safe"),
+        ({"jwks_url": "https://[::1"}, "is no URL"),
+        ({"jwks_url": "https://me:secret@id.acme.example"}, "no name and password"),
+        ({"jwks_url": None, "secret": "short"}, "it has 5 bytes; HS256 needs 32"),
+        ({"jwks_url": None, "secret_file": ""}, "secret_file: it is empty"),
+        ({"algorithms": ["none"]}, "Invalid enum value 'none'"),
+        ({"algorithms": ["HS512"]}, "Invalid enum value 'HS512'"),
+        ({"scopes_max": []}, "without a scope"),
+        ({"scopes_max": ["read"]}, "'read' is no scope"),
+        ({"scopes_max": ["operator"]}, "never grants operator"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_field(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        issuer_entries([entry(issuer="good"), entry(**changed)])
+    assert str(error.value).startswith("auth.jwt.issuers[1]") and says in str(error.value)
+
+
+def test_two_entries_of_one_issuer_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"is that of auth\.jwt\.issuers\[0\]"):
+        issuer_entries([entry(), entry(tenant="beta")])
+
+
+def test_a_variable_has_the_entries_as_json() -> None:
+    assert issuer_entries(json.dumps([entry()])) == issuer_entries([entry()])
+    for wrong in ("{", "{}"):
+        with pytest.raises(ValueError, match="is no"):
+            issuer_entries(wrong)
+
+
+def test_secrets_are_never_shown() -> None:
+    shown = without_secrets(issuer_entries([entry(jwks_url=None, secret=SECRET), entry(issuer="b")]))
+    assert SECRET not in json.dumps(shown)
+    assert [each.get("secret") for each in shown] == ["***", None]
