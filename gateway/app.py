@@ -50,7 +50,7 @@ from gateway.usage.export import Exporter
 from gateway.usage.live import LiveUsage
 from gateway.usage.meter import Meter
 from gateway.version import VERSION
-from push.hub import Hub
+from push.delivery.hub import Hub
 from push.intake import Intake
 from push.limits import UNCONFIRMED_BYTES_MAX
 from push.transports import upgrade

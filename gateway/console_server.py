@@ -36,7 +36,7 @@ from gateway.limits import (
 )
 from gateway.queues.settings import SETTINGS
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow
-from push.looking_up import LookingUp, found, handled
+from push.delivery.lookup_retry import LookingUp, found, handled
 from push.problems import KINDS
 from web_console.server import Caller, QueueRow, Refused, Reply
 from web_console.visit import Problem

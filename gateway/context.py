@@ -25,7 +25,7 @@ from gateway.publishing.idempotent_publish import Once
 from gateway.series.sampler import Sampler
 from gateway.usage.export import Exporter
 from gateway.usage.live import LiveUsage
-from push.hub import Hub
+from push.delivery.hub import Hub
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from gateway.publishing import encode as publish
 from gateway.publishing.idempotency_keys import named
 from gateway.publishing.idempotent_publish import Once, PublishReply
 from gateway.queues.links import check_links
-from push.looking_up import LookingUp, found
+from push.delivery.lookup_retry import LookingUp, found
 from push.ports import Encoding, KeyOf, Prepared, Target
 from push.protocol import PublishMessage
 

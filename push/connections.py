@@ -19,7 +19,7 @@ from starlette.types import Receive
 from backend_store.client import Queue
 from backend_store.model import PushqError, Unauthenticated, Unavailable
 from push.ports import Principal
-from push.subscriptions import StreamSubscription, WorkSubscription
+from push.session.subscriptions import StreamSubscription, WorkSubscription
 
 log = structlog.get_logger("pushq.connections")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from push.checks import field
+from push.operations.checks import field
 
 TRACESTATE_CHARS_MAX = 512
 """A longer `tracestate` is left out, as the standard allows; the `traceparent` goes on."""

@@ -18,7 +18,7 @@ from gateway.admission.loop_lag import LoopLag
 from gateway.admission.memory import used_bytes
 from gateway.config.settings import OverloadSettings
 from gateway.limits import OVERLOAD_LOOK_SECONDS
-from push.hub import Hub
+from push.delivery.hub import Hub
 from push.intake import Intake
 from throttling.admission import Admission, Backlog, Level, Readings
 from throttling.config import DISK_HOT_FRACTION, DISK_WARN_FRACTION

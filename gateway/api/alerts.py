@@ -23,7 +23,7 @@ from gateway.api.shapes.alerts import AlertPage, HistoryPage
 from gateway.api.validate import time_ms
 from gateway.context import Gateway
 from gateway.identity.authentication import Principal
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 STATES: Final = ("pending", "firing", "resolved")
 HEARTBEAT_SECONDS: Final = 15

@@ -13,8 +13,8 @@ from gateway.api.openapi import QUERY
 from gateway.api.schemas import Schema, ack_publishes, components, messages_to_publish, publish_message, reference
 from gateway.context import Gateway
 from gateway.version import VERSION
-from push.closes import Close
 from push.protocol import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, ClientFrame, Publish
+from push.session.close_codes import Close
 
 CLIENT_FRAMES: Final[tuple[type[msgspec.Struct], ...]] = get_args(ClientFrame)
 SOCKET_ADDRESS: Final = "/v1/ws"

@@ -15,7 +15,7 @@ from gateway.api.usage import visible_tenant
 from gateway.context import Gateway
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_AUDIT_LOOKS_MAX
 from gateway.usage.schema import AuditRow
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 log = structlog.get_logger("pushq.audit")
 

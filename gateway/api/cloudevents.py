@@ -17,8 +17,8 @@ import msgspec
 
 from backend_store.model import PushqError
 from gateway.api.http import decode
-from push.checks import field as invalid_field
-from push.counting import check_events
+from push.encoding.message_count import check_events
+from push.operations.checks import field as invalid_field
 from push.protocol import EventMessage, PublishMessage
 
 SPEC_VERSION: Final = "1.0"

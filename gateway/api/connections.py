@@ -16,7 +16,7 @@ from gateway.identity.authorization import may_administer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from push.connections import Connection
 from push.limits import SUBSCRIPTIONS_SHOWN_MAX
-from push.subscriptions import StreamSubscription, WorkSubscription
+from push.session.subscriptions import StreamSubscription, WorkSubscription
 
 
 async def list_connections(gateway: Gateway, call: Call) -> Answer:

@@ -32,7 +32,7 @@ from gateway.context import Gateway
 from gateway.identity.authentication import Principal
 from gateway.listener.fast_path import write_at_once
 from gateway.publishing.idempotency_keys import HEADER as KEY_HEADER
-from push.looking_up import LookingUp, answered, asks, found
+from push.delivery.lookup_retry import LookingUp, answered, asks, found
 from throttling.census import NOBODY, Who
 
 log = structlog.get_logger("pushq.gateway")

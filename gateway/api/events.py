@@ -9,9 +9,9 @@ from sse_starlette.sse import EventSourceResponse
 from backend_store.model import VISIBILITY_MS_MAX
 from gateway.api.http import Answer, Call, integer
 from gateway.context import Gateway
-from push.checks import field as invalid_field
+from push.delivery.start_position import group_queue, parse_query
 from push.limits import CREDIT_MAX
-from push.starts import group_queue, parse_query
+from push.operations.checks import field as invalid_field
 from push.transports import sse
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"

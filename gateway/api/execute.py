@@ -16,7 +16,7 @@ from backend_store.tracing import TRACE
 from gateway.api.http import Answer, Call, ClientGone
 from gateway.context import Gateway
 from gateway.observability.audit import Act, is_act
-from push.looking_up import LookingUp, found, handled
+from push.delivery.lookup_retry import LookingUp, found, handled
 from push.traces import kept_trace
 
 if TYPE_CHECKING:

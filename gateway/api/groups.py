@@ -13,9 +13,9 @@ from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes.bodies import GroupBody, GroupLagView, GroupPage, GroupView
 from gateway.context import Gateway
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from push.checks import check_has_groups, checked_group
-from push.checks import field as invalid_field
-from push.starts import checked_position, resolved
+from push.delivery.start_position import checked_position, resolved
+from push.operations.checks import check_has_groups, checked_group
+from push.operations.checks import field as invalid_field
 
 MODES: Final = ("offsets", "leases")
 

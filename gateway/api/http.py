@@ -20,9 +20,9 @@ from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Pus
 from gateway.api.validate import escape
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.listener.fast_path import body_at_hand
-from push.checks import field as invalid_field
+from push.encoding.whole_numbers import text_with_whole_numbers
+from push.operations.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
-from push.whole_numbers import text_with_whole_numbers
 
 if TYPE_CHECKING:
     from gateway.admission.request_bodies import Held

@@ -14,7 +14,7 @@ from gateway.context import Gateway
 from gateway.identity.authentication import NewKey
 from gateway.identity.authorization import check_scopes, may_administer
 from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 
 def _time(milliseconds: int | None) -> str | None:

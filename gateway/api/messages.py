@@ -20,14 +20,14 @@ from gateway.context import Gateway
 from gateway.limits import RECEIVE_MESSAGES_DEFAULT
 from gateway.publishing.idempotency_keys import HEADER, REPLAYED, key_of_headers
 from gateway.publishing.idempotent_publish import is_replay
-from push.checks import check_delay, checked_reason, checked_visibility, results
-from push.checks import field as invalid_field
-from push.counting import check_messages
-from push.door import check_publish
-from push.joint import outputs, published_rows
+from push.encoding.message_count import check_messages
+from push.encoding.publish_reply import published_messages_json, queue_words, refusal
+from push.operations.checks import check_delay, checked_reason, checked_visibility, results
+from push.operations.checks import field as invalid_field
+from push.operations.publish_gate import check_publish
+from push.operations.transaction import outputs, published_rows
 from push.ports import KeyOf, Prepared, Target
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
-from push.published import published_messages_json, queue_words, refusal
 from push.traces import kept_trace
 from push.transports import longpoll
 

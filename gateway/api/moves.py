@@ -11,7 +11,7 @@ from gateway.api.shapes.clusters import MovePage, MoveView, MoveWanted, QueuePla
 from gateway.clusters.overview import ClustersView, move_view
 from gateway.context import Gateway
 from gateway.limits import SPLIT_CLUSTERS_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 
 async def list_moves(gateway: Gateway, call: Call) -> Answer:

@@ -17,8 +17,8 @@ from gateway.api.peek import SEQ_MAX
 from gateway.api.shapes.bodies import OffsetsView, PartitionOffsetsView
 from gateway.context import Gateway
 from gateway.limits import RANGE_BYTES_MAX, RANGE_MESSAGES_MAX
-from push.checks import field as invalid_field
-from push.encode import numbered_messages
+from push.encoding.deliveries import numbered_messages
+from push.operations.checks import field as invalid_field
 
 log = structlog.get_logger("pushq.offsets")
 

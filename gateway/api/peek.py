@@ -13,7 +13,7 @@ from gateway.api.shapes.bodies import MessageState
 from gateway.api.validate import time_ms
 from gateway.context import Gateway
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = get_args(MessageState)

@@ -9,7 +9,7 @@ from backend_store.model import Conflict, NotFound
 from gateway.api.http import Answer, Call, json_answer
 from gateway.api.shapes.bodies import JobView, PurgeBody
 from gateway.context import Gateway
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 
 def view(purge: Purge) -> JobView:

@@ -36,7 +36,7 @@ from gateway.limits import CONFIG_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.publishing.nesting import too_deep
 from gateway.queues.config import changed_config, queue_config, shown_config
 from gateway.queues.links import Find, check_links
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 _UNKNOWN = Replication()
 """Replication of a queue whose cluster is away."""

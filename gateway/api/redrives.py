@@ -14,7 +14,7 @@ from gateway.api.shapes.bodies import REASONS, JobPage, JobView, RedriveBody, Re
 from gateway.api.validate import time_ms
 from gateway.context import Gateway
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, REDRIVE_IDS_MAX, REDRIVE_PER_SECOND_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 
 def view(job: Redrive) -> JobView:

@@ -10,7 +10,7 @@ from gateway.api.shapes.bodies import JobView, RotationBody
 from gateway.context import Gateway
 from gateway.encryption.rotation import Rotation, Rotations
 from gateway.limits import ROTATION_QUEUES_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 
 def view(job: Rotation) -> JobView:

@@ -19,7 +19,7 @@ from gateway.series.book import RANGES, Book
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS, QUEUE_LEVELS
 from gateway.series.core.ring import TIERS, Series
 from gateway.series.limits import SPARK_NAMES_MAX, SPARK_POINTS_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 RANGE_DEFAULT: Final = "15m"
 POINTS_DEFAULT: Final = 30

@@ -19,9 +19,9 @@ from backend_store.client import ASKED
 from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavailable
 from gateway.api.http import ClientGone
 from gateway.limits import LATE_CHANGES_PER_CALLER_MAX
-from push.checks import checked_timeout
-from push.checks import field as invalid_field
 from push.limits import PUBLISH_MS_MAX
+from push.operations.checks import checked_timeout
+from push.operations.checks import field as invalid_field
 
 log = structlog.get_logger("pushq.gateway")
 

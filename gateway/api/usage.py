@@ -13,7 +13,7 @@ from gateway.api.shapes.usage import LiveUsageView, UsagePage, UsageView
 from gateway.api.validate import check_name
 from gateway.context import Gateway
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_DAYS_PER_REQUEST_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 FILTERS: Final = ("from", "to", "queue", "tenant", "limit", "cursor")
 LIVE_FILTERS: Final = ("tenant",)

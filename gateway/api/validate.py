@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.identity.authorization import COMPANIONS, owner_of
 from gateway.limits import FIELDS_DEPTH_MAX, NAME_CHARS_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
 NAME_RULE: Final = f"1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and begins with a letter or digit"

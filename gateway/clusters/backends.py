@@ -21,7 +21,7 @@ from gateway.encryption.master_keys import MasterError
 from gateway.encryption.setup import Encrypting, encrypting
 from gateway.listener.certificates import CertificateError, Files, OwnCertificates, load_client
 from gateway.roles.errors import CannotStart
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 
 
 async def open_backends(settings: Settings, guards: Guards, own: OwnCertificates) -> tuple[RemoteBackends, Encrypting]:

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from backend_store.model import OPERATOR, FieldError, InvalidRequest
 from gateway.limits import ACCESS_DECISIONS_MAX, NAME_CHARS_MAX, SCOPES_PER_KEY_MAX
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 Verb = Literal["publish", "consume", "view", "manage"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)

@@ -28,7 +28,7 @@ from gateway.limits import (
     CATALOGUE_REWATCH_SECONDS,
     CATALOGUE_WAIT_SECONDS,
 )
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 
 log = structlog.get_logger("pushq.catalogue")
 

@@ -10,7 +10,7 @@ from backend_store.client import unbounded_task
 from backend_store.model import PushqError, Unavailable
 from gateway.limits import CATALOGUE_LIST_MS
 from gateway.metadata.catalog import Flight
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 
 Page = Callable[[str], Awaitable[list[Any]]]
 """Returns the items after a name; none at the end."""

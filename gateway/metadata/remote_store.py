@@ -49,7 +49,7 @@ from gateway.metadata.catalog import Catalogue, Follower
 from gateway.metadata.identity_lookup import RemoteDefinitions
 from gateway.metadata.listing import Lists
 from gateway.roles.metadata_listener import files_of, tls_of_client
-from push.looking_up import LookingUp, outcome
+from push.delivery.lookup_retry import LookingUp, outcome
 
 log = structlog.get_logger("pushq.catalogue")
 

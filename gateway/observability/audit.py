@@ -18,7 +18,7 @@ from gateway.api.http import Answer, Call
 from gateway.context import Gateway
 from gateway.identity.authentication import Principal
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow, Change
-from push.looking_up import found
+from push.delivery.lookup_retry import found
 from push.problems import KINDS
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -19,7 +19,7 @@ from backend_store.client import Store, Toucher, Touches, list_groups
 from backend_store.model import ClusterAway, QueueDefinition, QueueNotFound, QueueStats
 from gateway.core.dealt import Dealt, Name
 from gateway.limits import GROUPS_LABELLED_MAX, QUEUES_LABELLED_MAX
-from push.looking_up import answered, asks, found
+from push.delivery.lookup_retry import answered, asks, found
 
 OTHER: Final = "other"
 QUEUES_PER_TURN: Final = 50

@@ -22,7 +22,7 @@ from gateway.identity.authentication import Clock, Principal
 from gateway.identity.authorization import Access, compile_scopes
 from gateway.identity.tickets import Ticket, TicketOffice
 from gateway.limits import TICKET_SECONDS, TICKETS_MAX
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 
 _LOOK_SECONDS: Final = 2.0
 """How long the redeemer has to fetch the looked-up content of a ticket."""

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from backend_store.client import NumberedNames
 from backend_store.model import Claim
-from push.checks import checked_idempotency_key, field
+from push.operations.checks import checked_idempotency_key, field
 from push.ports import KeyOf, Target
 
 HEADER: Final = b"idempotency-key"

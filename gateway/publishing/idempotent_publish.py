@@ -24,8 +24,8 @@ from backend_store.model import (
 )
 from gateway.limits import REPLIES_ASK_SECONDS
 from gateway.publishing.reply_cache import MemoryReplies, Reply
+from push.encoding.publish_reply import repeated_call, runs_of_call
 from push.ports import Prepared, Target
-from push.published import repeated_call, runs_of_call
 
 if TYPE_CHECKING:
     from gateway.publishing.shared_reply_cache import RedisReplies

@@ -14,7 +14,7 @@ import msgspec
 
 from backend_store.model import Claim
 from gateway.limits import REPLIES_RUNS_MAX
-from push.published import Run
+from push.encoding.publish_reply import Run
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backend_store.model import COMPANION, QueueConfig
-from push.checks import field as invalid_field
+from push.operations.checks import field as invalid_field
 
 Find = Callable[[str], QueueConfig | None]
 """Returns the config of a queue of the same tenant; None if there is none."""

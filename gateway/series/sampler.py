@@ -28,7 +28,7 @@ from gateway.series.limits import (
     SAVE_SECONDS,
 )
 from gateway.series.packed import Packed, compressed, copied, unpacked
-from push.hub import Hub
+from push.delivery.hub import Hub
 
 log = structlog.get_logger("pushq.series")
 

@@ -13,14 +13,14 @@ from starlette.types import Receive
 from backend_store.client import Chunk, Gap, Lease, Queue
 from backend_store.model import Overloaded, PushqError
 from backend_store.words import counted
-from push.checks import field, visibility_of
-from push.encode import stream_messages
-from push.hub import Hub
-from push.looking_up import LookingUp
+from push.delivery.hub import Hub
+from push.delivery.lookup_retry import LookingUp
+from push.delivery.start_position import group_queue, stream_start
+from push.delivery.stream_reader import Reading, Tails
+from push.encoding.deliveries import stream_messages
+from push.encoding.lease import first_shown, rendered, said_of
+from push.operations.checks import field, visibility_of
 from push.ports import Principal
-from push.rendering import first_shown, rendered, said_of
-from push.starts import group_queue, stream_start
-from push.tails import Reading, Tails
 
 if TYPE_CHECKING:
     from push.spans import Batch

@@ -15,17 +15,17 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Gap, Lease, Queue, encode_cursor, indexes
 from backend_store.model import FieldError, InvalidRequest, PushqError
-from push.checks import checked_credit, gap_fields, visibility_of
-from push.closes import Close
 from push.connections import KICK_REASON, KICK_RETRY_MS
-from push.hub import Hub
+from push.delivery.hub import Hub
+from push.delivery.start_position import stream_start
+from push.encoding.lease import rendered
+from push.encoding.sse import json_event, message_events
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
+from push.operations.checks import checked_credit, gap_fields, visibility_of
 from push.ports import Principal
 from push.problems import problem
-from push.rendering import rendered
-from push.sse_frames import json_event, message_events
-from push.starts import stream_start
-from push.subscriptions import StreamSubscription, WorkSubscription
+from push.session.close_codes import Close
+from push.session.subscriptions import StreamSubscription, WorkSubscription
 from throttling.census import Who
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.model import Forbidden, PushqError, Unauthenticated
-from push.closes import Close
-from push.credentials import close_for
-from push.encode import encode
-from push.hub import Hub
-from push.looking_up import LookingUp, found
+from push.delivery.hub import Hub
+from push.delivery.lookup_retry import LookingUp, found
+from push.encoding.deliveries import encode
 from push.ports import Encoding, Principal
 from push.problems import problem, retry_after
 from push.protocol import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
-from push.session import Session
+from push.session.close_codes import Close
+from push.session.credentials import close_for
+from push.session.session import Session
 from push.transports.websocket import EXTENSION, PushProtocol
 from throttling.census import Who
 

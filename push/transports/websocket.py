@@ -23,9 +23,8 @@ from websockets.frames import Close as CloseFrame
 from websockets.frames import Frame, Opcode
 
 from backend_store.model import InvalidRequest, MessageTooLarge, PushqError
-from push.closes import Close
-from push.encode import encode
-from push.hub import binary_frame, text_frame
+from push.delivery.hub import binary_frame, text_frame
+from push.encoding.deliveries import encode
 from push.limits import (
     FRAGMENTS_PER_FRAME_MAX,
     FRAMES_PER_TURN_MAX,
@@ -37,8 +36,9 @@ from push.limits import (
 from push.ports import Encoding
 from push.problems import problem
 from push.protocol import FRAME_BYTES_MAX
-from push.session import Session
-from push.splitter import Splitter
+from push.session.close_codes import Close
+from push.session.frame_splitter import Splitter
+from push.session.session import Session
 
 log = structlog.get_logger("pushq.websocket")
 

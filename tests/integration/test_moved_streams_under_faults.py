@@ -21,11 +21,11 @@ from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.placed_streams import PlacedStream
 from backend_store.remote.store import RemoteBackends
-from push.encode import visible
-from push.fanout import Fanout, cursor_after
-from push.looking_up import LookingUp, found
-from push.subscriptions import StreamSubscription
-from push.tails import Others
+from push.delivery.fanout import Fanout, cursor_after
+from push.delivery.lookup_retry import LookingUp, found
+from push.delivery.stream_reader import Others
+from push.encoding.deliveries import visible
+from push.session.subscriptions import StreamSubscription
 from tests.integration.test_moves_under_faults import AHEAD_MAX, ANSWER_S_MAX, VISIBILITY_MS, Cluster, nothing
 from tests.support.keyed_history import KeyedHistory, Name
 from tests.support.lanes import Lanes

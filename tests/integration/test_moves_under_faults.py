@@ -27,7 +27,7 @@ from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from tests.support.keyed_history import KeyedHistory, Name, Place
 from tests.support.lanes import Lanes
 from tests.support.patience import eventually

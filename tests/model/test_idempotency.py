@@ -24,9 +24,9 @@ from gateway.publishing.idempotency_keys import named
 from gateway.publishing.idempotent_publish import Once, is_replay
 from gateway.publishing.reply_cache import Reply
 from gateway.publishing.shared_reply_cache import Told
+from push.encoding.publish_reply import runs_of_call
 from push.ports import KeyOf
 from push.protocol import PublishMessage
-from push.published import runs_of_call
 from tests.support.seeds import examples
 from tests.support.world import World, queue_of, receipts_by_seq
 

@@ -21,10 +21,10 @@ from backend_store.client import Chunk, Gap, GroupQueue, Lease, Queue, list_grou
 from backend_store.core import slots
 from backend_store.core.block import Draft, blocks_of
 from backend_store.model import Published, PushqError, QueueConfig
-from push.encode import visible
-from push.fanout import Fanout, cursor_after
-from push.subscriptions import StreamSubscription
-from push.tails import Others, Reading, Tails
+from push.delivery.fanout import Fanout, cursor_after
+from push.delivery.stream_reader import Others, Reading, Tails
+from push.encoding.deliveries import visible
+from push.session.subscriptions import StreamSubscription
 from push.transports.longpoll import _read as read_poll
 from tests.support.node_world import TENANT, NodeWorld
 from tests.support.seeds import is_gate, worlds

@@ -15,7 +15,7 @@ from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.store import ClusterAt, RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from tests.support.patience import eventually
 
 EVERY_S = 1.0

@@ -122,7 +122,7 @@ GROUPS = (
             "push.limits:CREDIT_MAX": "The largest `credit`.",
             "backend_store.core.limits:IN_FLIGHT_PER_SUBSCRIPTION_MAX": "Messages that one subscription may hold.",
             "backend_store.core.limits:LEASE_MS_MIN": "The shortest lease, for a visibility time-out of 0.",
-            "push.checks:REASON_CHARS_MAX": "Characters of a nack's reason.",
+            "push.operations.checks:REASON_CHARS_MAX": "Characters of a nack's reason.",
             "backend_store.core.limits:IN_FLIGHT_PER_QUEUE_MAX": "Messages of a queue that all consumers may hold.",
             "push.limits:SUBSCRIPTIONS_PER_SESSION_MAX": "Subscriptions of a session.",
             "push.limits:DELIVER_FRAME_BYTES_MAX": "",

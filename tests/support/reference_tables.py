@@ -25,9 +25,9 @@ from gateway.config.settings import Settings
 from gateway.queues.rules import RULES
 from gateway.queues.settings import AUTO_EXPAND, PART_RANGES, RANGES, REPLICATION, REPLICATION_RANGES, SETTINGS
 from gateway.usage.schema import ROWS, FileKind, columns
-from push.closes import Close, may_reconnect
 from push.problems import KINDS
 from push.protocol import ClientFrame
+from push.session.close_codes import Close, may_reconnect
 from tests.support import reference_words as words
 from tests.support.reference_client import client_limits
 from tests.support.reference_limits import limit_tables

@@ -57,7 +57,7 @@ TIER_OF: dict[str, Tier] = {
     "unit/gateway/listener/test_fast_path.py": "real",
     "unit/gateway/usage/test_led_export.py": "real",
     "unit/push/client": "real",
-    "unit/push/test_runs_elsewhere.py": "real",
+    "unit/push/session/test_runs_elsewhere.py": "real",
     "unit/spark/test_gateway.py": "real",
     "unit/support": "real",
     "unit/support/test_network.py": "pure",

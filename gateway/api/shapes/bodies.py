@@ -18,10 +18,10 @@ from gateway.limits import (
     ROTATION_QUEUES_MAX,
     SCOPES_PER_KEY_MAX,
 )
-from push.checks import DELAY_MS_MAX
 from push.connections import Transport
+from push.delivery.start_position import FORMS, POSITIONS
+from push.operations.checks import DELAY_MS_MAX
 from push.protocol import RECEIPTS_PER_REQUEST_MAX, AckPublish, PlainMessage, PublishMessage
-from push.starts import FORMS, POSITIONS
 from push.transports import longpoll
 
 # ---------------------------------------------------------------------------------------------------- requests

@@ -17,7 +17,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import BackendAt
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio

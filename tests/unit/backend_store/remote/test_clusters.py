@@ -41,7 +41,7 @@ from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import BackendAt, Copies
 from gateway.admission.stored_quotas import StoredQuotas
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
 

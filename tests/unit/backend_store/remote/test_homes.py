@@ -29,7 +29,7 @@ from backend_store.wire.store_frames import Defined, Leases, Want
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.desk import GatewayDesk
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from push.protocol import PublishMessage
 from tests.support.asleep import Asleep
 from tests.support.lanes import Taker

@@ -27,11 +27,11 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.remote.streams import RemoteStream
 from backend_store.service.groups import CarryGroup, DeleteGroup, OpenGroup, PutGroup
 from backend_store.storage.memory import MemoryEngine
-from push.encode import visible
-from push.fanout import Fanout, cursor_after
-from push.looking_up import found
-from push.subscriptions import StreamSubscription
-from push.tails import Others
+from push.delivery.fanout import Fanout, cursor_after
+from push.delivery.lookup_retry import found
+from push.delivery.stream_reader import Others
+from push.encoding.deliveries import visible
+from push.session.subscriptions import StreamSubscription
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually
 from tests.unit.backend_store.remote.test_clusters import TENANT, Shards, World, make

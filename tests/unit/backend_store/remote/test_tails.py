@@ -25,12 +25,12 @@ from backend_store.service import ranges, tailing
 from backend_store.service.tailing import StartReading, tailing_of
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import PartNow, Place, Want
-from push.fanout import Fanout, cursor_after
-from push.looking_up import LookingUp, found, handled
-from push.subscriptions import StreamSubscription
-from push.tails import Others
+from push.delivery.fanout import Fanout, cursor_after
+from push.delivery.lookup_retry import LookingUp, found, handled
+from push.delivery.stream_reader import Others
+from push.delivery.wait_times import Waits
+from push.session.subscriptions import StreamSubscription
 from push.transports.longpoll import receive_stream
-from push.waits import Waits
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio

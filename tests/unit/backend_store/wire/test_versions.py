@@ -40,7 +40,7 @@ from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.limits import STRANGERS_MAX
 from backend_store.wire.store_frames import STORE_SUBPROTOCOL, STORE_VERSION, Greeting, Operating, Turned, from_backend
 from backend_store.wire.versions import OtherVersion, Strangers, check_version
-from push.looking_up import LookingUp
+from push.delivery.lookup_retry import LookingUp
 from tests.support.gateways import Gateway
 from tests.support.metadata import SECRET, local_service
 from tests.support.patience import eventually

@@ -12,7 +12,7 @@ from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavaila
 from gateway.api.timeouts import Late, begin, in_time
 from gateway.limits import LATE_CHANGES_PER_CALLER_MAX
 from gateway.metadata.catalog import Flight
-from push.looking_up import LookingUp, answered, asks, found
+from push.delivery.lookup_retry import LookingUp, answered, asks, found
 
 pytestmark = pytest.mark.anyio
 

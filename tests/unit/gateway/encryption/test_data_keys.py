@@ -18,9 +18,9 @@ from gateway.encryption.data_keys import DAY_MS, Vault
 from gateway.encryption.master_keys import MasterError
 from gateway.encryption.rotation import Rotation, Rotations
 from gateway.limits import DATA_KEY_BLOCKS_MAX, DATA_KEY_BLOCKS_RESERVED
-from push.encode import visible
-from push.rendering import rendered
-from push.waits import Waits
+from push.delivery.wait_times import Waits
+from push.encoding.deliveries import visible
+from push.encoding.lease import rendered
 from tests.support.patience import eventually
 from tests.support.sealed import MASTER, FlakyMasters, Sealed, opened_sealed, sealed_again, sealed_blocks
 from tests.support.stores import asked, drained, made, receipts

@@ -15,7 +15,7 @@ from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavai
 from gateway.admission.dependency_guard import Guard, GuardSettings
 from gateway.limits import CATALOGUE_ASKS_MAX, CATALOGUE_FLIGHTS_MAX
 from gateway.metadata.catalog import Catalogue, Follower
-from push.looking_up import LookingUp, answered, asks, found, handled
+from push.delivery.lookup_retry import LookingUp, answered, asks, found, handled
 from tests.support.metadata import local_service
 from tests.support.patience import eventually
 

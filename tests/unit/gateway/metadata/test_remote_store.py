@@ -15,7 +15,7 @@ from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefiniti
 from gateway.admission.dependency_guard import Guard
 from gateway.config.settings import CatalogueSettings
 from gateway.metadata.remote_store import RemoteStore
-from push.looking_up import LookingUp, answered, asks
+from push.delivery.lookup_retry import LookingUp, answered, asks
 from tests.support.patience import eventually
 from tests.support.stores import opened, published
 

@@ -21,7 +21,7 @@ from gateway.app import Application, create_app
 from gateway.config.settings import Settings, Throttling
 from gateway.identity.authentication import Principal
 from push.limits import SPAN_LINKS_MAX
-from push.session import Session
+from push.session.session import Session
 from push.spans import Spans
 from push.transports import sse
 from tests.unit.gateway.conftest import Clock

@@ -16,8 +16,8 @@ from gateway.admission.setup import NoRedisLibrary
 from gateway.publishing.idempotent_publish import Once, is_replay, replayed
 from gateway.publishing.reply_cache import Reply
 from gateway.publishing.shared_reply_cache import RedisReplies
+from push.encoding.publish_reply import Run, repeated_call, runs_of_call
 from push.ports import Prepared
-from push.published import Run, repeated_call, runs_of_call
 
 MINE = Claim(b"k" * 16, b"a" * 16)
 RUNS = (Run(0, 7, 1), Run(1, 3, 1))

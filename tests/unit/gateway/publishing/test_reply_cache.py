@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend_store.model import Claim
 from gateway.publishing.reply_cache import MemoryReplies, Reply
-from push.published import Run
+from push.encoding.publish_reply import Run
 
 
 def claim(number: int, payload: bytes = b"p" * 16) -> Claim:

@@ -1,0 +1,1 @@
+"""Messages and answers as bytes of frames: JSON, MessagePack and server-sent events."""

@@ -1,0 +1,1 @@
+"""What every transport does alike: checks, settling, acks that publish."""

@@ -1,0 +1,1 @@
+"""WebSocket sessions: frames in, frames out, what a session holds, and how it ends."""
