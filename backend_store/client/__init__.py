@@ -36,9 +36,16 @@ from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, of
 from backend_store.client.redrive import Redrive
 from backend_store.client.since import ASKED, Asked, changed, unbounded_task, waited_until
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts, position_in
-from backend_store.core.bits import indexes
-from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
-from backend_store.core.chunk import (
+from backend_store.core.dedupe.numbered_ids import DIGITS, NumberedNames
+from backend_store.core.leases.leases import Holder, Lease
+from backend_store.core.leases.receipts import INDEX_OF, SUFFIXES, by_token
+from backend_store.core.leases.session_snapshot import KeptSession
+from backend_store.core.ledger import KINDS as LEDGER_KINDS
+from backend_store.core.ledger import LedgerCut
+from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
+from backend_store.core.log.chunk import (
     KIND_BYTES,
     KIND_JSON,
     KIND_MIXED,
@@ -53,17 +60,9 @@ from backend_store.core.chunk import (
     message_id,
     plain_blocks,
 )
-from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor, where_they_part
-from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
-from backend_store.core.kept import KeptSession
-from backend_store.core.leases import Holder, Lease
-from backend_store.core.ledger import KINDS as LEDGER_KINDS
-from backend_store.core.ledger import LedgerCut
-from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
-from backend_store.core.names import DIGITS, NumberedNames
-from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
-from backend_store.core.records import EpochStart
-from backend_store.core.sealing import (
+from backend_store.core.log.cursor import cursors_along, decode_cursor, encode_cursor, where_they_part
+from backend_store.core.log.records import EpochStart
+from backend_store.core.log.sealed_block import (
     CLEAR_NAMES,
     SEALED_FLAGS,
     UNREADABLE_TYPE,
@@ -73,8 +72,9 @@ from backend_store.core.sealing import (
     identity,
     is_sealed,
 )
-from backend_store.core.shelves import is_prompt, own_priority, priority_of
-from backend_store.core.slot_book import standing
+from backend_store.core.log.sublogs import is_prompt, own_priority, priority_of
+from backend_store.core.partitions.slot_history import standing
+from backend_store.core.reorder.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Documents, Duty
 from backend_store.metadata.embedded import Metadata

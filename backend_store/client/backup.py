@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from backend_store.node.damage import broken_entry
+from backend_store.node.log.damage import broken_entry
 from backend_store.storage.backup import Manifest, backup
 from backend_store.storage.engine import StorageError
 from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER, create_private

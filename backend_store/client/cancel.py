@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from backend_store.client.search import search
 from backend_store.model import PushqError
 from backend_store.node.limits import PEEK_SECONDS_MAX
-from backend_store.node.turnstile import Turnstile
+from backend_store.node.views.scan_scheduler import Turnstile
 
 if TYPE_CHECKING:
-    from backend_store.node.view import View
+    from backend_store.node.views.view import View
 
 CancelOutcome = Literal["cancelled", "in_flight", "unknown"]
 

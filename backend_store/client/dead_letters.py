@@ -10,14 +10,14 @@ import msgspec
 
 from backend_store.client.messages import headers_of, message_id_of
 from backend_store.client.states import shelves_of
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, holes
-from backend_store.core.policy import Reason
-from backend_store.core.shelves import VIEW_MAIN
-from backend_store.node.burying import origins
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Chunk, holes
+from backend_store.core.log.sublogs import VIEW_MAIN
+from backend_store.core.ready.attempt_policy import Reason
+from backend_store.node.transfer.dead_letters import origins
 
 if TYPE_CHECKING:
-    from backend_store.node.view import View
+    from backend_store.node.views.view import View
 
 Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
 """(chunk, index, the message's recorded end) → whether to redrive it."""

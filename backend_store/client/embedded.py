@@ -11,12 +11,12 @@ import msgspec
 from backend_store.client.metadata import Definitions, Tenant
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
 from backend_store.client.tickets import Tickets
-from backend_store.core.block import with_names
-from backend_store.core.chunk import Blocks, Columns, column_blocks
-from backend_store.core.kept import KeptSession
-from backend_store.core.leases import Lease
-from backend_store.core.sealing import Sealer
-from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.session_snapshot import KeptSession
+from backend_store.core.log.block import with_names
+from backend_store.core.log.chunk import Blocks, Columns, column_blocks
+from backend_store.core.log.sealed_block import Sealer
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
 from backend_store.metadata.embedded import Metadata
@@ -32,10 +32,10 @@ from backend_store.model import (
     placed,
 )
 from backend_store.node.audit import AuditLog
-from backend_store.node.leaving import forwarded
 from backend_store.node.ledger import LedgerBook
 from backend_store.node.meter import Load
 from backend_store.node.node import Node
+from backend_store.node.transfer.queue_deletion import forwarded
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import META_DISK_ID
 from backend_store.storage.space import DEFAULT_RULES, SpaceRules

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, Messages, clear_column
-from backend_store.core.places import parse_message_id
+from backend_store.core.dedupe.message_ids import parse_message_id
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import KIND_BYTES, KIND_MIXED, Chunk, Messages, clear_column
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from backend_store.client.views import AskView, Together
-from backend_store.core.receipts import partition_of_token
-from backend_store.node.group import RunningGroup
+from backend_store.core.leases.receipts import partition_of_token
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.settling import SettleReply
-from backend_store.node.view import View
+from backend_store.node.views.acks import SettleReply
+from backend_store.node.views.group import RunningGroup
+from backend_store.node.views.view import View
 
 
 class GroupReceipts:

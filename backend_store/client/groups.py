@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap, why_no_place
 from backend_store.client.views import Views
-from backend_store.core.leases import Holder, Lease
+from backend_store.core.leases.leases import Holder, Lease
 from backend_store.model import InvalidRequest, NotFound, PushqError
-from backend_store.node.group import Group, Mode
-from backend_store.node.group_sets import align
-from backend_store.node.groups import Groups
 from backend_store.node.partition import Partition
-from backend_store.node.view import View
+from backend_store.node.views.group import Group, Mode
+from backend_store.node.views.group_sets import align
+from backend_store.node.views.groups import Groups
+from backend_store.node.views.view import View
 
 GroupReply = Callable[["GroupQueue | PushqError"], None]
 Decided = Callable[[Group | PushqError], None]

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from backend_store.core.shelves import VIEW_DEAD, VIEW_OUTBOX
-from backend_store.core.slots import ALL_SLOTS, SlotTable, unpacked
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_OUTBOX
+from backend_store.core.partitions.slots import ALL_SLOTS, SlotTable, unpacked
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column, message_id
-from backend_store.core.hlc import format_stamp
-from backend_store.core.reasons import told_history
-from backend_store.core.sealing import Seal
-from backend_store.core.shelves import own_priority
+from backend_store.core.leases.nack_reasons import told_history
+from backend_store.core.log.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column, message_id
+from backend_store.core.log.sealed_block import Seal
+from backend_store.core.log.sublogs import own_priority
+from backend_store.core.reorder.hlc import format_stamp
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"

@@ -18,9 +18,9 @@ from backend_store.client.filters import PeekFilter, matching
 from backend_store.client.messages import attempts_ended, full_message, timestamp
 from backend_store.client.search import places_of
 from backend_store.client.states import Bases, Shown, became_due, chunk_at, held, shelves_of, shown, views_shown
-from backend_store.core.bits import indexes, lowest
-from backend_store.core.chunk import Chunk
-from backend_store.core.shelves import MAIN, VIEW_MAIN, is_scheduled
+from backend_store.core.log.bits import indexes, lowest
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.sublogs import MAIN, VIEW_MAIN, is_scheduled
 from backend_store.model import FieldError, InvalidRequest, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import EmbeddedQueue
-from backend_store.core.policy import Reason
-from backend_store.core.records import PartitionState
-from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
-from backend_store.core.work import WorkView
+from backend_store.core.log.records import PartitionState
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.ready.attempt_policy import Reason
+from backend_store.core.ready.work_queue import WorkView
 from backend_store.metadata.recent import Recent
 from backend_store.model import QueueDefinition, QueueNotFound
 from backend_store.node.partition import Partition

@@ -19,14 +19,14 @@ from backend_store.client.peek import Show, cut_short, look_through, peeked
 from backend_store.client.redrive import Redrive, Redrives
 from backend_store.client.streams import Gap, StreamParts
 from backend_store.client.views import AskView, Views, extending, giving_back
-from backend_store.core.chunk import Blocks, Columns
-from backend_store.core.leases import Holder, Lease
+from backend_store.core.leases.leases import Holder, Lease
+from backend_store.core.leases.nack_reasons import sealed_reason
+from backend_store.core.leases.receipts import INDEX_OF, by_token
 from backend_store.core.limits import DELAYED_RUNS_MAX
-from backend_store.core.policy import Reason
-from backend_store.core.reasons import sealed_reason
-from backend_store.core.receipts import INDEX_OF, by_token
-from backend_store.core.records import PartitionState, Tally
-from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.log.chunk import Blocks, Columns
+from backend_store.core.log.records import PartitionState, Tally
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.ready.attempt_policy import Reason
 from backend_store.model import (
     ONE_NODE,
     Block,
@@ -44,14 +44,14 @@ from backend_store.model import (
     Replication,
     Verdict,
 )
-from backend_store.node.group import Mode
-from backend_store.node.joint import Joint, JointResult
+from backend_store.node.commit.transaction import Joint, JointResult
 from backend_store.node.limits import PEEK_LEASES_MAX, PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.settling import SettleReply
-from backend_store.node.view import View
+from backend_store.node.views.acks import SettleReply
+from backend_store.node.views.group import Mode
+from backend_store.node.views.view import View
 
 STALE = "stale-receipt"
 JOBS_REMEMBERED_MAX = 16

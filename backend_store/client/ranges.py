@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple, Protocol
 
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.states import chunk_at, shelves_of, shown
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.model import FieldError, InvalidRequest, QueueConfig
 from backend_store.node.limits import PEEK_SECONDS_MAX
+from backend_store.node.log.seek import read_at
 from backend_store.node.partition import Partition
-from backend_store.node.seeking import read_at
 
 Kind = Literal["stream", "companion", "work"]
 Render = Callable[[Chunk, Sequence[int]], list[bytes]]

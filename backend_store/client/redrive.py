@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import structlog
 
 from backend_store.client.dead_letters import Batch, Letters, batches, portions
-from backend_store.core.bits import indexes
+from backend_store.core.log.bits import indexes
 from backend_store.model import Conflict, PushqError
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
-from backend_store.node.transfer import move
+from backend_store.node.transfer.transfer import move
 
 if TYPE_CHECKING:
     from backend_store.node.partitions import Partitions
-    from backend_store.node.view import View
+    from backend_store.node.views.view import View
 
 log = structlog.get_logger("pushq.redrive")
 

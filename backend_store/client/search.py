@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterator
 
 from backend_store.client.filters import offset_of, with_id
 from backend_store.client.states import chunk_at, shelves_of, shown
-from backend_store.core.bits import lowest
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.log.bits import lowest
+from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.node.limits import CANCEL_LOOKS_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.placing import name_of
+from backend_store.node.publishing.placement import name_of
 from backend_store.storage.engine import StorageCorrupt
 
 Found = tuple[int, int, int]

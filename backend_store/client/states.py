@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, holes
-from backend_store.core.leases import ChunkState
-from backend_store.core.shelves import (
+from backend_store.core.leases.leases import ChunkState
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Chunk, holes
+from backend_store.core.log.sublogs import (
     SCHEDULED,
     SHELF_OF_VIEW,
     SORTING,
@@ -38,7 +38,7 @@ MAIN_IN_ORDER: Final = (
 
 class Shown(NamedTuple):
     """The existing messages of one chunk by state, as bits. `due`: times of delayed ones, by index. `histories`:
-    attempts that ended without an ack (see `core.records.Retry`)."""
+    attempts that ended without an ack (see `core.log.records.Retry`)."""
 
     ready: int
     in_flight: int

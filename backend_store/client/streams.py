@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import (
+from backend_store.core.limits import EPOCHS_TOLD_MAX
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.cursor import (
     PLACE_EPOCHS,
     StreamStart,
     begin_anew,
@@ -21,14 +22,13 @@ from backend_store.core.cursor import (
     resolve,
     resume,
 )
-from backend_store.core.limits import EPOCHS_TOLD_MAX
-from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.slot_book import Barrier
+from backend_store.core.log.records import EpochStart, PartitionState
+from backend_store.core.partitions.slot_history import Barrier
 from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
+from backend_store.node.log.apply import read_state
+from backend_store.node.log.seek import offset_at_time, read_at
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.rows import read_state
-from backend_store.node.seeking import offset_at_time, read_at
 
 Outcome = Literal["complete", "gap", "reset"]
 

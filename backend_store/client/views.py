@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from backend_store.core.leases import Holder, Lease
-from backend_store.core.receipts import partition_of_token
+from backend_store.core.leases.leases import Holder, Lease
+from backend_store.core.leases.receipts import partition_of_token
 from backend_store.model import PushqError
-from backend_store.node.settling import SettleReply
-from backend_store.node.view import View
+from backend_store.node.views.acks import SettleReply
+from backend_store.node.views.view import View
 
 AskView = Callable[[View, dict[str, int], SettleReply], None]
 

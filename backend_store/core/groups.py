@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from backend_store.core.chunk import Chunk
-from backend_store.core.kept import KeptLease
-from backend_store.core.lanes import Lane
-from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
-from backend_store.core.leasing import Lost, ReceiptKey, uncount
-from backend_store.core.policy import Outcome, Policy
-from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
-from backend_store.core.runs import ArrivalRuns, Runs
-from backend_store.core.shelves import MAIN
-from backend_store.core.stale import GivenBack, GivenBacks, given_back, stale_from
-from backend_store.core.work import Overlay, WorkView
+from backend_store.core.leases.leases import ChunkState, Holder, Lease, receipts_of
+from backend_store.core.leases.leasing import Lost, ReceiptKey, uncount
+from backend_store.core.leases.session_snapshot import KeptLease
+from backend_store.core.leases.stale_receipts import GivenBack, GivenBacks, given_back, stale_from
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
+from backend_store.core.log.sublogs import MAIN
+from backend_store.core.ready.arrival import ArrivalRuns, Runs
+from backend_store.core.ready.attempt_policy import Outcome, Policy
+from backend_store.core.ready.priorities import Lane
+from backend_store.core.ready.work_queue import Overlay, WorkView
 from backend_store.model import Offset
 
 

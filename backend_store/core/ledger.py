@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from backend_store.core.records import Ledger, PartitionState
+from backend_store.core.log.records import Ledger, PartitionState
 
 Flow = Literal["in", "out", "told"]
 

@@ -16,7 +16,7 @@ import structlog
 
 from backend_store.core.host_lanes.routing import AppendTo, ForwardTo, Refused, Route, Send, Standing, route
 from backend_store.core.host_lanes.table import LaneTable
-from backend_store.core.slots import SLOTS, UNKEYED
+from backend_store.core.partitions.slots import SLOTS, UNKEYED
 from backend_store.model import InvalidRequest, PushqError, Unavailable
 from backend_store.remote.directory import Address, parsed
 from backend_store.remote.doors import Unheard

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
+from backend_store.core.partitions.slots import first_table
 from backend_store.core.replication.record import NodeId, PartitionRecord
-from backend_store.core.slots import first_table
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.placing import Plan
 from backend_store.shard.view import ClusterView

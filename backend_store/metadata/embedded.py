@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from backend_store.core.host_lanes.single_lane import needs_single_lane
-from backend_store.core.slots import PartitionMap, SlotTable
+from backend_store.core.partitions.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
 from backend_store.metadata.elsewhere import HERE, HOME, ClusterSize, Elsewhere, check_linked, links_of

@@ -16,7 +16,7 @@ from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.local import LocalMetadata
 from backend_store.metadata.server import Pages, serve_metadata
 from backend_store.metadata.traffic import Traffic
-from backend_store.node.committer import Committer
+from backend_store.node.commit.committer import Committer
 from backend_store.node.node import end_process
 from backend_store.storage.engine import Batch, Engine
 from backend_store.storage.folder import create_private

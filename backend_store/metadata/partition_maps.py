@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from backend_store.core.slot_book import SlotBook, first_book
-from backend_store.core.slots import SLOTS, Member, PartitionMap, SlotTable, first_table
+from backend_store.core.partitions.slot_history import SlotBook, first_book
+from backend_store.core.partitions.slots import SLOTS, Member, PartitionMap, SlotTable, first_table
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backend_store.core.slots import ALL_SLOTS, packed, unpacked
+from backend_store.core.partitions.slots import ALL_SLOTS, packed, unpacked
 from backend_store.metadata.elsewhere import links_of
 from backend_store.metadata.sharing import known_places, leaving_slots, next_floor, next_give, open_places
 from backend_store.model import Conflict, FormerPlace, InvalidRequest, OpenPlace, QueueDefinition, Whereabouts

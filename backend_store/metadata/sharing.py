@@ -1,6 +1,6 @@
 """Divides the slots of a split queue among several places, and computes the next step towards its goal.
 
-Each place of a split queue takes the publishes of its own slots (see `core.slots`). The queue is spread evenly over its
+Each place of a split queue takes the publishes of its own slots (see `core.partitions.slots`). The queue is spread evenly over its
 `goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the next step begins
 when those have arrived. Merging is spreading over fewer places.
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backend_store.core.slots import ALL_SLOTS, SLOTS, UNKEYED, packed, unpacked
+from backend_store.core.partitions.slots import ALL_SLOTS, SLOTS, UNKEYED, packed, unpacked
 from backend_store.model import Conflict, FormerPlace, OpenPlace, QueueDefinition, Whereabouts
 
 FLOOR_BITS = 32

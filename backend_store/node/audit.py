@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from backend_store.node.limits import LEDGER_ROWS_PER_READ
-from backend_store.node.unreadable import Unreadable
+from backend_store.node.log.unreadable import Unreadable
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 

@@ -15,9 +15,9 @@ import msgspec
 import structlog
 
 from backend_store.core.ledger import DAY_MS, KINDS, LedgerCut, Title, counts_at, cut, day_is_over
-from backend_store.core.records import PartitionState
+from backend_store.core.log.records import PartitionState
 from backend_store.node.limits import LEDGER_CUTS_AT_ONCE, LEDGER_DAYS_SWEPT_AT_ONCE, LEDGER_ROWS_PER_READ
-from backend_store.node.unreadable import Unreadable
+from backend_store.node.log.unreadable import Unreadable
 from backend_store.storage.engine import Batch, Engine, Row, Table
 from backend_store.storage.seal import seal, unseal
 

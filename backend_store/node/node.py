@@ -18,27 +18,27 @@ from typing import Any, Final, cast
 import msgspec
 import structlog
 
-from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import read_token
-from backend_store.core.sealing import Sealer
-from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import read_token
+from backend_store.core.leases.session_snapshot import Detached, Kept, KeptLease, KeptSession
+from backend_store.core.log.sealed_block import Sealer
+from backend_store.core.log.sublogs import VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, PushqError, Unavailable
-from backend_store.node.alarms import Alarms
-from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
-from backend_store.node.committer import Committer
+from backend_store.node.commit.committer import Committer
+from backend_store.node.garbage_collector import Sweeper, is_swept
 from backend_store.node.ledger import Counted, LedgerBook
 from backend_store.node.limits import CLOCK_LOOK_SECONDS, FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
+from backend_store.node.log.apply import TIMED, replicas_in
+from backend_store.node.log.set_aside import Aside
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
-from backend_store.node.rows import TIMED, replicas_in
-from backend_store.node.sweeper import Sweeper, is_swept
+from backend_store.node.timers.alarms import Alarms
 from backend_store.node.touched import Touched
-from backend_store.node.turnstile import Turnstile
-from backend_store.node.view import View
+from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
 from backend_store.storage.keys import META_RESTORED
 from backend_store.storage.space import DEFAULT_RULES, SpaceGuard, SpaceRules

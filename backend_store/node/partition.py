@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from backend_store.core.chunk import Chunk
 from backend_store.core.groups import GroupView
 from backend_store.core.ledger import Title, doom, is_owed
-from backend_store.core.log import LogTime
-from backend_store.core.records import (
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.log import LogTime
+from backend_store.core.log.records import (
     GroupRow,
     PartitionState,
     Record,
     Scheduled,
 )
-from backend_store.core.sealing import Seal
-from backend_store.core.shelves import (
+from backend_store.core.log.sealed_block import Seal
+from backend_store.core.log.sublogs import (
     MAIN,
     VIEW_GROUPS,
     VIEW_MAIN,
@@ -31,8 +31,8 @@ from backend_store.core.shelves import (
     is_scheduled,
     view_of,
 )
-from backend_store.core.slot_book import SlotBook
-from backend_store.core.work import WorkView
+from backend_store.core.partitions.slot_history import SlotBook
+from backend_store.core.ready.work_queue import WorkView
 from backend_store.model import (
     Block,
     Claim,
@@ -43,29 +43,29 @@ from backend_store.model import (
     QueueNotFound,
     StorageFull,
 )
-from backend_store.node.calls import Call, PublishReply, is_plain
-from backend_store.node.committer import Committer
-from backend_store.node.cores import reconfigure
-from backend_store.node.cycle import Answers, Cycle, Decided
-from backend_store.node.groups import Groups
-from backend_store.node.holding import close_lanes
-from backend_store.node.inbox import Inbox, PurgeReply
-from backend_store.node.joint import Joint
+from backend_store.node.commit.committer import Committer
+from backend_store.node.commit.cycle import Answers, Cycle, Decided
+from backend_store.node.commit.inbox import Inbox, PurgeReply
+from backend_store.node.commit.publish_call import Call, PublishReply, is_plain
+from backend_store.node.commit.transaction import Joint
 from backend_store.node.ledger import stage_cut, stage_day
-from backend_store.node.reader import LogReader
-from backend_store.node.reads import LogReads
-from backend_store.node.refusals import outcome_open, too_late, why_refused
-from backend_store.node.retention import Retention
-from backend_store.node.room import NOTHING, Amount
-from backend_store.node.rows import read_order
-from backend_store.node.seeking import Counting
-from backend_store.node.slotting import Slotting
-from backend_store.node.sorting import Sorting
-from backend_store.node.view import View
+from backend_store.node.log.apply import read_order
+from backend_store.node.log.log_reads import LogReads
+from backend_store.node.log.retention import Retention
+from backend_store.node.log.row_reader import LogReader
+from backend_store.node.log.seek import Counting
+from backend_store.node.publishing.queue_limits import NOTHING, Amount
+from backend_store.node.publishing.refusals import outcome_open, too_late, why_refused
+from backend_store.node.slots.held_slots import close_lanes
+from backend_store.node.slots.partition_slots import Slotting
+from backend_store.node.views.factory import reconfigure
+from backend_store.node.views.groups import Groups
+from backend_store.node.views.reorder import Sorting
+from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch, Engine
 
 if TYPE_CHECKING:
-    from backend_store.node.ids import IdStore
+    from backend_store.node.publishing.known_ids import IdStore
 
 log = structlog.get_logger("pushq.partition")
 
@@ -205,7 +205,7 @@ class Partition(LogReads):
     def ids(self) -> IdStore:
         """The ids and idempotency keys that the partition remembers."""
         if self._ids is None:
-            from backend_store.node.ids import IdStore
+            from backend_store.node.publishing.known_ids import IdStore
 
             self._ids = IdStore(self.node.engine, self.replica)
         return self._ids

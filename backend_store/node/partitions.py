@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from backend_store.core.block import Blocks, Columns, column_blocks
-from backend_store.core.records import PartitionState
-from backend_store.core.sealing import Seal
-from backend_store.core.slots import (
+from backend_store.core.log.block import Blocks, Columns, column_blocks
+from backend_store.core.log.records import PartitionState
+from backend_store.core.log.sealed_block import Seal
+from backend_store.core.partitions.routing import Share, routed_blocks, shares, slot_bits
+from backend_store.core.partitions.slots import (
     EVERY_SLOT,
     WAITS,
     PartitionMap,
@@ -26,7 +27,6 @@ from backend_store.core.slots import (
     slot_of,
     slots_taken,
 )
-from backend_store.core.split import Share, routed_blocks, shares, slot_bits
 from backend_store.model import (
     Block,
     Claim,
@@ -40,15 +40,15 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
 )
-from backend_store.node.alarms import Alarms
-from backend_store.node.calls import PublishReply
-from backend_store.node.following import Follower, Following
+from backend_store.node.commit.publish_call import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.log.slot_remains import Remains
 from backend_store.node.partition import Partition
-from backend_store.node.refusals import too_late
-from backend_store.node.remains import Remains
-from backend_store.node.room import NOTHING, Amount
-from backend_store.node.turned_away import on_the_move
+from backend_store.node.publishing.moved_away import on_the_move
+from backend_store.node.publishing.ordered_claims import Follower, Following
+from backend_store.node.publishing.queue_limits import NOTHING, Amount
+from backend_store.node.publishing.refusals import too_late
+from backend_store.node.timers.alarms import Alarms
 from backend_store.words import counted
 
 

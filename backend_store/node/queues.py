@@ -8,28 +8,28 @@ from typing import Any, Protocol
 
 import structlog
 
-from backend_store.core.leasing import ReceiptKey
+from backend_store.core.leases.leasing import ReceiptKey
 from backend_store.core.ledger import Title, begin, is_owed
-from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.sealing import Sealer
-from backend_store.core.shelves import VIEW_OUTBOX
-from backend_store.core.slots import EVERY_SLOT, PartitionMap, slots_taken, unpacked
+from backend_store.core.log.records import EpochStart, PartitionState
+from backend_store.core.log.sealed_block import Sealer
+from backend_store.core.log.sublogs import VIEW_OUTBOX
+from backend_store.core.partitions.slots import EVERY_SLOT, PartitionMap, slots_taken, unpacked
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, PushqError, QueueDefinition, Unavailable
-from backend_store.node.cores import core_of
-from backend_store.node.group_sets import align
-from backend_store.node.leaving import Leaving
+from backend_store.node.garbage_collector import EVERYTHING, Sweeper, add_garbage
 from backend_store.node.ledger import stage_cut
 from backend_store.node.limits import EPOCHS_MAX
-from backend_store.node.moving import Change, Moving
+from backend_store.node.log.apply import read_state, stage_state, state_key
 from backend_store.node.partition import Partition, Surroundings
 from backend_store.node.partitions import Partitions
-from backend_store.node.rows import read_state, stage_state, state_key
-from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
+from backend_store.node.slots.rebalancer import Change, Moving
 from backend_store.node.touched import Touched
-from backend_store.node.transfer import Timers, Transfer
+from backend_store.node.transfer.queue_deletion import Leaving
+from backend_store.node.transfer.transfer import Timers, Transfer
+from backend_store.node.views.factory import core_of
+from backend_store.node.views.group_sets import align
 from backend_store.storage.engine import Batch, Table
 
 log = structlog.get_logger("pushq.queues")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from backend_store.core.slots import SlotTable, first_table
+from backend_store.core.partitions.slots import SlotTable, first_table
 from backend_store.metadata.relocation import Spot
 from backend_store.model import QueueDefinition
 from backend_store.remote.addresses import Addresses, There

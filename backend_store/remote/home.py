@@ -12,10 +12,10 @@ import msgspec
 import structlog
 
 from backend_store.client.streams import Gap
-from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
-from backend_store.core.leases import ChunkState
-from backend_store.core.receipts import claimed_fields
-from backend_store.core.slots import PartitionMap
+from backend_store.core.leases.leases import ChunkState
+from backend_store.core.leases.receipts import claimed_fields
+from backend_store.core.log.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.partitions.slots import PartitionMap
 from backend_store.metadata.moved import MovedQueues
 from backend_store.metadata.relocation import Spot
 from backend_store.model import (

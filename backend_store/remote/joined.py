@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from backend_store.client.streams import Gap, Outcome, Start, position_in
-from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import Stand, decode_cursor, encode_positions, in_place
-from backend_store.core.records import EpochStart
-from backend_store.core.slot_book import Barrier
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.cursor import Stand, decode_cursor, encode_positions, in_place
+from backend_store.core.log.records import EpochStart
+from backend_store.core.partitions.slot_history import Barrier
 from backend_store.metadata.sharing import FLOOR_BITS
 from backend_store.model import ClusterAway, Epoch, Offset, Position, PushqError, Unavailable, Whereabouts
 from backend_store.remote.limits import TAIL_RETRY_SECONDS, TAIL_WAIT_SECONDS_MAX
@@ -88,7 +88,7 @@ class JoinedPart:
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
-        """Epoch starts of all places; see `core.cursor.in_place`. The same list object until a place's list changes."""
+        """Epoch starts of all places; see `core.log.cursor.in_place`. The same list object until a place's list changes."""
         known = [leg.part.epochs for leg in self.legs]
         if len(known) != len(self._known) or any(one is not two for one, two in zip(known, self._known, strict=True)):
             self._known = list(known)

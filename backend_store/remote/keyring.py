@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from backend_store.core.sealing import Seal, Sealer
+from backend_store.core.log.sealed_block import Seal, Sealer
 from backend_store.metadata.data_keys import DataKey
 from backend_store.model import PushqError, QueueDefinition
 from backend_store.remote.definitions import RemoteDefinitions

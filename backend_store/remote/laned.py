@@ -20,9 +20,9 @@ from backend_store.client.layout import PartitionInfo
 from backend_store.client.peek import Place as PeekPlace
 from backend_store.client.peek import check_cursor, encode_place
 from backend_store.client.queue import PublishReply, SettledAndPublished
-from backend_store.core.receipts import partition_of_token
-from backend_store.core.slots import ANYWHERE, UNKEYED, SlotTable, slot_of
-from backend_store.core.split import Share, shares
+from backend_store.core.leases.receipts import partition_of_token
+from backend_store.core.partitions.routing import Share, shares
+from backend_store.core.partitions.slots import ANYWHERE, UNKEYED, SlotTable, slot_of
 from backend_store.model import (
     Block,
     Claim,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from backend_store.core.chunk import ENTRY_HEADER, ENTRY_HEADER_BYTES, Chunk
-from backend_store.core.leases import ChunkState, Holder, Lease, holding
-from backend_store.core.receipts import SUFFIXES
-from backend_store.core.sealing import blocks_in
+from backend_store.core.leases.leases import ChunkState, Holder, Lease, holding
+from backend_store.core.leases.receipts import SUFFIXES
+from backend_store.core.log.chunk import ENTRY_HEADER, ENTRY_HEADER_BYTES, Chunk
+from backend_store.core.log.sealed_block import blocks_in
 
 
 class Unassigned:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from backend_store.core.host_lanes.single_lane import needs_single_lane
-from backend_store.core.slots import ALL_SLOTS, SLOTS, unpacked
+from backend_store.core.partitions.slots import ALL_SLOTS, SLOTS, unpacked
 from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.sharing import leaving_slots, open_places, why_waits
 from backend_store.model import (

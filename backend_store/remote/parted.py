@@ -16,7 +16,7 @@ import msgspec
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.layout import PartitionInfo
 from backend_store.client.queue import Purge, VerdictsReply, remember
-from backend_store.core.leases import Holder, Lease
+from backend_store.core.leases.leases import Holder, Lease
 from backend_store.model import (
     ClusterAway,
     OnTheMove,

@@ -12,13 +12,13 @@ import msgspec
 
 from backend_store.client.filters import PeekFilter, matching
 from backend_store.client.peek import Found, peeked
-from backend_store.core.chunk import CorruptEntry, decode_chunk
+from backend_store.core.log.chunk import CorruptEntry, decode_chunk
 from backend_store.model import PeekPage, Unavailable
 from backend_store.node.limits import PEEK_MESSAGES_MAX, PEEK_SECONDS_MAX
 from backend_store.service.peeks import Peek, SeenPage
 
 if TYPE_CHECKING:
-    from backend_store.core.chunk import Chunk
+    from backend_store.core.log.chunk import Chunk
     from backend_store.remote.queue import RemoteQueue
     from backend_store.service.peeks import Piece
 

@@ -20,9 +20,9 @@ import msgspec
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.queue import PublishReply, Purge, SettledAndPublished, VerdictsReply
-from backend_store.core.receipts import claimed_fields
-from backend_store.core.sealing import Seal
-from backend_store.core.slots import SlotTable, slot_of
+from backend_store.core.leases.receipts import claimed_fields
+from backend_store.core.log.sealed_block import Seal
+from backend_store.core.partitions.slots import SlotTable, slot_of
 from backend_store.metadata.relocation import Spot, as_known_in
 from backend_store.metadata.sharing import known_places, leaving_bits, moved_slots, open_places
 from backend_store.model import (

@@ -16,9 +16,9 @@ import structlog
 from backend_store.client.groups import GroupInfo, GroupLag
 from backend_store.client.queue import SettledAndPublished
 from backend_store.client.streams import Gap
-from backend_store.core.leases import Holder, Lease
+from backend_store.core.leases.leases import Holder, Lease
 from backend_store.model import Block, NotFound, PushqError
-from backend_store.node.group import Mode
+from backend_store.node.views.group import Mode
 from backend_store.remote.limits import GROUP_LOOK_SECONDS
 from backend_store.remote.parted import PartedQueue
 from backend_store.remote.queue import RemoteQueue

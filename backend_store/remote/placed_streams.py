@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from backend_store.client.groups import GroupInfo
 from backend_store.client.ranges import PartitionOffsets, RangePage, Render
-from backend_store.core.cursor import decode_cursor, encode_positions
+from backend_store.core.log.cursor import decode_cursor, encode_positions
 from backend_store.metadata.sharing import known_places
 from backend_store.model import (
     ClusterAway,
@@ -23,7 +23,7 @@ from backend_store.model import (
     Unavailable,
     Whereabouts,
 )
-from backend_store.node.group import Mode
+from backend_store.node.views.group import Mode
 from backend_store.remote.joined import JoinedParts, Site, place_of, shares_of
 from backend_store.remote.placed import PlacedQueue
 from backend_store.remote.placed_groups import PlacedGroup, has_settled, whole_info

@@ -19,13 +19,13 @@ from backend_store.client.filters import PeekFilter
 from backend_store.client.groups import GroupInfo
 from backend_store.client.layout import PartitionInfo
 from backend_store.client.queue import STALE, PublishReply, Purge, SettledAndPublished, VerdictsReply, remember
-from backend_store.core.chunk import Blocks, Chunk, Columns, column_blocks
-from backend_store.core.leases import Holder, Lease
-from backend_store.core.reasons import sealed_reason
-from backend_store.core.receipts import INDEX_OF, by_token
-from backend_store.core.sealing import Seal
-from backend_store.core.slots import Routing, SlotTable, routing_of
-from backend_store.core.split import routed_blocks
+from backend_store.core.leases.leases import Holder, Lease
+from backend_store.core.leases.nack_reasons import sealed_reason
+from backend_store.core.leases.receipts import INDEX_OF, by_token
+from backend_store.core.log.chunk import Blocks, Chunk, Columns, column_blocks
+from backend_store.core.log.sealed_block import Seal
+from backend_store.core.partitions.routing import routed_blocks
+from backend_store.core.partitions.slots import Routing, SlotTable, routing_of
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Block,
@@ -41,8 +41,8 @@ from backend_store.model import (
     Unavailable,
     Verdict,
 )
-from backend_store.node.group import Mode
 from backend_store.node.limits import PEEK_LEASES_MAX
+from backend_store.node.views.group import Mode
 from backend_store.remote.grants import Grants
 from backend_store.remote.leases import Stock, keys_of, receipts_of
 from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX

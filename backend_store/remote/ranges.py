@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backend_store.client.ranges import PartitionOffsets, RangePage, Render
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.model import Unavailable
 from backend_store.service.ranges import LookAtOffsets, Piece, Pieces, ReadRange
 from backend_store.wire.store_frames import to_bits

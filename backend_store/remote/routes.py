@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backend_store.core.sealing import CannotOpen, Seal
-from backend_store.core.slots import SLOTS, UNKEYED, Member, Routing, SlotTable, unpacked
-from backend_store.core.split import Share, shares
+from backend_store.core.log.sealed_block import CannotOpen, Seal
+from backend_store.core.partitions.routing import Share, shares
+from backend_store.core.partitions.slots import SLOTS, UNKEYED, Member, Routing, SlotTable, unpacked
 from backend_store.model import PARTITIONS_MAX, Block, ClusterAway, OpenPlace, Unavailable
 from backend_store.remote.queue import RemoteQueue
 
@@ -89,7 +89,7 @@ def apart(blocks: Sequence[Block], routing: Routing, slots: int, seal: Seal | No
 
 
 def divided(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int, seal: Seal | None) -> list[Share]:
-    """See `core.split.shares`. Raises `Unavailable` if a block has to be cut that this gateway cannot open."""
+    """See `core.partitions.routing.shares`. Raises `Unavailable` if a block has to be cut that this gateway cannot open."""
     try:
         return shares(blocks, routing, table, turn, seal)
     except CannotOpen as error:

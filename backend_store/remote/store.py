@@ -20,10 +20,10 @@ import structlog
 from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
 from backend_store.client.pulses import Pulse
 from backend_store.client.since import unbounded_task
-from backend_store.core.kept import KeptSession
-from backend_store.core.leases import Lease
-from backend_store.core.sealing import Seal, Sealer
-from backend_store.core.shelves import VIEW_DEAD
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.session_snapshot import KeptSession
+from backend_store.core.log.sealed_block import Seal, Sealer
+from backend_store.core.log.sublogs import VIEW_DEAD
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedAnywhere
 from backend_store.metadata.relocation import places_of

@@ -17,10 +17,10 @@ import structlog
 
 from backend_store.client.groups import GroupInfo
 from backend_store.client.streams import Gap
-from backend_store.core.leases import Holder, Lease
+from backend_store.core.leases.leases import Holder, Lease
 from backend_store.model import NotFound, PushqError, QueueStats
-from backend_store.node.group import Mode
 from backend_store.node.limits import GROUPS_PER_STREAM_MAX
+from backend_store.node.views.group import Mode
 from backend_store.remote.leases import Stock, Unassigned
 from backend_store.remote.limits import GAPS_KEPT, GROUP_IDLE_SECONDS
 from backend_store.remote.queue import RemoteQueue

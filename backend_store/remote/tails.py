@@ -19,10 +19,10 @@ import msgspec
 import structlog
 
 from backend_store.client.streams import Start, position_in
-from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import encode_positions, where_they_part
-from backend_store.core.records import EpochStart
-from backend_store.core.slot_book import Barrier
+from backend_store.core.log.chunk import Chunk
+from backend_store.core.log.cursor import encode_positions, where_they_part
+from backend_store.core.log.records import EpochStart
+from backend_store.core.partitions.slot_history import Barrier
 from backend_store.model import Epoch, Offset, PushqError, Unavailable
 from backend_store.node.limits import EPOCHS_MAX
 from backend_store.remote.limits import (

@@ -25,9 +25,9 @@ import msgspec
 import structlog
 
 from backend_store.client.queue import PublishReply
-from backend_store.core.block import punch
-from backend_store.core.slots import EVERY_SLOT, slot_of, unpacked
-from backend_store.core.split import Share, message_slots, slot_bits
+from backend_store.core.log.block import punch
+from backend_store.core.partitions.routing import Share, message_slots, slot_bits
+from backend_store.core.partitions.slots import EVERY_SLOT, slot_of, unpacked
 from backend_store.model import (
     Block,
     Claim,

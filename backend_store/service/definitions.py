@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from backend_store.core.slots import PartitionMap
+from backend_store.core.partitions.slots import PartitionMap
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document
 from backend_store.metadata.embedded import Tenant

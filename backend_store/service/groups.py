@@ -24,8 +24,8 @@ from backend_store.client.groups import (
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
 from backend_store.model import PushqError, Unavailable
-from backend_store.node.group import Mode
-from backend_store.node.turned_away import RETRY_MS
+from backend_store.node.publishing.moved_away import RETRY_MS
+from backend_store.node.views.group import Mode
 from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.handing import counter_of
 from backend_store.service.limits import GROUPS_PER_ASK_MAX

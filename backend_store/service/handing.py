@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from backend_store.client.queue import EmbeddedQueue
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import SUFFIXES
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import SUFFIXES
 from backend_store.model import CHUNK_MESSAGES_MAX
 from backend_store.service.limits import LEASES_FRAME_BYTES_SOFT_MAX
 from backend_store.wire.store_frames import Handed, Idle, Leases, Place, of_bits, to_bits

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.slots import slots_taken
+from backend_store.core.partitions.slots import slots_taken
 from backend_store.model import Conflict, QueueDefinition, Unavailable
-from backend_store.node.remains import Remains
-from backend_store.node.turned_away import RETRY_MS
+from backend_store.node.log.slot_remains import Remains
+from backend_store.node.publishing.moved_away import RETRY_MS
 from backend_store.service.limits import LEFT_CHUNKS_PER_ASK_MAX, LEFT_SECONDS_MAX
 from backend_store.storage.engine import Batch
 from backend_store.words import counted

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.filters import PeekFilter
 from backend_store.client.peek import Found, State
-from backend_store.core.chunk import Chunk
+from backend_store.core.log.chunk import Chunk
 from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import PEEK_BYTES_PER_ASK_MAX
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.ranges import PartitionOffsets, offsets_of, take_range
-from backend_store.core.chunk import Chunk
+from backend_store.core.log.chunk import Chunk
 from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.service.limits import RANGE_BYTES_PER_ASK_MAX, RANGE_SECONDS_MAX
 from backend_store.wire.store_frames import Bits, of_bits

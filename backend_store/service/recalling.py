@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.model import Claim, Published, PushqError, QueueNotFound, Unavailable
-from backend_store.node.calls import Call
-from backend_store.node.turned_away import RETRY_MS, recalled
+from backend_store.node.commit.publish_call import Call
+from backend_store.node.publishing.moved_away import RETRY_MS, recalled
 from backend_store.service.asked import Asked
 from backend_store.storage.engine import Batch
 from backend_store.wire.store_frames import Placed, SentBlock, Wrong, blocks_of_sent, placed, wrong

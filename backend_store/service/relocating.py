@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.host_lanes.single_lane import check_has_lanes
-from backend_store.core.slots import unpacked
+from backend_store.core.partitions.slots import unpacked
 from backend_store.metadata import relocation
 from backend_store.metadata.elsewhere import ClusterSize
 from backend_store.metadata.embedded import ChangedMeanwhile, Metadata
 from backend_store.metadata.sharing import check_numbers, go_on, next_give, open_places, spread, why_waits
 from backend_store.model import Conflict, InvalidRequest, QueueDefinition, QueueNotFound, Unavailable, Whereabouts
-from backend_store.node.turned_away import RETRY_MS
+from backend_store.node.publishing.moved_away import RETRY_MS
 from backend_store.service.asked import Asked
 from backend_store.service.left_behind import Left, drop_left, left_of, left_of_slots
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Start, StreamPart
-from backend_store.core.chunk import Chunk
 from backend_store.core.limits import EPOCHS_TOLD_MAX
+from backend_store.core.log.chunk import Chunk
 from backend_store.service.asked import Asked, AtPlace, queue_at
 from backend_store.wire.store_frames import PartNow, Place
 

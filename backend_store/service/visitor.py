@@ -22,9 +22,9 @@ from backend_store.client.embedded import EmbeddedStore, Forward
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
 from backend_store.client.views import AskView, extending, giving_back
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
-from backend_store.core.policy import Outcome
+from backend_store.core.ready.attempt_policy import Outcome
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Claim,
@@ -36,8 +36,8 @@ from backend_store.model import (
     QueueDefinition,
     Unavailable,
 )
-from backend_store.node.turned_away import on_the_move
-from backend_store.node.view import View
+from backend_store.node.publishing.moved_away import on_the_move
+from backend_store.node.views.view import View
 from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
 from backend_store.service.handing import Grant, counter_of, frames_of, live_bits

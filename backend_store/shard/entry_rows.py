@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from backend_store.core.chunk import ENTRY_HEADER_BYTES
+from backend_store.core.log.chunk import ENTRY_HEADER_BYTES
 from backend_store.core.replication.entries import Entry, decode
 from backend_store.core.replication.log import StoredLog
 from backend_store.model import Offset

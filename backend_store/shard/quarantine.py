@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.log.records import EpochStart, PartitionState
+from backend_store.core.log.sublogs import VIEW_MAIN
+from backend_store.core.partitions.slots import PartitionMap
 from backend_store.core.replication.entries import decode
 from backend_store.core.replication.stranded import Happened, Sifter, Written, where
-from backend_store.core.shelves import VIEW_MAIN
-from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import QUEUES
 from backend_store.metadata.partition_maps import MAPS
 from backend_store.model import Epoch, QueueDefinition
-from backend_store.node.rows import decode_bits, decode_mark
+from backend_store.node.log.apply import decode_bits, decode_mark
 from backend_store.storage.engine import Changes, Row, Rows, Table
 from backend_store.storage.keys import parse_entry_key, parse_mark_key, parse_timed_key
 from backend_store.storage.seal import seal, unseal

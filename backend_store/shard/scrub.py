@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 
-from backend_store.core.chunk import CorruptEntry
+from backend_store.core.log.chunk import CorruptEntry
 from backend_store.core.replication.entries import decode
-from backend_store.node.damage import broken_entry
+from backend_store.node.log.damage import broken_entry
 from backend_store.shard.entry_rows import entry_key
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.interface import ShardNumber

@@ -22,8 +22,8 @@ import msgspec
 import structlog
 
 from backend_store.client import KIND_BYTES, HybridClock, NumberedNames, indexes, message_id, timestamp
-from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, decode_chunk
-from backend_store.core.shelves import priority_of
+from backend_store.core.log.chunk import Chunk, CorruptEntry, clear_column, decode_chunk
+from backend_store.core.log.sublogs import priority_of
 from backend_store.model import (
     Claim,
     ClusterAway,

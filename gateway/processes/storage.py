@@ -13,7 +13,7 @@ import structlog
 import uvloop
 
 from backend_store.client import Store, open_store
-from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.core.log.sublogs import VIEW_OUTBOX
 from backend_store.model import COMPANION
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import FolderInUse, StorageError

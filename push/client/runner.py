@@ -2,7 +2,7 @@
 
     await pushq.run("orders", handle, concurrency=8)
 
-`core/lines.py` decides which message may begin. This file starts handlers, watches them, and ends them.
+`core/ready/key_queues.py` decides which message may begin. This file starts handlers, watches them, and ends them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from backend_store.core.cursor import decode_cursor
+from backend_store.core.log.cursor import decode_cursor
 from backend_store.core.replication.limits import FETCH_WAIT_MS
 from tests.cluster.test_cluster import gateway, leader_of
 from tests.support.backends import ROLE, Backends

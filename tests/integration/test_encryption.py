@@ -15,8 +15,8 @@ import anyio
 import httpx2
 import pytest
 
-from backend_store.core.chunk import ENTRY_CHUNK, KIND_JSON, Draft, blocks_of, decode_chunk, encode_entry
-from backend_store.core.shelves import MAIN
+from backend_store.core.log.chunk import ENTRY_CHUNK, KIND_JSON, Draft, blocks_of, decode_chunk, encode_entry
+from backend_store.core.log.sublogs import MAIN
 from backend_store.model import Offset
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine

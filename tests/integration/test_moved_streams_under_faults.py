@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from backend_store.client import Chunk, Gap
-from backend_store.core.chunk import KIND_JSON, Columns
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.model import Published, PushqError, QueueConfig
-from backend_store.node.group import Mode
+from backend_store.node.views.group import Mode
 from backend_store.remote.cluster import ClusterAt
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.placed_streams import PlacedStream

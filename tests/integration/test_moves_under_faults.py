@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.model import Original, Published, PushqError, QueueConfig
 from backend_store.remote import moving
 from backend_store.remote.cluster import ClusterAt

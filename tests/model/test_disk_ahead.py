@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Draft, blocks_of
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import by_token
-from backend_store.core.shelves import VIEW_LATE, VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Draft, blocks_of
+from backend_store.core.log.sublogs import VIEW_LATE, VIEW_MAIN
 from backend_store.model import QueueConfig, Stamp
-from backend_store.node.view import View
+from backend_store.node.views.view import View
 from tests.support.queues import draft
 from tests.support.seeds import is_gate
 from tests.support.semantics_seen import leftovers

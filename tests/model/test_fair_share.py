@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from backend_store.core import bykey, fair
-from backend_store.core.bykey import Key
-from backend_store.core.fair import FairRuns
+from backend_store.core.ready import fair, key_index
+from backend_store.core.ready.fair import FairRuns
+from backend_store.core.ready.key_index import Key
 from tests.support.chunks import ScannedLane
 from tests.support.seeds import examples
 
@@ -18,8 +18,8 @@ SMALL = {
     (fair, "RECOUNT_MESSAGES_MIN"): 2,
     (fair, "FAIR_AHEAD_CHUNKS_MAX"): 2,
     (fair, "FAIR_ASIDE_RUNS_MAX"): 6,
-    (bykey, "KEYED_COLUMNS_MAX"): 1,
-    (bykey, "FEW_KEYS_MAX"): 2,
+    (key_index, "KEYED_COLUMNS_MAX"): 1,
+    (key_index, "FEW_KEYS_MAX"): 2,
 }
 any_number = st.integers(0, 1 << 20)
 

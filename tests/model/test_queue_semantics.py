@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from backend_store.client.redrive import _as_new
-from backend_store.core.chunk import blocks_of
-from backend_store.core.kept import Detached, KeptLease
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.leases.session_snapshot import Detached, KeptLease
 from backend_store.core.limits import LEASE_MS_MIN
-from backend_store.core.receipts import by_token
-from backend_store.core.shelves import VIEW_DEAD
+from backend_store.core.log.chunk import blocks_of
+from backend_store.core.log.sublogs import VIEW_DEAD
 from backend_store.model import QueueConfig
-from backend_store.node.transfer import move
+from backend_store.node.transfer.transfer import move
 from tests.support.contest import Early
 from tests.support.queues import take_up_leases
 from tests.support.seeds import examples

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backend_store.core import backlog, lanes
-from backend_store.core.receipts import SUFFIXES, by_token, view_of_token
+from backend_store.core.leases.receipts import SUFFIXES, by_token, view_of_token
+from backend_store.core.ready import backlog, priorities
 from backend_store.model import PushqError
-from backend_store.node.group import RunningGroup
 from backend_store.node.limits import GROUP_IDLE_MS
+from backend_store.node.views.group import RunningGroup
 from tests.support.seeds import examples
 from tests.support.streams import GroupOf, StreamWorld, seqs_of
 from tests.support.world import Consumer, receipts_by_seq, verdicts
@@ -27,7 +27,7 @@ STEPS = 50
 CONSUMERS = 2
 VISIBILITY_MS = 30_000
 RETENTION_MS = 100_000
-SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (priorities, "READY_RUNS_AHEAD"): 2}
 
 Fate = Literal["land", "lost", "unheard"]
 fates = st.sampled_from(["land", "land", "land", "lost", "unheard"])

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from backend_store.client import Chunk, Gap, GroupQueue, Lease, Queue, list_groups, open_group, put_group
-from backend_store.core import slots
-from backend_store.core.block import Draft, blocks_of
+from backend_store.core.log.block import Draft, blocks_of
+from backend_store.core.partitions import slots
 from backend_store.model import Published, PushqError, QueueConfig
 from push.delivery.fanout import Fanout, cursor_after
 from push.delivery.stream_reader import Others, Reading, Tails

@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backend_store.core import bykey, keyed, lines
-from backend_store.core.bits import indexes
-from backend_store.core.bykey import Key
-from backend_store.core.keyed import KeyedRuns
-from backend_store.core.leases import ChunkState
+from backend_store.core.leases.leases import ChunkState
 from backend_store.core.limits import KEYED_STUCK_MS
-from backend_store.core.lines import ParkedRow, Spill
-from backend_store.core.slots import slot_of
+from backend_store.core.log.bits import indexes
+from backend_store.core.partitions.slots import slot_of
+from backend_store.core.ready import key_index, key_queues, strict
+from backend_store.core.ready.key_index import Key
+from backend_store.core.ready.key_queues import ParkedRow, Spill
+from backend_store.core.ready.strict import KeyedRuns
 from tests.support.chunks import any_chunk, chunk_state
 from tests.support.seeds import examples
 
@@ -29,12 +29,12 @@ class Item(NamedTuple):
 
 
 SMALL = {
-    (lines, "KEYED_RUNS_IN_MEMORY_MAX"): 3,
-    (lines, "KEYED_CHUNKS_IN_MEMORY_MAX"): 4,
-    (lines, "KEYED_SPILL_ROWS_MAX"): 2,
-    (keyed, "KEYED_LOADED_FIRST_MAX"): 2,
-    (bykey, "KEYED_COLUMNS_MAX"): 1,
-    (bykey, "FEW_KEYS_MAX"): 8,
+    (key_queues, "KEYED_RUNS_IN_MEMORY_MAX"): 3,
+    (key_queues, "KEYED_CHUNKS_IN_MEMORY_MAX"): 4,
+    (key_queues, "KEYED_SPILL_ROWS_MAX"): 2,
+    (strict, "KEYED_LOADED_FIRST_MAX"): 2,
+    (key_index, "KEYED_COLUMNS_MAX"): 1,
+    (key_index, "FEW_KEYS_MAX"): 8,
 }
 """Bounds small enough to be reached."""
 KEY_RUN_MAX = 2
@@ -77,7 +77,7 @@ class StrictOrder(RuleBasedStateMachine):
     @initialize(few_keys_max=st.sampled_from([0, 8]))
     def begin(self, few_keys_max: int) -> None:
         """Chunks keep whole columns of keys, or bits by key."""
-        bykey.FEW_KEYS_MAX = few_keys_max
+        key_index.FEW_KEYS_MAX = few_keys_max
 
     # ---------------------------------------------------------------------------------------------------- the view
 

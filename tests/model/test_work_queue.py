@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backend_store.client.filters import PeekFilter
 from backend_store.client.peek import look
-from backend_store.core import backlog, lanes
-from backend_store.core.chunk import KIND_JSON, plain_blocks
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import SUFFIXES, by_token
 from backend_store.core.limits import LEASE_MS_MIN
-from backend_store.core.receipts import SUFFIXES, by_token
+from backend_store.core.log.chunk import KIND_JSON, plain_blocks
+from backend_store.core.ready import backlog, priorities
 from backend_store.model import PeekPage, Published, PushqError
 from tests.support.contest import Early, decide
 from tests.support.queue_model import Message, QueueModel, Receipt
@@ -28,7 +28,7 @@ STEPS = 60
 CONSUMERS = 3
 QUIET_STEPS = 3
 """Commits and deliveries between two ends of the process: a queue that only restarts decides nothing."""
-SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (priorities, "READY_RUNS_AHEAD"): 2}
 """Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
 
 Ack = tuple[list[str], list[Receipt], list[Any]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backend_store.core.cursor import decode_cursor, encode_positions
-from backend_store.core.slot_book import Barrier, may_read
+from backend_store.core.log.cursor import decode_cursor, encode_positions
+from backend_store.core.partitions.slot_history import Barrier, may_read
 from backend_store.model import Epoch, Offset, Position
 from tests.simulation.slots_checks import Entry, Message, Violation
 from tests.simulation.slots_partition import Partition

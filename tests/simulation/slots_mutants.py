@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from backend_store.core import slot_book, slot_moves, slots
+from backend_store.core.partitions import slot_history, slot_moves, slots
 from tests.simulation.slots_process import Core
 
 
@@ -74,9 +74,9 @@ CORE_MUTANTS: dict[str, Edit] = {
         slot_moves, 125, '1 << UNKEYED if book.role == "open"', '1 << UNKEYED if book.role != "retired"'
     ),
     "holds what lay there before": Edit(
-        slot_book, 9, "            if offset >= tenure.opened_at:", "            if True:"
+        slot_history, 9, "            if offset >= tenure.opened_at:", "            if True:"
     ),
-    "delivers what was scheduled beyond the seal": Edit(slot_book, 79, " or due_ms > tenure.sealed_ms):", "):"),
+    "delivers what was scheduled beyond the seal": Edit(slot_history, 79, " or due_ms > tenure.sealed_ms):", "):"),
     "retires a former life": Edit(
         slots,
         144,
@@ -105,7 +105,7 @@ SHELL_MUTANTS = {
 def mutated(edit: Edit) -> Core:
     source = Path(str(edit.module.__file__)).read_text()
     assert source.count(edit.before) == 1, f"{edit.before!r} stands {source.count(edit.before)} times in {edit.module}"
-    modules = {module: sys.modules[module.__name__] for module in (slots, slot_book, slot_moves)}
+    modules = {module: sys.modules[module.__name__] for module in (slots, slot_history, slot_moves)}
     made = []
     try:
         for module in modules:

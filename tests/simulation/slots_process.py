@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from backend_store.core import slot_book, slot_moves, slots
+from backend_store.core.partitions import slot_history, slot_moves, slots
 from tests.simulation.slots_checks import Entry, Message
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Core(NamedTuple):
     """The code under test; a mutant has another module in one of the places."""
 
     slots: ModuleType = slots
-    book: ModuleType = slot_book
+    book: ModuleType = slot_history
     moves: ModuleType = slot_moves
 
 

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from backend_store.core.hlc import HybridClock
 from backend_store.core.limits import CLOCK_AHEAD_MS_MAX, GAPS_PER_PRODUCER_MAX
-from backend_store.core.order_records import ProducerAdvanced
+from backend_store.core.reorder.hlc import HybridClock
+from backend_store.core.reorder.records import ProducerAdvanced
 from backend_store.model import Original, Overloaded, Stamp
 from tests.support.seeds import worlds
 from tests.support.sorted_log import START_MS, Accepted, Answer, Crash, SortedLog, config

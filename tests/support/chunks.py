@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from backend_store.core.bits import indexes
-from backend_store.core.bykey import Key
-from backend_store.core.chunk import ENTRY_HEADER_BYTES, Chunk
-from backend_store.core.keyed import KeyedRuns
-from backend_store.core.leases import ChunkState
-from backend_store.core.runs import Runs
+from backend_store.core.leases.leases import ChunkState
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import ENTRY_HEADER_BYTES, Chunk
+from backend_store.core.ready.arrival import Runs
+from backend_store.core.ready.key_index import Key
+from backend_store.core.ready.strict import KeyedRuns
 from backend_store.model import Epoch, Offset
 
 

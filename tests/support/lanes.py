@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, Columns
 from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
-from backend_store.core.leases import Lease
-from backend_store.core.slots import first_table
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import KIND_JSON, Columns
+from backend_store.core.partitions.slots import first_table
 from backend_store.hosts.door import Door, OwnersOfLanes
 from backend_store.model import Epoch, Published, PushqError, QueueConfig
 from backend_store.node.node import Node

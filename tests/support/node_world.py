@@ -17,7 +17,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.core.kept import KeptSession
+from backend_store.core.leases.session_snapshot import KeptSession
 from backend_store.model import QueueConfig
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch

@@ -18,14 +18,14 @@ import pytest
 from backend_store.client import KIND_BYTES, Draft
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.client.groups import open_group, put_group
-from backend_store.core import lines
-from backend_store.core.dedupe import Bounds
-from backend_store.core.kept import KeptSession
-from backend_store.core.leases import Lease
+from backend_store.core.dedupe.dedupe import Bounds
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.session_snapshot import KeptSession
+from backend_store.core.ready import key_queues
 from backend_store.model import ApiKey, Stamp
-from backend_store.node.group import Mode
-from backend_store.node.ids import IdStore
 from backend_store.node.node import Node
+from backend_store.node.publishing.known_ids import IdStore
+from backend_store.node.views.group import Mode
 from backend_store.storage.backup import backup
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine
@@ -163,7 +163,7 @@ async def strict(maker: Maker) -> None:
     await published(queue, draft("a1", key="a"))
     await maker.taken(queue)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "KEYED_RUNS_IN_MEMORY_MAX", 2)
+        patch.setattr(key_queues, "KEYED_RUNS_IN_MEMORY_MAX", 2)
         for number in range(2, 6):
             await published(queue, draft(f"a{number}", key="a"))
             assert queue.take(1, Consumer(), HOUR_MS) is None

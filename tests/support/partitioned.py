@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from backend_store.client.embedded import EmbeddedQueue
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
-from backend_store.core.slots import SlotTable
+from backend_store.core.log.chunk import KIND_JSON, Draft, blocks_of
+from backend_store.core.partitions.slots import SlotTable
 from backend_store.model import Block, Published, PushqError, QueueConfig
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import log_range

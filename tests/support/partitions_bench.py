@@ -14,11 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.client.filters import PeekFilter
 from backend_store.client.queue import Purge
-from backend_store.core import backlog, lanes, slots
-from backend_store.core.block import blocks_of
-from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.log.block import blocks_of
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.partitions import slots
+from backend_store.core.ready import backlog, priorities
 from backend_store.model import Block, Published, PushqError, QueueConfig, Verdict
-from backend_store.node import slotting
+from backend_store.node.slots import partition_slots
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import log_range
 from tests.support.node_world import TENANT, NodeWorld
@@ -29,9 +30,9 @@ from tests.support.world import Consumer, receipts_by_seq
 
 SMALL: dict[tuple[ModuleType, str], int] = {
     (backlog, "CHUNKS_LOADED_BYTES_MAX"): 600,
-    (lanes, "READY_RUNS_AHEAD"): 2,
+    (priorities, "READY_RUNS_AHEAD"): 2,
     (slots, "MOVE_SLOTS_MAX"): 64,
-    (slotting, "DRAIN_CHUNKS_PER_LOOK"): 2,
+    (partition_slots, "DRAIN_CHUNKS_PER_LOOK"): 2,
 }
 """Bounds small enough to be reached; and bigger moves, so that a plan has fewer of them."""
 CALM_MS = 70_000

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from backend_store.client.embedded import EmbeddedQueue
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import KIND_JSON, Columns, Draft
-from backend_store.core.leases import Lease
-from backend_store.core.shelves import OUTBOX, VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import KIND_JSON, Columns, Draft
+from backend_store.core.log.sublogs import OUTBOX, VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import AutoExpand, QueueConfig
 from gateway.queues.rules import broken_rules
 from tests.support.semantics_seen import SHELVES, chunks, present

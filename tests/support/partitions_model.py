@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from backend_store.core.leases import Lease
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.model import Original, Published, PushqError, QueueConfig, QueueFull, QueueNotFound
 from backend_store.node.partitions import places_of
 from tests.support.partitions_facts import Fact, Seen

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, holes
-from backend_store.core.kept import Detached, KeptLease
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import by_token, read_token
-from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import by_token, read_token
+from backend_store.core.leases.session_snapshot import Detached, KeptLease
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import KIND_JSON, Draft, blocks_of, holes
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_LATE, VIEW_MAIN
 from backend_store.model import Published, PushqError, QueueConfig, Stamp
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import log_range

@@ -260,12 +260,16 @@ GROUPS = (
         "Partitions",
         {
             "backend_store.model:PARTITIONS_MAX": "Partitions of a queue.",
-            "backend_store.core.slots:SLOTS": "Slots that a queue's partitions share among them.",
-            "backend_store.core.slots:MOVE_SLOTS_MAX": "Slots that go to a partition at a time; a publish to one of "
-            "them waits meanwhile.",
-            "backend_store.core.expansion:EXPAND_CHECK_MS": "How often `auto_expand` looks at what lies in the queue.",
-            "backend_store.core.expansion:SHRINK_AFTER_MS": "How long a queue must hold little before `auto_expand` "
-            "takes a partition away: a pause is no end.",
+            "backend_store.core.partitions.slots:SLOTS": "Slots that a queue's partitions share among them.",
+            "backend_store.core.partitions.slots:MOVE_SLOTS_MAX": (
+                "Slots that go to a partition at a time; a publish to one of them waits meanwhile."
+            ),
+            "backend_store.core.partitions.expansion:EXPAND_CHECK_MS": (
+                "How often `auto_expand` looks at what lies in the queue."
+            ),
+            "backend_store.core.partitions.expansion:SHRINK_AFTER_MS": (
+                "How long a queue must hold little before `auto_expand` takes a partition away: a pause is no end."
+            ),
             "backend_store.node.limits:SLOT_LOOK_SECONDS": "",
             "backend_store.node.limits:DRAIN_CHUNKS_PER_LOOK": "",
             "backend_store.node.limits:DRAIN_CHUNKS_KEPT": "",

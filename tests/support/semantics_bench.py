@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from backend_store.core import backlog, lanes
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import read_token
-from backend_store.core.shelves import priority_of
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import read_token
+from backend_store.core.log.sublogs import priority_of
+from backend_store.core.ready import backlog, priorities
 from backend_store.model import Original, QueueConfig, QueueFull
 from tests.support.contest import Early, decide
 from tests.support.semantics_facts import FREE, Message, Receipt
@@ -23,7 +23,7 @@ from tests.support.world import SECRET, Consumer, World, receipts_by_seq, verdic
 CONSUMERS = 3
 QUIET_STEPS = 3
 """Commits and deliveries between two ends of the process: a queue that only restarts decides nothing."""
-SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (priorities, "READY_RUNS_AHEAD"): 2}
 """Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
 TICKS_MAX = 3
 """Looks of a timer at one moment: a queue that waits for its commit asks again at once."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, holes
-from backend_store.core.leases import Lease
-from backend_store.core.shelves import DEAD, LATE, SCHEDULED, SORTING, VIEW_DEAD, VIEW_LATE, VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Chunk, holes
+from backend_store.core.log.sublogs import DEAD, LATE, SCHEDULED, SORTING, VIEW_DEAD, VIEW_LATE, VIEW_MAIN
+from backend_store.node.garbage_collector import GARBAGE, _parse, ranges
 from backend_store.node.partition import Partition
-from backend_store.node.sweeper import GARBAGE, _parse, ranges
-from backend_store.node.view import View
+from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.keys import log_range
 from tests.support.world import REPLICA

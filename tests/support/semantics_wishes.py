@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.model import Block, Published, PushqError, QueueConfig, Stamp
 from gateway.queues.rules import broken_rules
 from tests.support.semantics_facts import Message

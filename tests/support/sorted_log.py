@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from backend_store.core.by_clock import ByClock
-from backend_store.core.by_producer import ByProducer
-from backend_store.core.order_records import (
+from backend_store.core.reorder.by_clock import ByClock
+from backend_store.core.reorder.by_producer import ByProducer
+from backend_store.core.reorder.records import (
     OrderRecord,
     ProducerAdvanced,
     ProducerForgotten,
@@ -17,7 +17,7 @@ from backend_store.core.order_records import (
     encode_producer,
     encode_watermark,
 )
-from backend_store.core.sorter import Held, Sorted, Sorter
+from backend_store.core.reorder.sorter import Held, Sorted, Sorter
 from backend_store.model import Original, Overloaded, QueueConfig, Stamp
 
 START_MS = 1_700_000_000_000

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from backend_store.client.embedded import EmbeddedQueue
-from backend_store.core.block import KIND_JSON, Columns, column_blocks, with_names
-from backend_store.core.slots import ALL_SLOTS, packed, slot_of
+from backend_store.core.log.block import KIND_JSON, Columns, column_blocks, with_names
+from backend_store.core.partitions.slots import ALL_SLOTS, packed, slot_of
 from backend_store.model import Block, Claim, Published, PushqError, QueueDefinition
 from backend_store.service.defining import AdoptQueues
 from backend_store.service.operations import perform

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore, Forward
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import Draft, blocks_of
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import Draft, blocks_of
 from backend_store.model import Published, PushqError, QueueConfig
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine

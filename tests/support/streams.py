@@ -7,16 +7,16 @@ from typing import Any
 
 from backend_store.client.group_receipts import GroupReceipts
 from backend_store.client.views import AskView
-from backend_store.core.block import punch
-from backend_store.core.chunk import KIND_JSON, claimed_messages, plain_blocks
-from backend_store.core.kept import Detached, KeptLease
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import by_token
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.leases.session_snapshot import Detached, KeptLease
+from backend_store.core.log.block import punch
+from backend_store.core.log.chunk import KIND_JSON, claimed_messages, plain_blocks
 from backend_store.model import Block, Published, PushqError, QueueConfig
-from backend_store.node.group import Group, Mode, RunningGroup
-from backend_store.node.groups import Groups
 from backend_store.node.partition import Partition
-from backend_store.node.settling import SettleReply
+from backend_store.node.views.acks import SettleReply
+from backend_store.node.views.group import Group, Mode, RunningGroup
+from backend_store.node.views.groups import Groups
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from backend_store.storage.memory import MemoryEngine

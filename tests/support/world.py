@@ -11,22 +11,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from backend_store.client.queue import EmbeddedQueue
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
-from backend_store.core.kept import Detached, KeptLease
-from backend_store.core.leases import Lease
-from backend_store.core.leasing import ReceiptKey
-from backend_store.core.receipts import SUFFIXES, by_token
-from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.shelves import VIEW_MAIN
-from backend_store.core.work import WorkView
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.leasing import ReceiptKey
+from backend_store.core.leases.receipts import SUFFIXES, by_token
+from backend_store.core.leases.session_snapshot import Detached, KeptLease
+from backend_store.core.log.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.log.records import EpochStart, PartitionState
+from backend_store.core.log.sublogs import VIEW_MAIN
+from backend_store.core.ready.work_queue import WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
-from backend_store.node.cores import core_of
-from backend_store.node.cycle_room import CycleRoom
+from backend_store.node.commit.cycle_budget import CycleRoom
+from backend_store.node.log.apply import read_state
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.rows import read_state
-from backend_store.node.turnstile import Turnstile
-from backend_store.node.view import View
+from backend_store.node.views.factory import core_of
+from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 

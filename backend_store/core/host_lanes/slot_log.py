@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from backend_store.core.slot_book import SlotBook, SlotRecord
-from backend_store.core.slot_moves import SlotKeeper
+from backend_store.core.partitions.slot_history import SlotBook, SlotRecord
+from backend_store.core.partitions.slot_moves import SlotKeeper
 
 
 class LaneSlots(SlotKeeper):

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backend_store.core.hlc import HybridClock
 from backend_store.core.host_lanes.limits import CLOSED_EVERY_MS
+from backend_store.core.reorder.hlc import HybridClock
 from backend_store.model import Epoch
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from backend_store.core.host_lanes.limits import LANES_PER_QUEUE_MAX
-from backend_store.core.slots import SlotTable, first_table
+from backend_store.core.partitions.slots import SlotTable, first_table
 from backend_store.model import Epoch, InvalidRequest
 
 CLUSTER_DEFAULT = ""

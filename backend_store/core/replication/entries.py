@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from google_crc32c import extend as crc_extend
 
-from backend_store.core.chunk import (
+from backend_store.core.log.chunk import (
     ENTRY_CRC_AT,
     ENTRY_HEADER,
     ENTRY_HEADER_BYTES,

@@ -8,7 +8,7 @@ begins later, or if entries whose effects cannot be undone are missing there, th
 
 from __future__ import annotations
 
-from backend_store.core.chunk import CorruptEntry
+from backend_store.core.log.chunk import CorruptEntry
 from backend_store.core.replication.effects import (
     Append,
     Apply,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from backend_store.core.records import EpochStart
+from backend_store.core.log.records import EpochStart
 from backend_store.core.replication.entries import Entry
 from backend_store.core.replication.limits import WEIGHT_MARKS_MAX
 from backend_store.core.replication.messages import SnapshotBase

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backend_store.core.records import EpochStart
+from backend_store.core.log.records import EpochStart
 from backend_store.core.replication.record import Identity
 from backend_store.model import Epoch, Offset
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from backend_store.core.bits import indexes
-from backend_store.core.chunk import CorruptEntry, clear_column, decode_chunk, holes
-from backend_store.core.places import message_id
-from backend_store.core.records import EpochStart
-from backend_store.core.shelves import is_scheduled, view_of
+from backend_store.core.dedupe.message_ids import message_id
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.chunk import CorruptEntry, clear_column, decode_chunk, holes
+from backend_store.core.log.records import EpochStart
+from backend_store.core.log.sublogs import is_scheduled, view_of
 from backend_store.model import Epoch, Offset
 
 Where = Literal["lacked", "there", "unknown"]

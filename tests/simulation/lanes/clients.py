@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backend_store.core.slots import Routing
+from backend_store.core.partitions.slots import Routing
 from tests.simulation.lanes.checks import Checks
 from tests.simulation.lanes.host import Host
 from tests.simulation.lanes.process import FOREVER_MS, Message, Process

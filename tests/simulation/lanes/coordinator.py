@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backend_store.core import slots
+from backend_store.core.partitions import slots
 from backend_store.model import Conflict
 from tests.simulation.lanes.process import Process
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backend_store.core.slot_book import (
+from backend_store.core.partitions.slot_history import (
     RoleTaken,
     SlotBook,
     SlotsForgotten,
@@ -15,8 +15,8 @@ from backend_store.core.slot_book import (
     SlotsSealed,
     first_book,
 )
-from backend_store.core.slot_moves import Fetch, KnownId, Page, Question
-from backend_store.core.slots import SlotTable
+from backend_store.core.partitions.slot_moves import Fetch, KnownId, Page, Question
+from backend_store.core.partitions.slots import SlotTable
 from tests.simulation.lanes.lane_log import Entry
 from tests.simulation.lanes.process import Message
 

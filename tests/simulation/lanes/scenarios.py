@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backend_store.core.slot_book import first_book
-from backend_store.core.slots import first_table, moved
+from backend_store.core.partitions.slot_history import first_book
+from backend_store.core.partitions.slots import first_table, moved
 from backend_store.model import Conflict, Epoch
 from tests.simulation.lanes.process import Core, Violation
 

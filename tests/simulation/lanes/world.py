@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from backend_store.core import slots
+from backend_store.core.partitions import slots
 from backend_store.model import Conflict
 from tests.simulation.lanes.checks import Checks
 from tests.simulation.lanes.clients import Client, Consumer, IdProducer, Merger, PlainProducer, Producer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backend_store.core.chunk import CorruptEntry
+from backend_store.core.log.chunk import CorruptEntry
 from backend_store.core.replication import effects as effect_types
 from backend_store.core.replication.entries import Draft, decode
 from backend_store.core.replication.messages import Fetch

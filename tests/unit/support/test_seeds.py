@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.seeds import VARIABLE
 
 ROOT = Path(__file__).parents[3]
-LOADED = ("backend_store.core.dedupe", "backend_store.core.limits", "gateway.limits")
+LOADED = ("backend_store.core.dedupe.dedupe", "backend_store.core.limits", "gateway.limits")
 """Full of constants."""
 EXAMPLES = 100
 PROBE = f"""

@@ -8,9 +8,9 @@ import pytest
 
 from backend_store.client.cancel import CancelOutcome
 from backend_store.client.search import search
-from backend_store.core.chunk import KIND_JSON, Draft, message_id
-from backend_store.core.records import PartitionState
-from backend_store.core.shelves import SCHEDULED, VIEW_MAIN
+from backend_store.core.log.chunk import KIND_JSON, Draft, message_id
+from backend_store.core.log.records import PartitionState
+from backend_store.core.log.sublogs import SCHEDULED, VIEW_MAIN
 from backend_store.model import InvalidRequest, QueueConfig, QueueNotFound
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import log_range

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend_store.client.filters import PeekFilter, matching
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft, message_id
+from backend_store.core.log.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft, message_id
 from tests.support.world import World
 
 ALL = -1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.client.messages import full_message, message_id, timestamp
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft
+from backend_store.core.log.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft
 from backend_store.model import Stamp
 from tests.support.world import World
 

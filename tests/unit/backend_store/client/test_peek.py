@@ -11,11 +11,11 @@ from backend_store.client import peek as peeking
 from backend_store.client.filters import PeekFilter
 from backend_store.client.messages import timestamp
 from backend_store.client.peek import look
-from backend_store.core.chunk import KIND_JSON, Draft, message_id
-from backend_store.core.receipts import by_token
-from backend_store.core.shelves import VIEW_DEAD
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.log.chunk import KIND_JSON, Draft, message_id
+from backend_store.core.log.sublogs import VIEW_DEAD
 from backend_store.model import InvalidRequest, PeekPage, QueueConfig
-from backend_store.node import turnstile
+from backend_store.node.views import scan_scheduler
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_range
 from tests.support.storage import all_rows
@@ -311,7 +311,7 @@ def test_a_page_ends_with_a_cursor_when_its_time_is_up() -> None:
 
 @pytest.mark.anyio
 async def test_others_get_their_turn_while_a_long_page_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnstile, "LOOK_SLICE_SECONDS", 1e-9)
+    monkeypatch.setattr(scan_scheduler, "LOOK_SLICE_SECONDS", 1e-9)
     world = World()
     for number in range(50):
         world.stored(b"%d" % number)

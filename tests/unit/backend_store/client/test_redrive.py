@@ -12,10 +12,10 @@ from backend_store.client import redrive as redriving
 from backend_store.client.dead_letters import Letters, batches, count, portions
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.client.redrive import PORTION_SECONDS, Redrive, Redriver
-from backend_store.core.chunk import KIND_JSON, Chunk, Draft, blocks_of
-from backend_store.core.leases import Lease
-from backend_store.core.policy import Outcome
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import KIND_JSON, Chunk, Draft, blocks_of
+from backend_store.core.log.sublogs import VIEW_MAIN
+from backend_store.core.ready.attempt_policy import Outcome
 from backend_store.model import Conflict, Published, PushqError, QueueConfig, QueueNotFound
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine

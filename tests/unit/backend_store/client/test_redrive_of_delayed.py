@@ -10,8 +10,8 @@ import pytest
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.client.redrive import REFUSALS_MAX, Redrive
-from backend_store.core.policy import Outcome
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.log.sublogs import VIEW_MAIN
+from backend_store.core.ready.attempt_policy import Outcome
 from backend_store.model import QueueConfig
 from backend_store.storage.engine import Table
 from tests.support.node_world import TENANT, NodeWorld

@@ -9,12 +9,12 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.client.views import Views, extending, giving_back
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
+from backend_store.core.leases.receipts import by_token
 from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_PATIENCE_MS
-from backend_store.core.receipts import by_token
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.log.chunk import KIND_JSON, Draft, blocks_of
+from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.model import QueueConfig
-from backend_store.node.view import View
+from backend_store.node.views.view import View
 from tests.support.node_world import NodeWorld
 from tests.support.world import Consumer, receipts_by_seq, verdicts
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.core.bits import indexes
-from backend_store.core.block import BLOCK_HEAD
-from backend_store.core.chunk import (
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.block import BLOCK_HEAD
+from backend_store.core.log.chunk import (
     ENTRY_HEADER_BYTES,
     KIND_BYTES,
     KIND_JSON,
@@ -23,7 +23,7 @@ from backend_store.core.chunk import (
     punch,
 )
 from backend_store.model import BLOCK_MESSAGES_MAX, Block, Stamp
-from tests.unit.backend_store.core.test_chunk import as_drafts, drafts, stored
+from tests.unit.backend_store.core.log.test_chunk import as_drafts, drafts, stored
 
 TIME_MS = 1_700_000_000_123
 

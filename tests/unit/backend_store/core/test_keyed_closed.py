@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from backend_store.core import lines
 from backend_store.core.limits import KEYED_STUCK_MS
-from backend_store.core.slots import slot_of
+from backend_store.core.partitions.slots import slot_of
+from backend_store.core.ready import key_queues
 from tests.support.chunks import StrictLane
 
 
@@ -140,7 +140,7 @@ def test_a_lease_from_before_a_restart_holds_its_key_and_then_the_slot_does() ->
 
 
 def test_what_waits_goes_to_the_disk_and_comes_back_when_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "KEYED_RUNS_IN_MEMORY_MAX", 2)
+    monkeypatch.setattr(key_queues, "KEYED_RUNS_IN_MEMORY_MAX", 2)
     lane = StrictLane()
     lane.runs.close(closed(a=0))
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_what_waits_goes_to_the_disk_and_comes_back_when_it_is_released(monkeypa
 
 
 def test_what_is_on_the_disk_is_seen_to_wait_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "KEYED_RUNS_IN_MEMORY_MAX", 1)
+    monkeypatch.setattr(key_queues, "KEYED_RUNS_IN_MEMORY_MAX", 1)
     lane = StrictLane("a")
     assert lane.take() == [0]
     lane.runs.close(closed(a=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend_store.core.ledger import DAY_MS, KINDS, LedgerCut, Title, begin, cut, doom, flowed, is_owed
-from backend_store.core.records import EpochStart, Ledger, PartitionState, Tally
+from backend_store.core.log.records import EpochStart, Ledger, PartitionState, Tally
 from backend_store.model import Epoch, Offset
 
 TITLE = Title("node", "default", "orders", 7, 0)

@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.core.slots import UNKEYED, slot_of
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.partitions.slots import UNKEYED, slot_of
 from backend_store.hosts.door import DOOR_FINISH_SECONDS_MAX, Door, DoorGuest
 from backend_store.model import Published, PushqError, Unavailable
 from backend_store.service.serving import Link

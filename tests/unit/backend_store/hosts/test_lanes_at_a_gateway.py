@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from backend_store.client.filters import PeekFilter
-from backend_store.core.block import plain_blocks
-from backend_store.core.chunk import KIND_JSON
-from backend_store.core.receipts import partition_of_token
-from backend_store.core.slots import slot_of
+from backend_store.core.leases.receipts import partition_of_token
+from backend_store.core.log.block import plain_blocks
+from backend_store.core.log.chunk import KIND_JSON
+from backend_store.core.partitions.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
 from backend_store.remote import doors as doors_at_gateways

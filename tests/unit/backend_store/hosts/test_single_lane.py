@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend_store.client.dead_letters import LetterFilter
-from backend_store.core.receipts import partition_of_token
+from backend_store.core.leases.receipts import partition_of_token
 from backend_store.model import Conflict, InvalidRequest, Published, PushqError, QueueConfig, QueueFull, Replication
 from backend_store.remote.laned import LanedQueue
 from backend_store.remote.queue import RemoteQueue

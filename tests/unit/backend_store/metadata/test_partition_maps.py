@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from backend_store.core.slot_book import SlotBook
-from backend_store.core.slots import PartitionMap, SlotTable, first_table, resized, with_opened, with_retired
+from backend_store.core.partitions.slot_history import SlotBook
+from backend_store.core.partitions.slots import PartitionMap, SlotTable, first_table, resized, with_opened, with_retired
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.partition_maps import BOOKS, MAPS, read_book
 from backend_store.model import Conflict, InvalidRequest, QueueConfig, QueueDefinition, QueueNotFound

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import by_token
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import by_token
 from backend_store.storage.engine import Table
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, rows, settle, texts, took
 from tests.support.world import Consumer, World

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks, plain_blocks
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks, plain_blocks
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig, Stamp
 from backend_store.node.node import Node, steady_clock
 from backend_store.storage.memory import MemoryEngine

@@ -11,10 +11,10 @@ import pytest
 from structlog.typing import EventDict, WrappedLogger
 
 from backend_store.client.embedded import EmbeddedQueue
-from backend_store.core import backlog
-from backend_store.core.chunk import blocks_of
-from backend_store.core.leases import Lease
-from backend_store.core.shelves import SCHEDULED
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import blocks_of
+from backend_store.core.log.sublogs import SCHEDULED
+from backend_store.core.ready import backlog
 from backend_store.storage.engine import Batch, Table
 from tests.support.node_world import NodeWorld
 from tests.support.partitioned import ack, draft, drain, queue, send, taken

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Draft
-from backend_store.core.receipts import by_token
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.model import QueueConfig
 from backend_store.storage.engine import Table
 from tests.support.queues import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.log.chunk import KIND_JSON, plain_blocks
 from backend_store.model import OutcomeUnknown, Overloaded, Published, QueueFull
 from backend_store.storage.memory import MemoryEngine
 from tests.support import partitioned

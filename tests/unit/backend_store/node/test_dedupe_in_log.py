@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core.block import punch
-from backend_store.core.chunk import blocks_of
+from backend_store.core.log.block import punch
+from backend_store.core.log.chunk import blocks_of
 from backend_store.model import Original, Published, QueueFull, Stamp
 from tests.support.queues import counts, crashed, draft, drained, publish, queue
 from tests.support.world import World

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core.receipts import by_token
-from backend_store.core.shelves import OUTBOX
-from backend_store.node import clockwork
-from backend_store.node.placing import EXPIRY_STEP_MS
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.log.sublogs import OUTBOX
+from backend_store.node.publishing.placement import EXPIRY_STEP_MS
+from backend_store.node.timers import expiry
 from backend_store.storage.engine import Table
 from tests.support.queues import (
     DEAD,
@@ -179,7 +179,7 @@ def test_a_message_that_was_in_flight_when_it_expired_is_gone_after_a_crash() ->
 
 
 def test_what_expires_while_a_commit_takes_long_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clockwork, "EXPIRING_BYTES_MAX", 1)
+    monkeypatch.setattr(expiry, "EXPIRING_BYTES_MAX", 1)
     world = queue()
     for number in range(5):
         publish(world, draft(str(number), expires_ms=world.now_ms + 100))

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
-from backend_store.core.cursor import encode_cursor
-from backend_store.core.kept import KeptSession
-from backend_store.core.leases import Lease
-from backend_store.core.shelves import VIEW_MAIN
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.session_snapshot import KeptSession
+from backend_store.core.log.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.log.cursor import encode_cursor
+from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.model import Block, Epoch, Published, PushqError, QueueConfig, QueueNotFound, Verdict
 from backend_store.node import node as node_module
 from backend_store.node.limits import EPOCHS_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend_store.client.search import places_of
-from backend_store.core.shelves import DEAD as DEAD_SHELF
+from backend_store.core.log.sublogs import DEAD as DEAD_SHELF
 from backend_store.model import Original, Published, QueueFull, Stamp
 from backend_store.storage.engine import Table
 from tests.support.queues import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core import backlog
-from backend_store.core.chunk import KIND_JSON, plain_blocks
-from backend_store.core.receipts import by_token
+from backend_store.core.leases.receipts import by_token
+from backend_store.core.log.chunk import KIND_JSON, plain_blocks
+from backend_store.core.ready import backlog
 from backend_store.model import Offset, OutcomeUnknown, Overloaded, Published, QueueNotFound, StorageFull
-from backend_store.node import inbox
+from backend_store.node.commit import inbox
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from tests.support.world import REPLICA, VISIBILITY_MS, World, bodies_by_seq, receipts_by_seq

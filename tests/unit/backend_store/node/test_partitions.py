@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
-from backend_store.core.chunk import blocks_of
-from backend_store.core.slots import first_table, slot_of
-from backend_store.core.split import Share
+from backend_store.core.log.chunk import blocks_of
+from backend_store.core.partitions.routing import Share
+from backend_store.core.partitions.slots import first_table, slot_of
 from backend_store.model import (
     Block,
     Claim,
@@ -184,7 +184,7 @@ def send_at_once(
     answers: list[Published | PushqError] | None,
     reply: object = None,
 ) -> None:
-    from backend_store.core.chunk import blocks_of
+    from backend_store.core.log.chunk import blocks_of
 
     told = answers.append if answers is not None else reply
     made.publish(blocks_of([draft(number, key)]).blocks, told)  # type: ignore[arg-type]

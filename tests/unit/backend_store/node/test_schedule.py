@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from backend_store.client.search import places_of
-from backend_store.core.chunk import blocks_of, message_id
-from backend_store.core.shelves import SCHEDULED
+from backend_store.core.log.chunk import blocks_of, message_id
+from backend_store.core.log.sublogs import SCHEDULED
 from backend_store.node.limits import DUE_ROWS_PER_TICK
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_range

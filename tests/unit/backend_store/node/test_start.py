@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.node.rows import replicas_in
+from backend_store.node.log.apply import replicas_in
 from backend_store.storage.engine import Row, Table
 from backend_store.storage.keys import timed_key
 from backend_store.storage.memory import MemoryEngine

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.outer import records
 from backend_store.core.outer.clusters import Cluster, Report
 from backend_store.core.outer.documents import DUTY, KIND
@@ -20,7 +20,7 @@ from backend_store.core.outer.limits import MERGE_AFTER_MS, RELIEF_MS
 from backend_store.core.outer.managing import Decided, Proposed, Rules
 from backend_store.core.outer.merging import ColdQueue, Shared
 from backend_store.core.outer.plans import PLAN_VERSION, Plan, PlannedMove, PlannedPartitions
-from backend_store.core.slots import SLOTS, packed
+from backend_store.core.partitions.slots import SLOTS, packed
 from backend_store.metadata.documents import Document, Duty
 from backend_store.metadata.sharing import NUMBER_BITS, OPEN_BITS
 from backend_store.model import (

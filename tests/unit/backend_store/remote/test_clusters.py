@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, Columns
+from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.core.outer.clusters import Cluster, Report, heard
 from backend_store.core.outer.documents import KIND, stored
 from backend_store.core.outer.limits import REPORT_MS_MAX

@@ -11,8 +11,8 @@ import pytest
 
 from backend_store.client.pulses import Pulse
 from backend_store.client.streams import Gap
-from backend_store.core.receipts import TokenFields, group_field, make_token
-from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
+from backend_store.core.leases.receipts import TokenFields, group_field, make_token
+from backend_store.core.log.sublogs import MAIN, VIEW_DEAD, VIEW_MAIN
 from backend_store.metadata.data_keys import DataKey
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import only_partition

@@ -12,8 +12,8 @@ import pytest
 from backend_store.client import Store
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import JOBS_REMEMBERED_MAX
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.metadata import relocation
 from backend_store.metadata.relocation import Spot
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition, Unavailable

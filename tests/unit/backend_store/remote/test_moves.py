@@ -13,7 +13,7 @@ import pytest
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
-from backend_store.core.chunk import KIND_JSON, Columns
+from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.model import (
     Claim,
     ClusterAway,

@@ -8,7 +8,7 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.pulses import Toucher
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.remote.home import Home
 from tests.support.far_queues import PULSES_PER_ASK, FarQueues
 from tests.support.stores import drained, made, opened, published

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.model import (
     Block,
     Claim,

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.queue import JOBS_REMEMBERED_MAX
-from backend_store.core.chunk import KIND_JSON, Columns
-from backend_store.core.sealing import CannotOpen
-from backend_store.core.slots import slot_of, unpacked
+from backend_store.core.log.chunk import KIND_JSON, Columns
+from backend_store.core.log.sealed_block import CannotOpen
+from backend_store.core.partitions.slots import slot_of, unpacked
 from backend_store.metadata.sharing import open_places
 from backend_store.model import (
     Claim,

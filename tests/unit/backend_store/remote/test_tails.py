@@ -14,9 +14,9 @@ import pytest
 
 from backend_store.client import Chunk, Gap
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, plain_blocks
-from backend_store.core.cursor import decode_cursor
 from backend_store.core.limits import EPOCHS_TOLD_MAX
+from backend_store.core.log.chunk import KIND_JSON, plain_blocks
+from backend_store.core.log.cursor import decode_cursor
 from backend_store.model import Epoch, Published, PushqError, QueueConfig, Unavailable
 from backend_store.node.node import Node
 from backend_store.remote.known import Known

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
-from backend_store.core.slots import ALL_SLOTS, EVERY_SLOT, Routing, packed
+from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.partitions.slots import ALL_SLOTS, EVERY_SLOT, Routing, packed
 from backend_store.model import (
     Block,
     Claim,

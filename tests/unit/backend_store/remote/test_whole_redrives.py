@@ -11,7 +11,7 @@ import pytest
 
 from backend_store.client import redrive
 from backend_store.client.dead_letters import LetterFilter
-from backend_store.core.slots import slot_of
+from backend_store.core.partitions.slots import slot_of
 from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from backend_store.remote import line, redrives, whole_redrives
 from backend_store.remote.laned import LanedQueue

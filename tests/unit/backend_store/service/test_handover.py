@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.chunk import blocks_of
+from backend_store.core.log.chunk import blocks_of
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.line import Call, Line
 from backend_store.service import serving

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backend_store.core.slots import packed, slot_of
+from backend_store.core.partitions.slots import packed, slot_of
 from backend_store.model import PushqError, Unavailable
-from backend_store.node.remains import Remains
+from backend_store.node.log.slot_remains import Remains
 from backend_store.service import left_behind
 from backend_store.service.left_behind import Left
 from backend_store.service.operations import decode_operation, perform

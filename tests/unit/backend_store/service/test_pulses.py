@@ -12,7 +12,7 @@ import pytest
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.groups import open_group, put_group
 from backend_store.client.pulses import Pulse, Pulses
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.metadata import recent
 from backend_store.model import QueueConfig
 from backend_store.service import pulses

@@ -18,7 +18,7 @@ from backend_store.model import (
     QueueNotFound,
     Unavailable,
 )
-from backend_store.node import turned_away
+from backend_store.node.publishing import moved_away
 from backend_store.service.operations import decode_operation, perform
 from backend_store.service.recalling import FindKnown, Recall
 from backend_store.storage.engine import StorageCorrupt
@@ -151,7 +151,7 @@ def test_a_shard_that_has_not_heard_of_the_change_does_not_say(world: NodeWorld)
     queue(world, dedupe="id")
     definition = told(world, takes=HERE)
     answer = known(world, blocks(1, ids=IDS[:1]), version=definition.version + 1)
-    assert type(answer) is Unavailable and answer.retry_after_ms == turned_away.RETRY_MS
+    assert type(answer) is Unavailable and answer.retry_after_ms == moved_away.RETRY_MS
 
 
 def test_a_queue_that_is_not_here_is_not_known(world: NodeWorld) -> None:

@@ -12,10 +12,10 @@ import pytest
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.client.groups import put_group
 from backend_store.client.streams import Gap
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import SUFFIXES
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import SUFFIXES
 from backend_store.model import Overloaded, QueueNotFound
-from backend_store.node import committer
+from backend_store.node.commit import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
 from backend_store.remote.line import Call, Line

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_store.core.records import EpochStart
+from backend_store.core.log.records import EpochStart
 from backend_store.core.replication.entries import Draft, Entry, seal
 from backend_store.core.replication.log import Tail
 from backend_store.metadata.embedded import QUEUES

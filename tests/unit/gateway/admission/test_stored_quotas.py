@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from backend_store.client import Store
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig, Quotas, StorageFull
 from backend_store.service.definitions import Definitions
 from gateway.admission.stored_quotas import StoredQuotas

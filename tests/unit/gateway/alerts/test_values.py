@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backend_store.client import Store
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.alerts.core.rules import Rule
 from gateway.app import Application, create_app

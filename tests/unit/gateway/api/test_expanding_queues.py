@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend_store.client import Draft, Queue, Store, blocks_of
-from backend_store.core.expansion import SHRINK_AFTER_MS
+from backend_store.core.partitions.expansion import SHRINK_AFTER_MS
 from backend_store.model import AutoExpand, QueueConfig
 from gateway.api.queues import view
 from tests.support.patience import eventually
@@ -21,7 +21,7 @@ LOOK_MS = 20
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend_store.node.moving.EXPAND_CHECK_MS", LOOK_MS)
+    monkeypatch.setattr("backend_store.node.slots.rebalancer.EXPAND_CHECK_MS", LOOK_MS)
 
 
 class Holder:

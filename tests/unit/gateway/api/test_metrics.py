@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backend_store.client import KIND_JSON, Queue, Store, plain_blocks, put_group
-from backend_store.core.chunk import Draft
+from backend_store.core.log.chunk import Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.admission.loop_lag import LoopLag
 from gateway.app import create_app

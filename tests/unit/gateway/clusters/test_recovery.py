@@ -6,9 +6,9 @@ from base64 import b64encode
 
 import msgspec
 
-from backend_store.core.block import KIND_BYTES, KIND_JSON, Columns, column_blocks
-from backend_store.core.chunk import ENTRY_CHUNK, decode_chunk, encode_entry
-from backend_store.core.shelves import SCHEDULED
+from backend_store.core.log.block import KIND_BYTES, KIND_JSON, Columns, column_blocks
+from backend_store.core.log.chunk import ENTRY_CHUNK, decode_chunk, encode_entry
+from backend_store.core.log.sublogs import SCHEDULED
 from backend_store.model import Epoch, Offset
 from backend_store.shard.quarantine import Kept
 from gateway.clusters.recovery import as_given, is_in_doubt

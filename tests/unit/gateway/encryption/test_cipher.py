@@ -25,9 +25,9 @@ from backend_store.client import (
     plain_blocks,
     unpack,
 )
-from backend_store.core.block import pack
-from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
-from backend_store.core.split import cut
+from backend_store.core.log.block import pack
+from backend_store.core.log.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
+from backend_store.core.partitions.routing import cut
 from backend_store.model import Block, QueueConfig, Stamp, Unavailable
 from gateway.encryption.cipher import (
     DATA_KEY_BYTES,
@@ -40,7 +40,7 @@ from gateway.encryption.cipher import (
     QueueSeal,
 )
 from tests.support.sealed import a_definition, a_seal
-from tests.unit.backend_store.core.test_chunk import as_drafts, stored
+from tests.unit.backend_store.core.log.test_chunk import as_drafts, stored
 from tests.unit.backend_store.core.test_chunk_columns import stamped_drafts
 
 FULL = Draft(

@@ -10,7 +10,7 @@ import pytest
 
 from backend_store.client import ASKED, KIND_JSON
 from backend_store.client.metadata import Change, Moment, News, Read
-from backend_store.core.chunk import Draft
+from backend_store.core.log.chunk import Draft
 from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition, Unavailable
 from gateway.admission.dependency_guard import Guard
 from gateway.config.settings import CatalogueSettings

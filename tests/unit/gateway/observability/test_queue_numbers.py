@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from backend_store.client import Queue, Store, put_group
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.metadata.queue_rows import QueueRows
 from backend_store.model import COMPANION, QueueConfig
 from gateway.app import create_app

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, KIND_MIXED, Messages
-from backend_store.core.hlc import HybridClock, format_stamp
+from backend_store.core.log.chunk import KIND_BYTES, KIND_JSON, KIND_MIXED, Messages
+from backend_store.core.reorder.hlc import HybridClock, format_stamp
 from backend_store.model import InvalidRequest, MessageTooLarge, QueueConfig, Stamp
 from gateway.limits import HORIZON_MS_MAX
 from gateway.publishing.encode import prepare, prepare_plain
 from gateway.publishing.timing import time_us
 from push.ports import Encoding, Prepared
 from push.protocol import PublishMessage
-from tests.unit.backend_store.core.test_chunk import stored
+from tests.unit.backend_store.core.log.test_chunk import stored
 
 NOW_MS = 1_763_719_200_000
 NOW = "2025-11-21T10:00:00Z"

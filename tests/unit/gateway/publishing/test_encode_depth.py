@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.core.hlc import HybridClock
+from backend_store.core.reorder.hlc import HybridClock
 from backend_store.model import InvalidRequest, MessageTooLarge, QueueConfig
 from gateway.publishing import encode
 from gateway.publishing.encode import prepare_plain

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.core.hlc import HybridClock
+from backend_store.core.reorder.hlc import HybridClock
 from backend_store.model import InvalidRequest
 from gateway.publishing import number_range
 from gateway.publishing.encode import prepare, prepare_plain

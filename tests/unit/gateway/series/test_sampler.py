@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend_store.client import Store
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from backend_store.model import COMPANION, QueueConfig
 from gateway.app import Application, create_app
 from gateway.config.settings import Settings

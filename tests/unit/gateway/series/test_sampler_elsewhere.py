@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.log.chunk import KIND_JSON, Draft
 from gateway.admission.loop_lag import LoopLag
 from gateway.series.sampler import Sampler
 from tests.support.far_queues import FarQueues

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend_store.client import Gap, Queue, Start
-from backend_store.core.chunk import Chunk
+from backend_store.core.log.chunk import Chunk
 from backend_store.model import Offset
 from push.delivery import replay_pacer
 from push.delivery.fanout import Fanout, websocket_framer

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from backend_store.client import Chunk, Gap, Queue
-from backend_store.core.block import Draft, blocks_of
-from backend_store.core.cursor import decode_cursor
+from backend_store.core.log.block import Draft, blocks_of
+from backend_store.core.log.cursor import decode_cursor
 from backend_store.model import QueueConfig
 from push.delivery.fanout import Fanout, cursor_after
 from push.delivery.stream_reader import Others

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend_store.client import GroupQueue
-from backend_store.core.leases import Lease
+from backend_store.core.leases.leases import Lease
 from push.delivery.feeder import Feeder, feeder_of
 from tests.support.streams import StreamWorld
 from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.core.cursor import encode_cursor
+from backend_store.core.log.cursor import encode_cursor
 from backend_store.model import InvalidRequest
 from push.delivery.start_position import parse_query, stream_start
 from tests.support.world import REPLICA, START_MS, World, queue_of

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from backend_store.client import Chunk, Lease
-from backend_store.core.shelves import DEAD, LATE, MAIN, SCHEDULED, SORTING
+from backend_store.core.log.sublogs import DEAD, LATE, MAIN, SCHEDULED, SORTING
 from push.delivery.wait_times import SECONDS_BOUNDS, Waits
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

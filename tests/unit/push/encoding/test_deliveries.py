@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.client.messages import full_message
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft
-from backend_store.core.leases import Lease
-from backend_store.core.receipts import SUFFIXES
+from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.receipts import SUFFIXES
+from backend_store.core.log.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft
 from backend_store.model import Offset
 from push.encoding.deliveries import (
     array_header,

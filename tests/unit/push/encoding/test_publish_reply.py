@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks, plain_blocks
-from backend_store.core.names import NumberedNames
-from backend_store.core.places import message_id
+from backend_store.core.dedupe.message_ids import message_id
+from backend_store.core.dedupe.numbered_ids import NumberedNames
+from backend_store.core.log.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks, plain_blocks
 from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
 from push.encoding.deliveries import array_header
 from push.encoding.numbered_names import BY_COLUMNS_FROM, numbered_rows

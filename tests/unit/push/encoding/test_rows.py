@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.client.messages import full_message
-from backend_store.core.bits import indexes
-from backend_store.core.block import punch
-from backend_store.core.chunk import (
+from backend_store.core.leases.leases import ChunkState, Lease
+from backend_store.core.leases.receipts import SUFFIXES
+from backend_store.core.log.bits import indexes
+from backend_store.core.log.block import punch
+from backend_store.core.log.chunk import (
     ENTRY_CHUNK,
     KIND_BYTES,
     KIND_JSON,
@@ -25,9 +27,7 @@ from backend_store.core.chunk import (
     encode_entry,
     plain_blocks,
 )
-from backend_store.core.leases import ChunkState, Lease
-from backend_store.core.receipts import SUFFIXES
-from backend_store.core.shelves import DEAD, LATE, MAIN, SCHEDULED
+from backend_store.core.log.sublogs import DEAD, LATE, MAIN, SCHEDULED
 from backend_store.model import Block, Epoch, Offset, Stamp
 from push.encoding.deliveries import ROWS_MIN, leased_messages, stream_messages, visible
 from push.ports import Encoding

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Draft
-from backend_store.core.cursor import Stand, decode_cursor
+from backend_store.core.log.chunk import KIND_JSON, Draft
+from backend_store.core.log.cursor import Stand, decode_cursor
 from backend_store.model import Epoch, Offset, Position
 from push.delivery.fanout import websocket_framer
 from push.encoding.sse import json_event, message_events, sse_framer

@@ -309,7 +309,7 @@ async def test_without_room_for_all_some_are_taken(handled: list[int]) -> None:
 
 
 async def test_at_the_end_of_the_line_those_are_taken_that_fit(handled: list[int], monkeypatch: Any) -> None:
-    monkeypatch.setattr("backend_store.node.inbox.INBOX_MESSAGES_MAX", 5)
+    monkeypatch.setattr("backend_store.node.commit.inbox.INBOX_MESSAGES_MAX", 5)
 
     def tight(world: World) -> None:
         world.hub.intake.met_end()

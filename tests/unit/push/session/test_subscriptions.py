@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from backend_store.client import Gap
-from backend_store.core.receipts import by_token
+from backend_store.core.leases.receipts import by_token
 from backend_store.model import QueueNotFound
 from push.delivery.feeder import Feeder
 from push.protocol import Unsubscribe

@@ -15,7 +15,7 @@ from backend_store.core.host_lanes.routing import (
     route,
 )
 from backend_store.core.host_lanes.table import LaneTable, first_lanes
-from backend_store.core.slots import moved, with_opened
+from backend_store.core.partitions.slots import moved, with_opened
 
 HOSTS = ("a", "b", "c")
 ALIVE = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}

@@ -3,9 +3,9 @@
 import pytest
 
 from backend_store.core.host_lanes.slot_log import LaneSlots
-from backend_store.core.slot_book import SlotRecord, first_book
-from backend_store.core.slot_moves import Page
-from backend_store.core.slots import Move, first_table, moved
+from backend_store.core.partitions.slot_history import SlotRecord, first_book
+from backend_store.core.partitions.slot_moves import Page
+from backend_store.core.partitions.slots import Move, first_table, moved
 
 START = first_table(2)
 TABLE = moved(START, [0], 1)

@@ -5,7 +5,7 @@ import pytest
 from backend_store.core.host_lanes.adoption import adopted
 from backend_store.core.host_lanes.limits import LANES_PER_QUEUE_MAX
 from backend_store.core.host_lanes.table import first_lanes
-from backend_store.core.slots import first_table, moved
+from backend_store.core.partitions.slots import first_table, moved
 from backend_store.model import InvalidRequest
 
 

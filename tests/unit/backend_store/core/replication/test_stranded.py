@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from backend_store.core.block import KIND_JSON, Columns, column_blocks
-from backend_store.core.chunk import ENTRY_CHUNK, encode_entry
-from backend_store.core.records import EpochStart
+from backend_store.core.log.block import KIND_JSON, Columns, column_blocks
+from backend_store.core.log.chunk import ENTRY_CHUNK, encode_entry
+from backend_store.core.log.records import EpochStart
+from backend_store.core.log.sublogs import DEAD, MAIN, SCHEDULED, VIEW_DEAD, VIEW_MAIN
 from backend_store.core.replication.stranded import Happened, Sifter, Stranded, Written, where
-from backend_store.core.shelves import DEAD, MAIN, SCHEDULED, VIEW_DEAD, VIEW_MAIN
 from backend_store.model import Epoch, Offset
 
 REPLICA = 7

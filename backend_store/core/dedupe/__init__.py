@@ -1,0 +1,1 @@
+"""Ids of messages: which are known, and how places and numbered messages are named."""

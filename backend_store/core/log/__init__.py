@@ -1,0 +1,1 @@
+"""The log of a partition as values: blocks, chunks, records, cursors."""

@@ -1,0 +1,1 @@
+"""Slots and partitions: which partition takes a message, and how slots move between them."""

@@ -1,0 +1,1 @@
+"""Ready messages: their order by arrival, by key and in fair share, their priorities and attempts."""

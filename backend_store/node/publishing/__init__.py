@@ -1,0 +1,1 @@
+"""What becomes of a publish in a cycle: duplicates, idempotency keys, limits, places in the log."""

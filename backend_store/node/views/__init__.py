@@ -1,0 +1,1 @@
+"""Views of a partition, run: work queues, consumer groups, queues that reorder, acks."""
