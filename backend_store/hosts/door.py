@@ -18,10 +18,10 @@ from backend_store.core.host_lanes.routing import AppendTo, ForwardTo, Refused, 
 from backend_store.core.host_lanes.table import LaneTable
 from backend_store.core.partitions.slots import SLOTS, UNKEYED
 from backend_store.model import InvalidRequest, PushqError, Unavailable
-from backend_store.remote.directory import Address, parsed
-from backend_store.remote.doors import Unheard
-from backend_store.remote.line import Call, Line
-from backend_store.remote.queue import is_known_again
+from backend_store.remote.definitions.directory import Address, parsed
+from backend_store.remote.line.host_doors import Unheard
+from backend_store.remote.line.line import Call, Line
+from backend_store.remote.queues.queue import is_known_again
 from backend_store.service.serving import Link, StoreService
 from backend_store.service.visitor import publish_in
 from backend_store.tracing import TRACE, carried
@@ -390,7 +390,7 @@ class DoorGuest:
 
 
 class OwnersOfLanes:
-    """The addresses of lanes' owners, as far as this host knows; see `remote.directory.Directory`."""
+    """The addresses of lanes' owners, as far as this host knows; see `remote.definitions.directory.Directory`."""
 
     def __init__(self, address: Callable[[int], str | None]):
         self._address = address

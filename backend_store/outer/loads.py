@@ -17,7 +17,7 @@ from backend_store.core.outer.merging import Shared
 from backend_store.core.outer.relief import Load
 from backend_store.metadata.sharing import places_left
 from backend_store.model import QueueDefinition
-from backend_store.remote.moving import QueueShare
+from backend_store.remote.definitions.moves import QueueShare
 from backend_store.remote.store import RemoteBackends
 
 

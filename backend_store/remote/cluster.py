@@ -17,12 +17,12 @@ import structlog
 from backend_store.core.partitions.slots import SlotTable, first_table
 from backend_store.metadata.relocation import Spot
 from backend_store.model import QueueDefinition
-from backend_store.remote.addresses import Addresses, There
-from backend_store.remote.copying import Copying
-from backend_store.remote.directory import Directory, FixedDirectory, parsed
-from backend_store.remote.doors import Doors
+from backend_store.remote.definitions.directory import Directory, FixedDirectory, parsed
+from backend_store.remote.definitions.replication import Copying
 from backend_store.remote.home import FIRST, Home
-from backend_store.remote.line import Line
+from backend_store.remote.line.backend_addresses import Addresses, There
+from backend_store.remote.line.host_doors import Doors
+from backend_store.remote.line.line import Line
 from backend_store.wire.store_frames import Copies, Greeted
 
 if TYPE_CHECKING:

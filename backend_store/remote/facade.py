@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backend_store.remote.definitions import RemoteDefinitions
+from backend_store.remote.definitions.definitions import RemoteDefinitions
 from backend_store.service.reports import Report
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 

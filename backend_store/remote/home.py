@@ -23,16 +23,16 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
 )
-from backend_store.remote.adopted import Adopted
-from backend_store.remote.definitions import untold
-from backend_store.remote.directory import Directory
-from backend_store.remote.leases import Unassigned, keys_of
+from backend_store.remote.definitions.adopted import Adopted
+from backend_store.remote.definitions.definitions import untold
+from backend_store.remote.definitions.directory import Directory
 from backend_store.remote.limits import (
     RECALL_ASKS_MAX,
 )
-from backend_store.remote.line import Line
-from backend_store.remote.queue import RemoteQueue
-from backend_store.remote.streams import RemoteGroup, RemoteStream
+from backend_store.remote.line.line import Line
+from backend_store.remote.queues.leases import Unassigned, keys_of
+from backend_store.remote.queues.queue import RemoteQueue
+from backend_store.remote.queues.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions as News
 from backend_store.wire.store_frames import (
     Bits,

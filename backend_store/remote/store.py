@@ -42,27 +42,27 @@ from backend_store.model import (
     placed,
 )
 from backend_store.node.node import steady_clock, wall_clock_ms
-from backend_store.remote.audit import RemoteAudit
-from backend_store.remote.choosing import Choosing
 from backend_store.remote.cluster import BackendCluster, ClusterAt
-from backend_store.remote.definitions import RemoteDefinitions
-from backend_store.remote.directory import Directory
-from backend_store.remote.documents import RemoteDocuments
+from backend_store.remote.definitions.audit import RemoteAudit
+from backend_store.remote.definitions.cluster_choice import Choosing
+from backend_store.remote.definitions.definitions import RemoteDefinitions
+from backend_store.remote.definitions.directory import Directory
+from backend_store.remote.definitions.documents import RemoteDocuments
+from backend_store.remote.definitions.keyring import Keyring, LearnKeys
+from backend_store.remote.definitions.ledger import RemoteLedger
+from backend_store.remote.definitions.moves import Moves
+from backend_store.remote.definitions.unheard import Unheard
 from backend_store.remote.facade import FarNode
 from backend_store.remote.home import Home
-from backend_store.remote.keyring import Keyring, LearnKeys
-from backend_store.remote.known import Known, Landing, LookingUp
-from backend_store.remote.laned import LanedQueue
-from backend_store.remote.ledger import RemoteLedger
 from backend_store.remote.limits import OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
-from backend_store.remote.looks import Looks
-from backend_store.remote.moving import Moves
-from backend_store.remote.placed import PlacedQueue
-from backend_store.remote.placed_streams import PlacedStream
-from backend_store.remote.pulses import PulseBook, RemotePulses
-from backend_store.remote.queue import Look, RemoteQueue
-from backend_store.remote.streams import RemoteStream
-from backend_store.remote.unheard import Unheard
+from backend_store.remote.line.pulses import PulseBook, RemotePulses
+from backend_store.remote.queues.answers import Known, Landing, LookingUp
+from backend_store.remote.queues.laned import LanedQueue
+from backend_store.remote.queues.looks import Looks
+from backend_store.remote.queues.placed import PlacedQueue
+from backend_store.remote.queues.placed_streams import PlacedStream
+from backend_store.remote.queues.queue import Look, RemoteQueue
+from backend_store.remote.queues.streams import RemoteStream
 from backend_store.service.defining import CreateQueue, DeleteQueue, GoneQueues, MoveQueue, UpdateQueue
 from backend_store.service.definitions import Definitions as News
 from backend_store.service.reports import Report, TakeReport

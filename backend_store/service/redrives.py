@@ -2,7 +2,7 @@
 polls its progress.
 
 A job ends when this backend does not lead any more; messages already moved stay moved, by commits that the next leader
-has. The gateway that started the job has the next leader continue with the rest: see `remote.redrives`.
+has. The gateway that started the job has the next leader continue with the rest: see `remote.redrives.redrives`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import cast
 
 from backend_store.client import Metadata
 from backend_store.model import PushqError, Unavailable
-from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
+from backend_store.remote.definitions.directory import Directory, FixedDirectory, LocalDirectory
 from backend_store.remote.store import ClusterAt, Landing, RemoteBackends
 from gateway.admission.dependency_guard import Guards
 from gateway.clock import wall_clock_ms

@@ -8,7 +8,7 @@ from typing import Literal
 from backend_store.client import outer, timestamp
 from backend_store.model import QueueDefinition
 from backend_store.remote.cluster import BackendCluster
-from backend_store.remote.moving import Moves, QueueMove
+from backend_store.remote.definitions.moves import Moves, QueueMove
 from backend_store.remote.store import RemoteBackends
 from gateway.api.shapes.clusters import (
     ClusterManagers,

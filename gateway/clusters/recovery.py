@@ -38,8 +38,8 @@ from backend_store.model import (
     QueueNotFound,
     Unavailable,
 )
-from backend_store.remote.operators import ask_backend
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.definitions.operators import ask_backend
+from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.recovering import Begin, Forget, Kept, Place, Some, Survey
 from backend_store.shard.recovery import Piece

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from backend_store.model import Overloaded, Unauthenticated
-from backend_store.remote.known import Flight
+from backend_store.remote.queues.answers import Flight
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.tickets import PutTicket, TakeTicket
 from gateway.identity.authentication import Clock, Principal

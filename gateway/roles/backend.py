@@ -25,8 +25,8 @@ from backend_store.hosts.door import Door, OwnersOfLanes
 from backend_store.hosts.table import copies, table_of, there
 from backend_store.model import Epoch, PushqError
 from backend_store.node.node import Node, end_process
-from backend_store.remote.doors import Unheard
-from backend_store.remote.line import Line
+from backend_store.remote.line.host_doors import Unheard
+from backend_store.remote.line.line import Line
 from backend_store.service.acts import hold_acts
 from backend_store.service.recovering import operate
 from backend_store.service.serving import Leader, StoreServer, StoreService

@@ -18,8 +18,8 @@ from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.model import Published, PushqError, QueueConfig
 from backend_store.node.views.group import Mode
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.placed_streams import PlacedStream
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.queues.placed_streams import PlacedStream
 from backend_store.remote.store import RemoteBackends
 from push.delivery.fanout import Fanout, cursor_after
 from push.delivery.lookup_retry import LookingUp, found

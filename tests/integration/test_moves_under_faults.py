@@ -22,10 +22,10 @@ import pytest
 from backend_store.core.leases.leases import Lease
 from backend_store.core.log.chunk import KIND_JSON, Columns
 from backend_store.model import Original, Published, PushqError, QueueConfig
-from backend_store.remote import moving
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.placed import PlacedQueue
+from backend_store.remote.definitions import moves as moving
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.queues.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
 from push.delivery.lookup_retry import LookingUp
 from tests.support.keyed_history import KeyedHistory, Name, Place

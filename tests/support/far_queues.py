@@ -44,8 +44,8 @@ class FarQueues:
             return await self._answer(operation)
 
         monkeypatch.setattr(Home, "ask", ask)
-        monkeypatch.setattr("backend_store.remote.pulses.PULSES_FRESH_SECONDS", 1e9)
-        for where in ("remote", "service"):
+        monkeypatch.setattr("backend_store.remote.line.pulses.PULSES_FRESH_SECONDS", 1e9)
+        for where in ("remote.line", "service"):
             monkeypatch.setattr(f"backend_store.{where}.pulses.PULSES_PER_ASK_MAX", PULSES_PER_ASK)
 
     async def _answer(self, operation: Any) -> msgspec.Raw:

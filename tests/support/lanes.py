@@ -18,9 +18,9 @@ from backend_store.core.partitions.slots import first_table
 from backend_store.hosts.door import Door, OwnersOfLanes
 from backend_store.model import Epoch, Published, PushqError, QueueConfig
 from backend_store.node.node import Node
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.laned import LanedQueue
-from backend_store.remote.line import Line
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.line.line import Line
+from backend_store.remote.queues.laned import LanedQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine

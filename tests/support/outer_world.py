@@ -11,7 +11,7 @@ from backend_store.core.outer.managing import ProvisionCall, Rules
 from backend_store.node.meter import Load
 from backend_store.node.node import Node
 from backend_store.outer.manager import Manager, ProvisionFailed, hold_ms
-from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.store import ClusterAt, RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine

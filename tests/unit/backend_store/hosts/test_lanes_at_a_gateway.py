@@ -16,10 +16,10 @@ from backend_store.core.log.chunk import KIND_JSON
 from backend_store.core.partitions.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
-from backend_store.remote import doors as doors_at_gateways
-from backend_store.remote.adopted import Adopted
-from backend_store.remote.laned import LanedQueue
-from backend_store.remote.line import Line
+from backend_store.remote.definitions.adopted import Adopted
+from backend_store.remote.line import host_doors
+from backend_store.remote.line.line import Line
+from backend_store.remote.queues.laned import LanedQueue
 from tests.support.lanes import TENANT, Lanes, Taker, columns, make, places, publish, queue_at
 from tests.support.patience import PATIENCE_S, eventually
 
@@ -179,8 +179,8 @@ async def test_a_lane_without_an_owner_refuses_its_keys_and_stops_nobody_else(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await make(await lanes.store())
-    monkeypatch.setattr("backend_store.remote.queue.SETTLE_MS_MAX", 200)
-    monkeypatch.setattr("backend_store.remote.laned.SETTLE_MS_MAX", 200)
+    monkeypatch.setattr("backend_store.remote.queues.queue.SETTLE_MS_MAX", 200)
+    monkeypatch.setattr("backend_store.remote.queues.laned.SETTLE_MS_MAX", 200)
     key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
     lanes.own(1, None)
     refused = await publish(queue, b"1", keys=[key])
@@ -224,7 +224,7 @@ async def test_receipts_of_a_lane_that_is_away_are_refused_and_the_others_count(
     await eventually(lambda: len(taker.bodies) == MESSAGES)
     lanes.own(1, None)
     await eventually(lambda: not queue.lanes[1].home.line.is_open)
-    monkeypatch.setattr("backend_store.remote.queue.SETTLE_MS_MAX", 200)
+    monkeypatch.setattr("backend_store.remote.queues.queue.SETTLE_MS_MAX", 200)
     verdicts = await settle(queue, taker.receipts)
     monkeypatch.undo()
     assert isinstance(verdicts, list)
@@ -330,7 +330,7 @@ async def test_a_host_that_spoke_another_version_is_not_gone_home_to_until_later
         looks[0] += 1
         return refused[0]
 
-    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.01)
+    monkeypatch.setattr(host_doors, "DOOR_HOME_SECONDS", 0.01)
     monkeypatch.setattr(Line, "was_refused_at", was_refused_at)
     queue = await make(await lanes.store("h0", "h1"))
     [line, _] = queue.homes[0].cluster.doors.lines
@@ -398,7 +398,7 @@ async def test_while_no_host_is_at_home_in_its_lane_doors_stay_as_they_are(lanes
 async def test_a_key_keeps_its_line_when_hosts_come_and_what_waits_is_answered_before_a_line_ends(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.02)
+    monkeypatch.setattr(host_doors, "DOOR_HOME_SECONDS", 0.02)
     queue = await make(await lanes.store("h3"))
     doors = queue.homes[0].cluster.doors
     key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 2)
@@ -420,7 +420,7 @@ async def test_a_key_keeps_its_line_when_hosts_come_and_what_waits_is_answered_b
 async def test_the_line_of_a_host_without_a_lane_ends_when_nothing_waits_for_it(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors_at_gateways, "DOOR_HOME_SECONDS", 0.02)
+    monkeypatch.setattr(host_doors, "DOOR_HOME_SECONDS", 0.02)
     queue = await make(await lanes.store())
     lanes.own(2, None)
     doors = queue.homes[0].cluster.doors

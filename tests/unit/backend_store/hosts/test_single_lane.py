@@ -11,10 +11,10 @@ import pytest
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.core.leases.receipts import partition_of_token
 from backend_store.model import Conflict, InvalidRequest, Published, PushqError, QueueConfig, QueueFull, Replication
-from backend_store.remote.laned import LanedQueue
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.queues.laned import LanedQueue
+from backend_store.remote.queues.queue import RemoteQueue
+from backend_store.remote.queues.streams import RemoteStream
 from backend_store.remote.store import RemoteBackends
-from backend_store.remote.streams import RemoteStream
 from tests.support.lanes import TENANT, Lanes, Taker, columns
 from tests.support.patience import eventually
 

@@ -8,7 +8,7 @@ import pytest
 from backend_store.metadata.data_keys import DataKey
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import QueueConfig, Unavailable
-from backend_store.remote.definitions import DataKeyRows
+from backend_store.remote.definitions.definitions import DataKeyRows
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 

@@ -323,7 +323,7 @@ async def test_while_no_cluster_is_hot_what_happens_is_not_gathered_and_counts_w
     """What happened to deleted queues would be held in memory as long."""
     await world.manager("one", Rules())
     store = world.stores[0]
-    monkeypatch.setattr("backend_store.remote.pulses.PULSES_FRESH_SECONDS", 0)
+    monkeypatch.setattr("backend_store.remote.line.pulses.PULSES_FRESH_SECONDS", 0)
     await world.backends[0].create_queue(TENANT, "a", QueueConfig())
     await eventually(lambda: _published(store) == [0], "it is counted")
     cool = {"main": Cluster(Report("main", 0, 1, 0.5))}
@@ -344,7 +344,7 @@ async def test_of_hot_clusters_only_queues_that_something_happened_to_are_looked
     """All of them were, as often as the manager looks."""
     await world.manager("one", Rules())
     store = world.stores[0]
-    monkeypatch.setattr("backend_store.remote.pulses.PULSES_FRESH_SECONDS", 0)
+    monkeypatch.setattr("backend_store.remote.line.pulses.PULSES_FRESH_SECONDS", 0)
     names = [f"q{number}" for number in range(12)]
 
     async def known(*names: str) -> None:

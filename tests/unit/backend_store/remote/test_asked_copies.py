@@ -12,7 +12,7 @@ import pytest
 
 from backend_store.model import Conflict, InvalidRequest, QueueConfig, Replication, Unavailable
 from backend_store.remote import store as stores
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import CreateQueue
 from backend_store.service.operations import perform

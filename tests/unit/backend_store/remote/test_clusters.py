@@ -28,14 +28,14 @@ from backend_store.model import (
     Unavailable,
 )
 from backend_store.node.node import Node, wall_clock_ms
-from backend_store.remote import adopted
-from backend_store.remote import line as lines
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.laned import LanedQueue
+from backend_store.remote.definitions import adopted
+from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.limits import QUEUE_NEEDS
-from backend_store.remote.placed import PlacedQueue
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.line import line as lines
+from backend_store.remote.queues.laned import LanedQueue
+from backend_store.remote.queues.placed import PlacedQueue
+from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine

@@ -18,14 +18,15 @@ from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import only_partition
 from backend_store.metadata.recent import Rows
 from backend_store.model import ApiKey, PushqError, QueueConfig, QueueDefinition, QueueNotFound, Unavailable
-from backend_store.remote import pulses, streams
 from backend_store.remote.home import Home
-from backend_store.remote.leases import Stock, Unassigned
 from backend_store.remote.limits import GAPS_KEPT
-from backend_store.remote.pulses import PulseBook
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.line import pulses
+from backend_store.remote.line.pulses import PulseBook
+from backend_store.remote.queues import streams
+from backend_store.remote.queues.leases import Stock, Unassigned
+from backend_store.remote.queues.queue import RemoteQueue
+from backend_store.remote.queues.streams import RemoteGroup, RemoteStream
 from backend_store.remote.store import RemoteBackends
-from backend_store.remote.streams import RemoteGroup, RemoteStream
 from backend_store.service.definitions import Definitions
 from backend_store.service.groups import Opened
 from backend_store.service.pulses import AsOf, PulseNews, TakePulses

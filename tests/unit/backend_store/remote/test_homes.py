@@ -18,9 +18,10 @@ from backend_store.metadata import relocation
 from backend_store.metadata.relocation import Spot
 from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
-from backend_store.remote import adopted, grants
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.definitions import adopted
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.queues import grants
+from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import DropQueues
 from backend_store.service.serving import StoreServer, StoreService

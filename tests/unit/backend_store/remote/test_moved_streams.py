@@ -16,15 +16,17 @@ from backend_store.client import Chunk, Gap, decode_cursor
 from backend_store.client.filters import PeekFilter
 from backend_store.model import Conflict, InvalidRequest, NotFound, Original, Published, PushqError, Unavailable
 from backend_store.node.node import Node, wall_clock_ms
-from backend_store.remote import adopted, joined, moving, placed_groups, tails
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.joined import JoinedParts
-from backend_store.remote.placed_groups import PlacedGroup
-from backend_store.remote.placed_streams import PlacedStream
+from backend_store.remote.definitions import adopted
+from backend_store.remote.definitions import moves as moving
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.queues import joined, placed_groups, tails
+from backend_store.remote.queues.joined import JoinedParts
+from backend_store.remote.queues.placed_groups import PlacedGroup
+from backend_store.remote.queues.placed_streams import PlacedStream
+from backend_store.remote.queues.streams import RemoteStream
 from backend_store.remote.store import RemoteBackends
-from backend_store.remote.streams import RemoteStream
 from backend_store.service.groups import CarryGroup, DeleteGroup, OpenGroup, PutGroup
 from backend_store.storage.memory import MemoryEngine
 from push.delivery.fanout import Fanout, cursor_after

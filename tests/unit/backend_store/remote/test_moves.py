@@ -26,12 +26,12 @@ from backend_store.model import (
     QueueDefinition,
     QueueFull,
 )
-from backend_store.remote import adopted, moving
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.laned import LanedQueue
-from backend_store.remote.placed import PlacedQueue
+from backend_store.remote.definitions import adopted, moves
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.queues.laned import LanedQueue
+from backend_store.remote.queues.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service import relocating
 from backend_store.service.defining import DropQueues
@@ -54,8 +54,8 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are forgotten when nothing is left there."""
-    monkeypatch.setattr(moving, "MOVE_FORGET_MS", -1_000_000_000)
-    monkeypatch.setattr(moving, "MOVE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(moves, "MOVE_FORGET_MS", -1_000_000_000)
+    monkeypatch.setattr(moves, "MOVE_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(adopted, "DROP_AFTER_SECONDS", 0.05)
 
 
@@ -464,7 +464,7 @@ async def test_a_move_is_given_up_and_publishes_go_on_where_they_went(world: Wor
 
     async def never(*_: Any) -> None: ...
 
-    monkeypatch.setattr(moving.Moves, "_arrive", never)
+    monkeypatch.setattr(moves.Moves, "_arrive", never)
     await store.moves.begin(TENANT, "q", "eu")
     await eventually(lambda: definition(store, "q").moving_to is not None)
     if not queue.home.is_first:
@@ -605,7 +605,7 @@ async def test_what_was_taken_of_a_call_that_is_refused_in_part_is_not_stored_ag
 
             async def never(*_: Any) -> None: ...
 
-            patched.setattr(moving.Moves, "_arrive", never)
+            patched.setattr(moves.Moves, "_arrive", never)
             for home in store.clusters["hosts"].homes:
                 patched.setattr(home.adopted, "defined_elsewhere", lambda changed, gone: None)
             await store.moves.begin(TENANT, queue.name, "main")
@@ -648,7 +648,7 @@ async def test_what_hosts_cannot_have_is_refused_for_all_places_of_a_queue(
 
                 async def never(*_: Any) -> None: ...
 
-                patched.setattr(moving.Moves, "_arrive", never)
+                patched.setattr(moves.Moves, "_arrive", never)
                 await store.moves.begin(TENANT, queue.name, to)
                 await eventually(lambda: definition(store, queue.name).moving_to is not None)
             else:

@@ -12,10 +12,10 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.metadata.documents import Document
 from backend_store.model import QueueConfig
 from backend_store.node.node import Node
-from backend_store.remote import adopted
-from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.definitions import adopted
+from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.home import Home
-from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service import definitions, telling
 from backend_store.service.definitions import Definitions

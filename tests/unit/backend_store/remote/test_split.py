@@ -32,14 +32,16 @@ from backend_store.model import (
     QueueConfig,
     Whereabouts,
 )
-from backend_store.remote import adopted, moving, routes
 from backend_store.remote import store as stores
 from backend_store.remote.cluster import ClusterAt
-from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.definitions import adopted
+from backend_store.remote.definitions import moves as moving
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.definitions.moves import QueueShare
 from backend_store.remote.limits import MOVE_LOOK_SECONDS, MOVE_STEP_SECONDS
-from backend_store.remote.line import Line
-from backend_store.remote.moving import QueueShare
-from backend_store.remote.placed import PlacedQueue
+from backend_store.remote.line.line import Line
+from backend_store.remote.queues import routes
+from backend_store.remote.queues.placed import PlacedQueue
 from backend_store.remote.store import RemoteBackends
 from tests.support.lanes import Lanes, Taker
 from tests.support.patience import PATIENCE_S, eventually

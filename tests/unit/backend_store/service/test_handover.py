@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.log.chunk import blocks_of
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.line import Call, Line
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.line.line import Call, Line
 from backend_store.service import serving
 from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService

@@ -16,9 +16,9 @@ from backend_store.core.leases.leases import Lease
 from backend_store.core.leases.receipts import SUFFIXES
 from backend_store.model import Overloaded, QueueNotFound
 from backend_store.node.commit import committer
-from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
-from backend_store.remote.line import Call, Line
+from backend_store.remote.line.line import Call, Line
 from backend_store.service import visitor as visitors
 from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX

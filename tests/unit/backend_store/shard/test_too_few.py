@@ -9,8 +9,8 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.model import NotDurable
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.line import Line
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.line.line import Line
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.wire.store_frames import Place, Want
 from tests.support.gateways import Gateway

@@ -25,10 +25,10 @@ from backend_store.metadata.server import serve_metadata
 from backend_store.metadata.traffic import Traffic
 from backend_store.model import ONE_NODE, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.node import Node
-from backend_store.remote import line as lines
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.line import Line
-from backend_store.remote.operators import ask_backend
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.definitions.operators import ask_backend
+from backend_store.remote.line import line as lines
+from backend_store.remote.line.line import Line
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import CreateQueue, UpdateQueue
 from backend_store.service.operations import perform
@@ -200,7 +200,7 @@ async def test_a_backend_of_another_version_is_known_by_its_greeting() -> None:
 
 
 async def test_an_operator_is_told_that_a_backend_is_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend_store.remote.operators.STORE_VERSION", NEWER)
+    monkeypatch.setattr("backend_store.remote.definitions.operators.STORE_VERSION", NEWER)
     async with backend() as (_, _, port):
         with pytest.raises(Unavailable, match=r"refuses: gateway-b speaks version 2 of .*: upgrade backend a"):
             await ask_backend(f"127.0.0.1:{port}", None, "gateway-b", Survey())

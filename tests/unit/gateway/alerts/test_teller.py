@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
 from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
-from backend_store.remote.documents import RemoteDocuments
+from backend_store.remote.definitions.documents import RemoteDocuments
 from backend_store.service.operations import TakeDuty
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine

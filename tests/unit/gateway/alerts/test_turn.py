@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from backend_store.model import Conflict, OutcomeUnknown, Unavailable
-from backend_store.remote.documents import RemoteDocuments
+from backend_store.remote.definitions.documents import RemoteDocuments
 from gateway.alerts import record, reports, turn
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert

@@ -12,7 +12,7 @@ import pytest
 
 from backend_store.client import Store
 from backend_store.model import Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
-from backend_store.remote.moving import Moves, QueueMove, QueueShare
+from backend_store.remote.definitions.moves import Moves, QueueMove, QueueShare
 from backend_store.remote.store import RemoteBackends
 from gateway.app import create_app
 from gateway.clusters.overview import ClustersView

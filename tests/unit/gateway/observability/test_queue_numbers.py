@@ -164,7 +164,7 @@ async def test_queues_elsewhere_are_asked_for_together(few: int, monkeypatch: py
     world = FarQueues(backend, monkeypatch)
     world.define(*names)
     monkeypatch.setattr(queue_numbers, "QUEUES_PER_TURN", 10)
-    monkeypatch.setattr("backend_store.remote.looks.LOOK_FRESH_MS", 60_000)
+    monkeypatch.setattr("backend_store.remote.queues.looks.LOOK_FRESH_MS", 60_000)
     numbers = QueueNumbers(cast(Any, world.gateway))
     await numbers.collect()
     before = world.asks

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.remote.doors import Unheard
+from backend_store.remote.line.host_doors import Unheard
 from gateway.config.load import load_settings
 from gateway.roles.backend import _door
 

@@ -1,0 +1,1 @@
+"""Queues and streams of other processes, as a gateway sees them: publish, lease, settle, read."""

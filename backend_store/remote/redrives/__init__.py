@@ -1,0 +1,1 @@
+"""Redrives that run at backends, as the gateway that started them knows them."""
