@@ -34,15 +34,15 @@ from gateway.desk import GatewayDesk
 from gateway.encryption.setup import Encrypting
 from gateway.identity.authentication import Keyring
 from gateway.identity.metrics_access import OPEN
-from gateway.identity.revocable_work import Begun
+from gateway.identity.revocable_work import RevocableWork
 from gateway.identity.tickets import TicketOffice
 from gateway.limits import FILES_RESERVED, HTTP_CONNECTIONS_MAX, UNCONFIRMED_MEMORY_FRACTION
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.observability.metrics import gateway as metrics
 from gateway.observability.queue_numbers import QueueNumbers
 from gateway.processes.siblings import Siblings
-from gateway.publishing.idempotent_publish import Once
+from gateway.publishing.idempotent_publish import IdempotentPublish
 from gateway.publishing.shared_reply_cache import RedisReplies
 from gateway.queues.auto_create import auto_config
 from gateway.series.sampler import Sampler
@@ -75,7 +75,7 @@ class Application:
     lag: LoopLag
     entrance: Entrance
     overload: Overload
-    door: Door
+    door: AcceptLimit
     stored: StoredQuotas
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +132,7 @@ def create_app(
     tickets = TicketOffice(clock_ms, steady_ms=store.node.steady_ms) if tickets is None else tickets
     guards = Guards() if guards is None else guards
     redis = settings.redis.address()
-    once = Once(RedisReplies(redis, guards, identity=store.identity) if redis else None)
+    once = IdempotentPublish(RedisReplies(redis, guards, identity=store.identity) if redis else None)
     stored = StoredQuotas(store)
     desk = GatewayDesk(
         store,
@@ -202,7 +202,7 @@ def create_app(
         usage,
         sampler,
         watches,
-        Begun(keyring),
+        RevocableWork(keyring),
         numbers,
         encryption,
         cluster,
@@ -215,7 +215,7 @@ def create_app(
     )
     api = Api(gateway)
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)
-    door = Door(
+    door = AcceptLimit(
         hub.intake,
         connections_max=_connections_max(settings),
         per_address_max=settings.limits.open_per_address_max,

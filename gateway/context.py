@@ -16,12 +16,12 @@ from gateway.config.settings import Settings
 from gateway.desk import GatewayDesk
 from gateway.encryption.setup import Encrypting
 from gateway.identity.authentication import Keyring
-from gateway.identity.revocable_work import Begun
+from gateway.identity.revocable_work import RevocableWork
 from gateway.identity.tickets import TicketOffice
 from gateway.observability.queue_numbers import QueueNumbers
 from gateway.observability.refused_acts import RefusedActs
 from gateway.processes.siblings import Siblings
-from gateway.publishing.idempotent_publish import Once
+from gateway.publishing.idempotent_publish import IdempotentPublish
 from gateway.series.sampler import Sampler
 from gateway.usage.export import Exporter
 from gateway.usage.live import LiveUsage
@@ -39,11 +39,11 @@ class Gateway:
     throttle: Throttle
     clock_ms: Callable[[], int]
     guards: Guards
-    once: Once
+    once: IdempotentPublish
     usage: Exporter
     sampler: Sampler
     watching: Watching
-    begun: Begun
+    begun: RevocableWork
     numbers: QueueNumbers
     encryption: Encrypting | None = None
     """None if nothing is encrypted: only in tests of other things."""

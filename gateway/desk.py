@@ -28,9 +28,9 @@ from backend_store.model import (
 from gateway.identity.authentication import Keyring, Principal, same_caller
 from gateway.identity.authorization import Verb
 from gateway.identity.tickets import TicketOffice
-from gateway.publishing import encode as publish
+from gateway.publishing import encode
 from gateway.publishing.idempotency_keys import named
-from gateway.publishing.idempotent_publish import Once, PublishReply
+from gateway.publishing.idempotent_publish import IdempotentPublish, PublishReply
 from gateway.queues.links import check_links
 from push.delivery.lookup_retry import LookingUp, found
 from push.ports import Encoding, KeyOf, Prepared, Target
@@ -51,14 +51,14 @@ class GatewayDesk:
         allowed_origins: Sequence[str],
         dev: bool,
         auto_config: Callable[[str], QueueConfig | None] = lambda name: None,
-        once: Once | None = None,
+        once: IdempotentPublish | None = None,
         full: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`auto_config`: the config of the queue that a publish to an unknown name creates, or None. `full`: tenant →
         why it may store no more; the caller keeps this mapping up to date.
         """
         self._full = full
-        self._once = Once() if once is None else once
+        self._once = IdempotentPublish() if once is None else once
         self._store = store
         self._keyring = keyring
         self._tickets = tickets
@@ -168,7 +168,7 @@ class GatewayDesk:
         trace: str | None = None,
         key_of: KeyOf | None = None,
     ) -> Prepared:
-        prepared = publish.prepare(
+        prepared = encode.prepare(
             queue.config,
             messages,
             encoding,
@@ -192,7 +192,7 @@ class GatewayDesk:
         trace: str | None = None,
         key_of: KeyOf | None = None,
     ) -> Prepared:
-        prepared = publish.prepare_plain(
+        prepared = encode.prepare_plain(
             queue.config,
             bodies,
             encoding,
@@ -209,11 +209,11 @@ class GatewayDesk:
     def prepare_together(
         self, queue: Target, calls: Sequence[Sequence[Any]], encoding: Encoding
     ) -> tuple[Prepared, int] | None:
-        if queue.is_split or publish.looks_at_calls(queue.config):
+        if queue.is_split or encode.looks_at_calls(queue.config):
             return None
         bodies = list(chain.from_iterable(calls))
         prepared = self.prepare_plain(queue, bodies, encoding)
-        return prepared, publish.size_apart(prepared.blocks, bodies, len(calls))
+        return prepared, encode.size_apart(prepared.blocks, bodies, len(calls))
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether the origin is the same, in the configured list, or under `--dev` any page of this machine. None means

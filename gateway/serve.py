@@ -47,7 +47,7 @@ from gateway.config.settings import ClusterSettings, Settings
 from gateway.encryption.data_keys import Vault
 from gateway.encryption.master_keys import MASTER_FILE, MasterError
 from gateway.encryption.setup import Encrypting, encrypting
-from gateway.identity.api_key_upkeep import KeyCare
+from gateway.identity.api_key_upkeep import ApiKeyUpkeep
 from gateway.identity.authentication import ADMIN_KEY_FILE, Keyring, make_first_key
 from gateway.identity.jwks import BadKeys
 from gateway.identity.jwks_refresh import KeySets
@@ -177,7 +177,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
     else:
         if far is not None:
             far.on_deleted(cast(Any, app.gateway.hub.queue_deleted))
-        care = KeyCare(store, keyring, app.gateway.hub.open)
+        care = ApiKeyUpkeep(store, keyring, app.gateway.hub.open)
     front, local = place.front(app)
     bounds = Bounds.of(settings.limits)
     public = listener(front, entrance, app.door, bounds, hsts=_wants_hsts(settings))
@@ -352,7 +352,7 @@ class Server:
 
     app: Application
     listeners: list[Listener]
-    care: KeyCare | None
+    care: ApiKeyUpkeep | None
     """None if a metadata service holds the keys."""
     certificates: OwnCertificates
     samples: bool = True

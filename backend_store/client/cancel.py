@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from backend_store.client.search import search
 from backend_store.model import PushqError
 from backend_store.node.limits import PEEK_SECONDS_MAX
-from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.scan_scheduler import ScanScheduler
 
 if TYPE_CHECKING:
     from backend_store.node.views.view import View
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CancelOutcome = Literal["cancelled", "in_flight", "unknown"]
 
 
-async def cancel(view: View, message_id: str, turnstile: Turnstile) -> CancelOutcome:
+async def cancel(view: View, message_id: str, turnstile: ScanScheduler) -> CancelOutcome:
     """Returns when the end of the message is durable, or at once if there is nothing to end."""
     look = search(view.partition, view.number, message_id)
     place = await turnstile.through(look, seconds_max=PEEK_SECONDS_MAX)

@@ -38,7 +38,7 @@ class Moved(Protocol):
 
 class Definitions(Protocol):
     """Queues, keys and tenants, as mappings. With metadata in another process a look-up may have to ask first; see
-    `push.looking_up`.
+    `push.delivery.lookup_retry`.
     """
 
     @property

@@ -44,7 +44,7 @@ from backend_store.model import (
     Replication,
     Verdict,
 )
-from backend_store.node.commit.transaction import Joint, JointResult
+from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.node.limits import PEEK_LEASES_MAX, PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
@@ -296,14 +296,14 @@ class EmbeddedQueue:
             reply(SettledAndPublished([_STALE] * len(receipts), []))
             return
 
-        def decided(result: JointResult | PushqError) -> None:
+        def decided(result: TransactionResult | PushqError) -> None:
             if isinstance(result, PushqError):
                 reply(result)
             else:
                 reply(SettledAndPublished(_judge(receipts, result.settled), result.places))
 
         targets = [(queue._partitions, blocks) for queue, blocks in publishes]
-        acks[0][0].partition.settle_and_publish(Joint(acks, targets, decided))
+        acks[0][0].partition.settle_and_publish(Transaction(acks, targets, decided))
 
     def _by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]] | None:
         """Receipts by the view that gave them out; None if one of them belongs to no view."""

@@ -1,8 +1,8 @@
 """Divides the slots of a split queue among several places, and computes the next step towards its goal.
 
-Each place of a split queue takes the publishes of its own slots (see `core.partitions.slots`). The queue is spread evenly over its
-`goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the next step begins
-when those have arrived. Merging is spreading over fewer places.
+Each place of a split queue takes the publishes of its own slots (see `core.partitions`). The queue is spread evenly
+over its `goal` step by step: one place gives some slots to another one, by the steps of `relocation`, and the next step
+begins when those have arrived. Merging is spreading over fewer places.
 
 Each place assigns offsets from its own range; ranges are 2^44 apart if several places are open at once.
 """

@@ -141,7 +141,7 @@ def is_swept(engine: Engine, replica: int) -> bool:
     return engine.get(Table.META, key) is None
 
 
-class Sweeper:
+class GarbageCollector:
     """A node's one background task that deletes marked rows."""
 
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):

@@ -28,7 +28,7 @@ from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, PushqError, Unavailable
 from backend_store.node.audit import AuditLog
 from backend_store.node.commit.committer import Committer
-from backend_store.node.garbage_collector import Sweeper, is_swept
+from backend_store.node.garbage_collector import GarbageCollector, is_swept
 from backend_store.node.ledger import Counted, LedgerBook
 from backend_store.node.limits import CLOCK_LOOK_SECONDS, FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
 from backend_store.node.log.apply import TIMED, replicas_in
@@ -37,7 +37,7 @@ from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.timers.alarms import Alarms
 from backend_store.node.touched import Touched
-from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.scan_scheduler import ScanScheduler
 from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
 from backend_store.storage.keys import META_RESTORED
@@ -116,7 +116,7 @@ class Node:
         self.writer: CommitWriter = writer or Writer(engine, self.loop, on_fatal=on_fatal)
         self.committer = Committer(self.writer, self.loop, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
-        self.sweeper = Sweeper(engine, self.committer.write)
+        self.sweeper = GarbageCollector(engine, self.committer.write)
         self.metadata.is_swept = partial(is_swept, engine)
         self.space = SpaceGuard(engine, directory, space) if directory is not None else None
         self.sealer: Sealer | None = None
@@ -125,7 +125,7 @@ class Node:
         self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.steady_ms, self._listen)
         self.audit = AuditLog(engine, self.committer.write)
         self.documents = Documents(engine, self.committer.write)
-        self.turnstile = Turnstile()
+        self.turnstile = ScanScheduler()
         self.aside = Aside(engine, self.committer, self.queues.partitions, self.background)
         self.broken_rows = 0
         self.not_durable: Callable[[], str] = lambda: ""

@@ -47,7 +47,7 @@ from backend_store.node.commit.committer import Committer
 from backend_store.node.commit.cycle import Answers, Cycle, Decided
 from backend_store.node.commit.inbox import Inbox, PurgeReply
 from backend_store.node.commit.publish_call import Call, PublishReply, is_plain
-from backend_store.node.commit.transaction import Joint
+from backend_store.node.commit.transaction import Transaction
 from backend_store.node.ledger import stage_cut, stage_day
 from backend_store.node.log.apply import read_order
 from backend_store.node.log.log_reads import LogReads
@@ -57,10 +57,10 @@ from backend_store.node.log.seek import Counting
 from backend_store.node.publishing.queue_limits import NOTHING, Amount
 from backend_store.node.publishing.refusals import outcome_open, too_late, why_refused
 from backend_store.node.slots.held_slots import close_lanes
-from backend_store.node.slots.partition_slots import Slotting
+from backend_store.node.slots.partition_slots import PartitionSlots
 from backend_store.node.views.factory import reconfigure
 from backend_store.node.views.groups import Groups
-from backend_store.node.views.reorder import Sorting
+from backend_store.node.views.reorder import Reorder
 from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch, Engine
 
@@ -161,14 +161,14 @@ class Partition(LogReads):
         self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row, seal, self.title.uid)
         self._make_core = make_core
         self.inbox = Inbox()
-        self.slotting: Slotting | None = None
+        self.slotting: PartitionSlots | None = None
         """Set for a queue that has or had several partitions."""
         self.siblings: Siblings = _alone
         self._has_joined = False
         """A transaction was decided in this cycle."""
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
-        self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
+        self.sorting = Reorder(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
         self.groups = Groups(self) if config.kind == "stream" else None
         self.retention = Retention(self) if config.kind == "stream" else None
         self.counting = Counting()
@@ -362,9 +362,9 @@ class Partition(LogReads):
         """
         return why_refused(self, [*self.inbox.promised, *blocks], elsewhere, freed)
 
-    def split(self, book: SlotBook) -> Slotting:
+    def split(self, book: SlotBook) -> PartitionSlots:
         """Makes the partition one of several: some slots are its own."""
-        self.slotting = Slotting(self, book)
+        self.slotting = PartitionSlots(self, book)
         self.slotting.gate()
         return self.slotting
 
@@ -405,7 +405,7 @@ class Partition(LogReads):
         """The state after the commit in flight."""
         return self._decided.after if self._decided is not None else self.state
 
-    def settle_and_publish(self, joint: Joint) -> None:
+    def settle_and_publish(self, joint: Transaction) -> None:
         """Acks and publishes in one commit: all of it takes effect, or nothing."""
         if self.closed:
             joint.reply(self.deleted())

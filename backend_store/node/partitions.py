@@ -42,10 +42,10 @@ from backend_store.model import (
 )
 from backend_store.node.commit.publish_call import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
-from backend_store.node.log.slot_remains import Remains
+from backend_store.node.log.slot_remains import SlotRemains
 from backend_store.node.partition import Partition
 from backend_store.node.publishing.moved_away import on_the_move
-from backend_store.node.publishing.ordered_claims import Follower, Following
+from backend_store.node.publishing.ordered_claims import Follower, OrderedClaims
 from backend_store.node.publishing.queue_limits import NOTHING, Amount
 from backend_store.node.publishing.refusals import too_late
 from backend_store.node.timers.alarms import Alarms
@@ -76,12 +76,12 @@ class Partitions:
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._is_flushing = False
-        self.remains: Remains | None = None
+        self.remains: SlotRemains | None = None
         """What is left here of slots that are elsewhere now; set on first use."""
         self._late: list[tuple[list[Block], PublishReply, bool, int]] = []
         """Calls made by replies during a flush: they go behind all calls that waited."""
         self._listeners: list[Callable[[], None]] = []
-        self._following = Following()
+        self._following = OrderedClaims()
 
     # ------------------------------------------------------------------------------------------------ which they are
 

@@ -18,15 +18,15 @@ from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, PushqError, QueueDefinition, Unavailable
-from backend_store.node.garbage_collector import EVERYTHING, Sweeper, add_garbage
+from backend_store.node.garbage_collector import EVERYTHING, GarbageCollector, add_garbage
 from backend_store.node.ledger import stage_cut
 from backend_store.node.limits import EPOCHS_MAX
 from backend_store.node.log.apply import read_state, stage_state, state_key
 from backend_store.node.partition import Partition, Surroundings
 from backend_store.node.partitions import Partitions
-from backend_store.node.slots.rebalancer import Change, Moving
+from backend_store.node.slots.rebalancer import Change, Rebalancer
 from backend_store.node.touched import Touched
-from backend_store.node.transfer.queue_deletion import Leaving
+from backend_store.node.transfer.queue_deletion import QueueDeletion
 from backend_store.node.transfer.transfer import Timers, Transfer
 from backend_store.node.views.factory import core_of
 from backend_store.node.views.group_sets import align
@@ -38,7 +38,7 @@ log = structlog.get_logger("pushq.queues")
 class Host(Surroundings, Timers, Protocol):
     """What queues need from their node."""
 
-    sweeper: Sweeper
+    sweeper: GarbageCollector
     receipt_key: bytes
     copy_id: str
     sealer: Sealer | None
@@ -65,7 +65,7 @@ class Queues:
         """By replica: the number under which each partition is stored."""
         self._queues: dict[int, Partitions] = {}
         """By uid."""
-        self._movings: dict[int, Moving] = {}
+        self._movings: dict[int, Rebalancer] = {}
         self._tenants: dict[int, str] = {}
 
     def open_all(self, batch: Batch, *, restored: bool) -> list[MovedQueue]:
@@ -82,7 +82,7 @@ class Queues:
         for moved in leaving:
             self._leave(self._queues[moved.definition.uid], moved)
 
-    # Asked for by `Moving`, which carries out changes of slots.
+    # Asked for by `Rebalancer`, which carries out changes of slots.
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self._node.later(seconds, call)
@@ -188,11 +188,11 @@ class Queues:
         assert book is not None, f"partition {partition.index} of {partition.label!r} has no row of its slots"
         partition.split(book)
 
-    def _watch_slots(self, queue: Partitions) -> Moving:
+    def _watch_slots(self, queue: Partitions) -> Rebalancer:
         uid = queue.definition.uid
         moving = self._movings.get(uid)
         if moving is None:
-            moving = self._movings[uid] = Moving(queue, self)
+            moving = self._movings[uid] = Rebalancer(queue, self)
         moving.listen()
         return moving
 
@@ -334,7 +334,7 @@ class Queues:
             partition.hold(0)
             if partition.slotting is not None:
                 partition.slotting.let_go()
-            Leaving(partition, target, self._node, partial(empty, partition)).begin()
+            QueueDeletion(partition, target, self._node, partial(empty, partition)).begin()
 
     async def _left(self, queue: Partitions, moved: MovedQueue) -> None:
         """The moved queue is empty: deletes its rows. Only late publishes are still sent on."""

@@ -7,7 +7,7 @@ import msgspec
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.partitions.slots import slots_taken
 from backend_store.model import Conflict, QueueDefinition, Unavailable
-from backend_store.node.log.slot_remains import Remains
+from backend_store.node.log.slot_remains import SlotRemains
 from backend_store.node.publishing.moved_away import RETRY_MS
 from backend_store.service.limits import LEFT_CHUNKS_PER_ASK_MAX, LEFT_SECONDS_MAX
 from backend_store.storage.engine import Batch
@@ -37,7 +37,7 @@ async def left_of_slots(store: EmbeddedStore, own: QueueDefinition, slots: int) 
     queue = store.node.queues.of(own)
     remains, partitions = queue.remains, queue.all
     if remains is None or remains.slots != slots:
-        remains = Remains(slots)
+        remains = SlotRemains(slots)
     if slots & slots_taken(queue.definition):
         raise _taken(own)
     queue.remains = remains

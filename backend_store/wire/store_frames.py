@@ -167,7 +167,7 @@ class Handed(NamedTuple):
 
 
 class PartNow(NamedTuple):
-    """The present state of a stream's partition. `barriers`: see `slot_book.Barrier`. `epochs`: the last ones, each
+    """The present state of a stream's partition. `barriers`: see `slot_history.Barrier`. `epochs`: the last ones, each
     with the offset from which on the log was written in it.
     """
 

@@ -7,7 +7,7 @@ from gateway.limits import SETTLING_BODY_BYTES_SURE
 from push.intake import Intake
 
 
-class Held:
+class RequestBodies:
     """The bytes of one request's body, held in the room that all callers' unconfirmed publishes share."""
 
     __slots__ = ("_bytes", "_intake", "_sure_bytes", "_tenant")

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend_store.client import ASKED, waited_until
 from backend_store.model import Forbidden, InvalidRequest, NotFound, OutcomeUnknown, PushqError, Unauthenticated
 from gateway.admission.overload import EVENTS, SETTLING, refusal_of_call
-from gateway.admission.request_bodies import Held
+from gateway.admission.request_bodies import RequestBodies
 from gateway.admission.throttle import Account
 from gateway.api import cors, messages
 from gateway.api.execute import perform
@@ -193,14 +193,14 @@ class Api:
         if refusal is not None:
             raise refusal
 
-    def _held(self, operation: Operation, caller: Principal, scope: Scope) -> Held:
+    def _held(self, operation: Operation, caller: Principal, scope: Scope) -> RequestBodies:
         """Room for the request's body. Raises `Overloaded` for an operation that is not accepted at this load level."""
         intake = self._gateway.hub.intake
         if intake.level and LOCAL not in scope:
             refusal = refusal_of_call(intake, operation.method, operation.path)
             if refusal is not None:
                 raise refusal
-        return Held(intake, caller.tenant, is_settling=(operation.method, operation.path) in SETTLING)
+        return RequestBodies(intake, caller.tenant, is_settling=(operation.method, operation.path) in SETTLING)
 
     def _caller(
         self, scope: Scope, headers: dict[bytes, bytes], match: Match[Operation] | None

@@ -30,7 +30,7 @@ _ABSENT: Final = frozenset({"queue-not-found", "not-found"})
 
 async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
     """Returns the handler's answer. Raises what the handler raises. Look-ups are at least as fresh as the request: the
-    caller has set its context, see `push.looking_up`.
+    caller has set its context, see `push.delivery.lookup_retry`.
     """
     began, outcome, answer = time.perf_counter(), "internal", None
     span: Begun | None = None

@@ -25,7 +25,7 @@ from push.operations.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
 
 if TYPE_CHECKING:
-    from gateway.admission.request_bodies import Held
+    from gateway.admission.request_bodies import RequestBodies
     from gateway.admission.throttle import Account
     from gateway.identity.authentication import Principal
     from push.spans import Batch
@@ -103,7 +103,7 @@ class Call:
         body_bytes_max: int,
         is_local: bool,
         account: Account,
-        held: Held,
+        held: RequestBodies,
         until: float = inf,
     ) -> None:
         self.scope = scope

@@ -1,4 +1,4 @@
-"""Validates names and times that callers send, before anything is done with them. `queue_config` validates configs."""
+"""Validates names and times that callers send, before anything is done with them. `queues.config` validates configs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_no_companion(name: str) -> None:
 
 def fields_with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEPTH_MAX) -> dict[str, Any]:
     """Turns whole floats such as 30000.0 into integers in decoded JSON whose types are checked later;
-    `push.whole_numbers` does so for text of a known type. Raises `InvalidRequest` for values nested too deep."""
+    `encoding.whole_numbers` does so for text of a known type. Raises `InvalidRequest` for values nested too deep."""
     if not levels:
         raise invalid_field("", f"fields are nested deeper than {FIELDS_DEPTH_MAX} levels")
     return {name: _value_with_whole_numbers(value, levels - 1) for name, value in given.items()}

@@ -55,7 +55,7 @@ from gateway.api.shapes.recovery import (
 )
 from gateway.clusters.watch import ClusterWatch
 from gateway.limits import RECOVERY_BATCH_BYTES, RECOVERY_BEGUN_MAX, RECOVERY_SECONDS_MAX, RECOVERY_SHOWN_MAX
-from gateway.publishing import encode as publish
+from gateway.publishing import encode
 from gateway.publishing.idempotency_keys import Named
 from push.protocol import PublishMessage
 
@@ -346,7 +346,7 @@ class Recovery:
         whole = msgspec.json.encode(("recovered", key[0], *place, key[2]))
         claim = Claim(_hash(whole, b"pushq-key"), _hash(whole, b"pushq-payload"))
         names = NumberedNames(f"{_hash(whole, b'pushq-id').hex()[:24]}-", len(messages))
-        prepared = publish.prepare(
+        prepared = encode.prepare(
             queue.config,
             messages,
             "json",

@@ -23,7 +23,7 @@ from push.connections import Connections
 log = structlog.get_logger("pushq.auth")
 
 
-class KeyCare:
+class ApiKeyUpkeep:
     def __init__(self, store: Store, keyring: Keyring, connections: Connections) -> None:
         self._metadata = store.metadata
         self._steady_ms = store.node.steady_ms

@@ -2,7 +2,7 @@
 
 An API key is `pushq_<id>_<secret>`. Only the SHA-256 of the token is stored: the secret has 256 random bits, so a slow
 hash would protect nothing and cost every request. Principals are cached by the token's hash. JWTs of the configured
-issuers are verified by `tokens` and cached the same way.
+issuers are verified by `jwt` and cached the same way.
 """
 
 from __future__ import annotations

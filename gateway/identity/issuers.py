@@ -1,6 +1,6 @@
 """Issuers of JWTs: which issuers' tokens this server accepts, for which tenants, and by which key they are verified.
 
-Types and checks of the setting `auth.jwt.issuers`. `key_sets` reads the keys themselves.
+Types and checks of the setting `auth.jwt.issuers`. `jwks_refresh` reads the keys themselves.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Job(Protocol):
         """Returns when the job does nothing more."""
 
 
-class Begun:
+class RevocableWork:
     """The jobs started at this gateway that may still run; at most one per queue, which bounds them."""
 
     def __init__(self, keyring: Keyring) -> None:

@@ -25,7 +25,7 @@ _HEAD = b"HTTP/1.1 %d Service Unavailable\r\ncontent-type: %b\r\ncontent-length:
 _END = b"connection: close\r\n\r\n"
 
 
-class Door:
+class AcceptLimit:
     def __init__(
         self,
         intake: Intake,

@@ -54,7 +54,7 @@ class Head(NamedTuple):
         return length if length.isdigit() and len(length) <= _DIGITS_MAX else None
 
 
-class Remembering(Lingering):
+class HeadCache(Lingering):
     """A connection that remembers the last head it parsed."""
 
     _head: Head | None = None

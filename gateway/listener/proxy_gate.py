@@ -18,7 +18,7 @@ import structlog
 
 from gateway.config.settings import Http
 from gateway.limits import PROXY_HEADER_SECONDS_MAX, REQUEST_HEAD_SECONDS_MAX
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.certificates import Certificates, files_of
 from gateway.listener.proxy_header import (
     Client,
@@ -68,7 +68,7 @@ class ProxyGate(asyncio.Protocol):
     """The gate of a connection that may begin with a PROXY header, which names its client."""
 
     def __init__(
-        self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any], door: Door | None = None
+        self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any], door: AcceptLimit | None = None
     ) -> None:
         """`connections`: the server's set, so that a shutdown closes connections that wait here, too. `door`: admits
         them; those of trusted proxies take no room while they wait."""
@@ -161,7 +161,7 @@ class TlsGate(asyncio.Protocol):
         context: ssl.SSLContext,
         inner: Callable[[], Inner],
         connections: set[Any],
-        door: Door | None = None,
+        door: AcceptLimit | None = None,
         *,
         seconds_max: float,
     ) -> None:

@@ -1,6 +1,6 @@
 """Runs uvicorn on TCP and on `DIR/admin.sock`, with an HTTP protocol class of our own and without uvicorn's shutdown.
 
-`entrance` handles TLS and a balancer's PROXY header before a connection comes here.
+`proxy_gate` handles TLS and a balancer's PROXY header before a connection comes here.
 
 On SIGTERM uvicorn would close every socket at once, without telling its client why. Here it only serves; `serve`
 decides when to stop.
@@ -38,8 +38,8 @@ from gateway.limits import (
     REQUEST_HEAD_SECONDS_MAX,
     TLS_HANDSHAKE_SECONDS_MAX,
 )
-from gateway.listener.accept_limit import Door
-from gateway.listener.head_cache import Remembering
+from gateway.listener.accept_limit import AcceptLimit
+from gateway.listener.head_cache import HeadCache
 from gateway.listener.head_limits import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.listener.proxy_gate import Entrance, ProxyGate, TlsGate
 from gateway.listener.proxy_header import Client
@@ -88,7 +88,7 @@ class Flow(FlowControl):
             super().resume_reading()
 
 
-class HttpProtocol(Remembering):
+class HttpProtocol(HeadCache):
     """uvicorn's HTTP protocol with bounds on a request's head and on pipelined bytes, and with problem answers in place
     of plain text. One object per connection."""
 
@@ -107,7 +107,7 @@ class HttpProtocol(Remembering):
     _head_timer: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
-    door: Door | None = None
+    door: AcceptLimit | None = None
     was_greeted = False
     """Whether the door counted this connection before its TLS handshake."""
     _leaves: Callable[[], None] | None = None
@@ -387,7 +387,7 @@ class Listener(uvicorn.Server):
     """One uvicorn server on one socket; `serve` owns it. `serve()` returns some time after `should_exit` was set."""
 
     entrance = Entrance()
-    door: Door | None = None
+    door: AcceptLimit | None = None
     bounds = Bounds()
 
     @contextmanager
@@ -438,7 +438,7 @@ class Listener(uvicorn.Server):
 def listener(
     app: ASGIApp,
     entrance: Entrance | None = None,
-    door: Door | None = None,
+    door: AcceptLimit | None = None,
     bounds: Bounds | None = None,
     *,
     hsts: bool = False,

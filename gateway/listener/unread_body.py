@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
         return cls(limits.leftover_bytes_max, limits.leftover_seconds_max)
 
 
-class Leftover:
+class UnreadBody:
     """Byte budget and timer for the rest of one body, which is discarded."""
 
     __slots__ = ("_bytes_left", "_timer")
@@ -113,7 +113,7 @@ class Lingering(Declining):
     bounds = Bounds()
     turnstile: Turnstile
     """Shared by all connections of a listener."""
-    leftover: Leftover | None = None
+    leftover: UnreadBody | None = None
     """The rest of the answered request's body; None if there is none."""
     _is_ending = False
 
@@ -169,7 +169,7 @@ class Lingering(Declining):
     def _linger(self, cycle: Cycle) -> None:
         cycle.body = bytearray()  # `on_body` adds nothing from here on
         self._unset_keepalive_if_required()
-        self.leftover = Leftover(self.bounds, self.loop, self.cut_body)
+        self.leftover = UnreadBody(self.bounds, self.loop, self.cut_body)
         if cycle.is_last and self.transport.can_write_eof():
             self.transport.write_eof()  # a client that reads until the end gets it; one that writes is not disturbed
 

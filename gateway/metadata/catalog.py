@@ -81,7 +81,7 @@ class Flight:
             raise error
 
 
-class Catalogue(Generic[K, V]):
+class Catalog(Generic[K, V]):
     """The cache of one kind of item: queues, keys or tenants."""
 
     def __init__(

@@ -8,17 +8,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from backend_store.client.metadata import Definitions, MetadataService, Tenant
 from backend_store.model import ApiKey, PushqError, Quotas
-from gateway.metadata.catalog import Catalogue
+from gateway.metadata.catalog import Catalog
 from gateway.metadata.listing import Lists
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Known(Mapping[str, V], Generic[V]):
+class IdentityLookup(Mapping[str, V], Generic[V]):
     """All items of one kind by name. A look-up or an iteration raises `LookingUp` if the service must be asked."""
 
-    def __init__(self, catalogue: Catalogue[str, V], listed: Callable[[], Mapping[str, V]]) -> None:
+    def __init__(self, catalogue: Catalog[str, V], listed: Callable[[], Mapping[str, V]]) -> None:
         self._catalogue = catalogue
         self._listed = listed
 
@@ -46,8 +46,8 @@ class Known(Mapping[str, V], Generic[V]):
 class Host(Protocol):
     """What `RemoteDefinitions` needs from its store."""
 
-    keys_known: Catalogue[str, ApiKey]
-    tenants_known: Catalogue[str, Tenant]
+    keys_known: Catalog[str, ApiKey]
+    tenants_known: Catalog[str, Tenant]
     lists: Lists
 
     async def write(self, do: Callable[[], Awaitable[T]]) -> T: ...
@@ -70,11 +70,11 @@ class RemoteDefinitions:
         self.keys_used: Mapping[str, int] = {}
         self.moved = here.moved
         lists = store.lists
-        self.keys: Mapping[str, ApiKey] = Known(
+        self.keys: Mapping[str, ApiKey] = IdentityLookup(
             store.keys_known,
             lambda: lists.all("API keys", lambda after: service.list_keys(after=after), lambda key: key.id),
         )
-        self.tenants: Mapping[str, Tenant] = Known(
+        self.tenants: Mapping[str, Tenant] = IdentityLookup(
             store.tenants_known,
             lambda: lists.all("tenants", lambda after: service.list_tenants(after=after), lambda tenant: tenant.name),
         )
@@ -98,7 +98,7 @@ class RemoteDefinitions:
     async def delete_tenant(self, name: str) -> None:
         await self._changing(self._store.tenants_known, name, lambda: self._service.delete_tenant(name))
 
-    async def _changing(self, known: Catalogue[str, Any], name: str, do: Callable[[], Awaitable[T]]) -> T:
+    async def _changing(self, known: Catalog[str, Any], name: str, do: Callable[[], Awaitable[T]]) -> T:
         """Makes a change, and drops the cached item whatever the outcome, so that the next look-up sees the current
         one."""
         try:

@@ -45,7 +45,7 @@ from gateway.limits import (
     CATALOGUE_WRITE_SECONDS,
 )
 from gateway.listener.certificates import OwnCertificates
-from gateway.metadata.catalog import Catalogue, Follower
+from gateway.metadata.catalog import Catalog, Follower
 from gateway.metadata.identity_lookup import RemoteDefinitions
 from gateway.metadata.listing import Lists
 from gateway.roles.metadata_listener import files_of, tls_of_client
@@ -77,7 +77,7 @@ class RemoteStore(Store):
         self._adopting = asyncio.Lock()
         self._on_deleted: Callable[[Queue], None] = lambda queue: None
         clock_ms, stale_ms = self.steady_ms, settings.stale_max_s * 1000
-        self.queues_known: Catalogue[Name, QueueDefinition] = Catalogue(
+        self.queues_known: Catalog[Name, QueueDefinition] = Catalog(
             "queue",
             self._fetch_queue,
             look_ups,
@@ -86,7 +86,7 @@ class RemoteStore(Store):
             clock_ms=clock_ms,
         )
         identity_ms = settings.identity_stale_max_s * 1000
-        self.keys_known: Catalogue[str, ApiKey] = Catalogue(
+        self.keys_known: Catalog[str, ApiKey] = Catalog(
             "API key",
             service.get_key,
             look_ups,
@@ -94,7 +94,7 @@ class RemoteStore(Store):
             stale_ms_max=identity_ms,
             clock_ms=clock_ms,
         )
-        self.tenants_known: Catalogue[str, Tenant] = Catalogue(
+        self.tenants_known: Catalog[str, Tenant] = Catalog(
             "tenant",
             service.get_tenant,
             look_ups,
@@ -120,7 +120,7 @@ class RemoteStore(Store):
         self._doubted = asyncio.Event()
 
     @property
-    def catalogues(self) -> tuple[Catalogue[Any, Any], ...]:
+    def catalogues(self) -> tuple[Catalog[Any, Any], ...]:
         return self.queues_known, self.keys_known, self.tenants_known
 
     @property

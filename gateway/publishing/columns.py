@@ -26,7 +26,7 @@ _NAME_CHARS_SAFE: Final = NAME_BYTES_MAX // 4
 _BODIES_AND_NUMBERING: Final = frozenset({"body", "body_base64", "producer", "producer_seq", "timestamp", "source"})
 
 
-class Given:
+class CallColumns:
     """A publish call's columns, each with one value per message, and the errors found so far."""
 
     __slots__ = ("_columns", "_large", "_wrong", "count")
@@ -38,7 +38,7 @@ class Given:
         self._large: list[tuple[int, FieldError]] = []
 
     @classmethod
-    def of(cls, messages: Sequence[PublishMessage]) -> Given:
+    def of(cls, messages: Sequence[PublishMessage]) -> CallColumns:
         """Transposes messages of one class; leaves out columns in which no message has a value."""
         count = len(messages)
         columns = zip(

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from backend_store.client import KIND_BYTES
 from backend_store.model import QueueConfig
-from gateway.publishing.columns import Given
+from gateway.publishing.columns import CallColumns
 
 HASH_BYTES: Final = 16
 _CONTENT_TYPES: Final = ("application/json", "application/octet-stream")
 
 
 def hashes(
-    given: Given,
+    given: CallColumns,
     config: QueueConfig,
     kind: int | bytes,
     bodies: Sequence[bytes],
@@ -64,7 +64,7 @@ def _of_contents(
     ]
 
 
-def _by_number(given: Given, found: list[bytes | None], table: Mapping[str, Sequence[Any]]) -> None:
+def _by_number(given: CallColumns, found: list[bytes | None], table: Mapping[str, Sequence[Any]]) -> None:
     """Fills the gaps with hashes of the producer's number: exactly-once delivery needs a hash for every message."""
     producers, numbers = table.get("pr"), table.get("ps")
     for place, known in enumerate(found):

@@ -1,6 +1,6 @@
 """Prepares a publish call: checks every message, then encodes all of them into blocks, each for one partition.
 
-Messages are processed column by column (see `given`), so a field that no message has costs nothing.
+Messages are processed column by column (see `columns`), so a field that no message has costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from backend_store.client import (
     plain_blocks,
 )
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
-from gateway.publishing.columns import Given
+from gateway.publishing.columns import CallColumns
 from gateway.publishing.dedupe_hash import hashes
 from gateway.publishing.idempotency_keys import Named
 from gateway.publishing.nesting import TOO_DEEP, too_deep
@@ -77,7 +77,7 @@ def prepare_plain(
     if not is_plain or (encoding == "json" and (too_deep(raw) or unreadable(raw))):
         return _prepared(
             config,
-            Given(len(raw), {}),
+            CallColumns(len(raw), {}),
             kind,
             raw,
             trace,
@@ -110,7 +110,7 @@ def prepare(
     for the queue's partitions; `name` names the messages of a call under an idempotency key.
     """
     _check_count(len(messages))
-    given = Given.of(messages)
+    given = CallColumns.of(messages)
     kind, bodies = _bodies(given, encoding)
     names = name(kind, bodies, list(map(len, bodies)), given.beside_bodies()) if name is not None else None
     return _prepared(
@@ -146,7 +146,7 @@ def _takes_bodies_alone(config: QueueConfig) -> bool:
 
 def _prepared(
     config: QueueConfig,
-    given: Given,
+    given: CallColumns,
     kind: int | bytes,
     bodies: Sequence[bytes],
     trace: str | None,
@@ -200,7 +200,7 @@ def _check_count(count: int) -> None:
     raise InvalidRequest(detail, errors=(FieldError("/messages", detail),))
 
 
-def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limit: int) -> None:
+def _check_sizes(given: CallColumns, bodies: Sequence[bytes], headers: list[int], limit: int) -> None:
     sizes = list(map(len, bodies))
     if headers:
         sizes = [a + b for a, b in zip(sizes, headers, strict=True)]
@@ -211,7 +211,7 @@ def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limi
             given.too_large(number, f"{size} bytes of body and headers; this queue takes {limit} a message")
 
 
-def _check_values(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
+def _check_values(given: CallColumns, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
     """Checks JSON bodies for depth and number range; not those refused for their size, because it reads every byte."""
     if isinstance(kind, bytes):
         bodies = [body if own == KIND_JSON else b"" for own, body in zip(kind, bodies, strict=True)]
@@ -228,7 +228,7 @@ def _check_values(given: Given, kind: int | bytes, bodies: Sequence[bytes], limi
 # ------------------------------------------------------------------------------------------------------- bodies
 
 
-def _bodies(given: Given, encoding: Encoding) -> tuple[int | bytes, list[bytes]]:
+def _bodies(given: CallColumns, encoding: Encoding) -> tuple[int | bytes, list[bytes]]:
     """The kind of all bodies, or one kind each, and the bodies. A body that is wrong is returned empty."""
     raw = given.raw_bodies()
     base64 = given.column("body_base64")
@@ -241,7 +241,7 @@ def _bodies(given: Given, encoding: Encoding) -> tuple[int | bytes, list[bytes]]
     return bytes([kind for kind, _ in found]), [body for _, body in found]
 
 
-def _body(given: Given, number: int, encoding: Encoding, raw: bytes, base64: str | None) -> tuple[int, bytes]:
+def _body(given: CallColumns, number: int, encoding: Encoding, raw: bytes, base64: str | None) -> tuple[int, bytes]:
     if (base64 is not None) == bool(raw):
         given.wrong(number, "body", "a message has either `body` (any value, null too) or `body_base64`")
     elif base64 is not None:
@@ -256,7 +256,7 @@ def _body(given: Given, number: int, encoding: Encoding, raw: bytes, base64: str
     return KIND_BYTES, b""
 
 
-def _msgpack_body(given: Given, number: int, raw: bytes) -> tuple[int, bytes]:
+def _msgpack_body(given: CallColumns, number: int, raw: bytes) -> tuple[int, bytes]:
     """Bytes stay bytes; any other value is stored as the equal JSON value, so that every consumer can read it."""
     try:
         value = _unpack(raw)

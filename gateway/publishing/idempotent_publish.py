@@ -37,7 +37,7 @@ _CLOCK_STEP_SECONDS: Final = 0.001
 """How early a timer of the loop may fire."""
 
 
-class Once:
+class IdempotentPublish:
     """All calls under idempotency keys of one gateway process. Used from its event loop only."""
 
     def __init__(self, shared: RedisReplies | None = None, *, ask_seconds: float = REPLIES_ASK_SECONDS) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from backend_store.client import HybridClock, parse_stamp
 from backend_store.model import QueueConfig, Stamp
 from gateway.limits import HORIZON_MS_MAX, PRODUCER_SEQ_MAX
-from gateway.publishing.columns import Given
+from gateway.publishing.columns import CallColumns
 
 SECONDS_KEPT_MAX: Final = 4_096
 """Parsed seconds that are cached: the messages of a call were stamped within a few."""
@@ -17,7 +17,7 @@ SECONDS_KEPT_MAX: Final = 4_096
 Column = Sequence[Any] | None
 
 
-def priorities(given: Given, config: QueueConfig) -> Column:
+def priorities(given: CallColumns, config: QueueConfig) -> Column:
     """Priorities from 0 to `priorities` - 1; None if all are 0."""
     values = given.column("priority")
     if values is None or values.count(0) == given.count:
@@ -25,7 +25,7 @@ def priorities(given: Given, config: QueueConfig) -> Column:
     return given.number("priority", 0, config.priorities - 1, " in this queue")
 
 
-def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] | None:
+def due_times(given: CallColumns, config: QueueConfig, now_ms: int) -> Sequence[int] | None:
     """Due times in ms, 0 for at once; None if all are. A message has `delay_ms` or `deliver_at`, else the queue's
     delay."""
     if (why := _why_no_delay(config)) is not None:
@@ -53,7 +53,7 @@ def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] |
     return out
 
 
-def expiries(given: Given, config: QueueConfig, now_ms: int, dues: Sequence[int] | None) -> Sequence[int] | None:
+def expiries(given: CallColumns, config: QueueConfig, now_ms: int, dues: Sequence[int] | None) -> Sequence[int] | None:
     """Expiry times in ms, 0 for never; None if no message expires. A delayed message's TTL begins when it is due."""
     if config.kind == "stream":
         _refuse(given, "ttl_ms", "a stream keeps all its messages for its retention_ms")
@@ -84,7 +84,7 @@ def _why_no_delay(config: QueueConfig) -> str | None:
     return None
 
 
-def _refuse_short_lives(given: Given, ttls: Sequence[int | None], window_ms: int) -> None:
+def _refuse_short_lives(given: CallColumns, ttls: Sequence[int | None], window_ms: int) -> None:
     for number, ttl in enumerate(ttls):
         if ttl is not None and ttl <= window_ms:
             detail = (
@@ -94,7 +94,7 @@ def _refuse_short_lives(given: Given, ttls: Sequence[int | None], window_ms: int
             given.wrong(number, "ttl_ms", detail)
 
 
-def _refuse(given: Given, name: str, why: str) -> None:
+def _refuse(given: CallColumns, name: str, why: str) -> None:
     for number, value in enumerate(given.column(name) or ()):
         if value:
             given.wrong(number, name, f"{why}; leave {name} out")
@@ -103,7 +103,7 @@ def _refuse(given: Given, name: str, why: str) -> None:
 # ------------------------------------------------------------------------------------------------------- stamps
 
 
-def stamp_columns(given: Given, config: QueueConfig, now_ms: int, clock: HybridClock) -> dict[str, Sequence[Any]]:
+def stamp_columns(given: CallColumns, config: QueueConfig, now_ms: int, clock: HybridClock) -> dict[str, Sequence[Any]]:
     """The columns `ts` (timestamp, µs), `pr` and `ps` (producer and its sequence number), if messages have them."""
     out: dict[str, Sequence[Any]] = {}
     times: Column = _times_us(given, "timestamp")
@@ -122,7 +122,7 @@ def stamp_columns(given: Given, config: QueueConfig, now_ms: int, clock: HybridC
     return out
 
 
-def stamps(given: Given, config: QueueConfig, columns: dict[str, Sequence[Any]]) -> Sequence[Stamp | None] | None:
+def stamps(given: CallColumns, config: QueueConfig, columns: dict[str, Sequence[Any]]) -> Sequence[Stamp | None] | None:
     """What the leader sorts by; None if the queue keeps the order of arrival."""
     if config.sequencing == "arrival" or given.has_errors:
         return None
@@ -144,7 +144,7 @@ def _stamped(count: int, times: Column, now_us: int, clock: HybridClock) -> Sequ
     return [clock.tick(now_us) if time is None else time for time in times]
 
 
-def _check_both(given: Given, producers: Column, numbers: Column) -> None:
+def _check_both(given: CallColumns, producers: Column, numbers: Column) -> None:
     for number in range(given.count):
         has_name = producers is not None and producers[number] is not None
         has_number = numbers is not None and numbers[number] is not None
@@ -153,7 +153,7 @@ def _check_both(given: Given, producers: Column, numbers: Column) -> None:
             given.wrong(number, missing, "`producer` and `producer_seq` go together: who numbers, and the number")
 
 
-def _require_producer(given: Given, producers: Column) -> None:
+def _require_producer(given: CallColumns, producers: Column) -> None:
     detail = (
         "this queue is ordered by producer (`sequencing: producer`): give `producer`, a name, and `producer_seq`, "
         "1 and one more with each message; the SDKs do so by themselves"
@@ -163,7 +163,7 @@ def _require_producer(given: Given, producers: Column) -> None:
             given.wrong(number, "producer", detail)
 
 
-def _times_us(given: Given, name: str) -> Sequence[int | None] | None:
+def _times_us(given: CallColumns, name: str) -> Sequence[int | None] | None:
     texts = given.column(name)
     if texts is None:
         return None
@@ -173,7 +173,7 @@ def _times_us(given: Given, name: str) -> Sequence[int | None] | None:
         return [_time_us(given, number, name, text) for number, text in enumerate(texts)]
 
 
-def _time_us(given: Given, number: int, name: str, text: str | None) -> int | None:
+def _time_us(given: CallColumns, number: int, name: str, text: str | None) -> int | None:
     try:
         return None if text is None else time_us(text)
     except ValueError as error:

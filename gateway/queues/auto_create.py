@@ -34,7 +34,7 @@ class AutoCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def auto_config(settings: Settings, name: str) -> QueueConfig | None:
     """The config of the queue that a publish to `name` creates, by the first entry that matches; None without one.
 
-    Does not check that queues named by the config exist; `queue_links.check_links` does.
+    Does not check that queues named by the config exist; `links.check_links` does.
     """
     if wrong_name(name) is not None or owner_of(name) != name:
         return None

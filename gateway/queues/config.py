@@ -153,7 +153,7 @@ def _expected(kind: Any) -> str:
 
 
 def _wrong_names(given: dict[str, Any], name: str) -> Iterator[FieldError]:
-    """Names of other queues that are impossible. `queue_links` checks that the queues exist."""
+    """Names of other queues that are impossible. `links` checks that the queues exist."""
     for setting in ("dead_letter_queue", "colocate_with"):
         other = given.get(setting)
         if isinstance(other, str) and (wrong := _wrong_other(setting, other, name)) is not None:

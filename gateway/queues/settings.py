@@ -1,6 +1,6 @@
 """The settings of a queue: each one's meaning, range and cost, and whether it can be changed on an existing queue.
 
-One table for all users: the checks of `queue_config`, the API's document, the help of `pushq queue create` and the
+One table for all users: the checks of `config`, the API's document, the help of `pushq queue create` and the
 reference page.
 """
 

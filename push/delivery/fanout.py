@@ -23,7 +23,7 @@ from backend_store.model import PushqError
 from push.delivery.lookup_retry import LookingUp
 from push.delivery.replay_pacer import Pacer
 from push.delivery.stream_reader import Others, Tail, Tails
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.encoding.deliveries import deliver_frame, keep_rendered, stream_messages, visible
 from push.encoding.lease import first_shown, said_of
 from push.limits import FETCH_AGAIN_SECONDS
@@ -73,7 +73,7 @@ class Fanout:
         count: Callable[[int], None],
         pacer: Pacer | None = None,
         spans: Spans | None = None,
-        waits: Mapping[str, Waits] | None = None,
+        waits: Mapping[str, WaitTimes] | None = None,
         count_unshown: Callable[[int], None] = _uncounted,
     ):
         """`count` is called with the number of messages handed to sockets, `count_unshown` with the number of messages
@@ -81,7 +81,7 @@ class Fanout:
         self._count = count
         self._count_unshown = count_unshown
         self._spans = spans
-        self._waits = {key: Waits() for key in framers} if waits is None else waits
+        self._waits = {key: WaitTimes() for key in framers} if waits is None else waits
         self.queue = queue
         self._loop = loop
         self._pacer = pacer or Pacer(loop)

@@ -23,7 +23,7 @@ from push.delivery.fanout import Fanout, Framer, websocket_framer
 from push.delivery.feeder import Feeder, feeder_of
 from push.delivery.readers import Readers
 from push.delivery.replay_pacer import Pacer
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.encoding.deliveries import encode
 from push.encoding.sse import sse_framer
 from push.intake import Intake
@@ -42,7 +42,7 @@ from push.operations.checks import checked_timeout
 from push.ports import Desk, Meter, NoThrottle, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session.close_codes import Close
-from push.session.drain import Farewells
+from push.session.drain import DrainWaves
 from push.session.session import Session
 from push.session.subscriptions import Away, StreamSubscription, WorkSubscription
 
@@ -108,7 +108,7 @@ class Hub:
         self.connections_max = connections_max
         self.throttle: Throttle = NoThrottle() if throttle is None else throttle
         self.intake = Intake() if intake is None else intake
-        self.farewells = Farewells(window_s=drain_window_s, accepts_per_s=self.intake.accepts_per_s)
+        self.farewells = DrainWaves(window_s=drain_window_s, accepts_per_s=self.intake.accepts_per_s)
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.sessions: dict[str, Session] = {}
@@ -125,7 +125,7 @@ class Hub:
         self.delivered = 0
         self.unshown = 0
         """Stream messages that cannot be shown to any reader, counted once per reader that was told."""
-        self.waits: dict[str, Waits] = {transport: Waits() for transport in ("ws", "sse", "poll")}
+        self.waits: dict[str, WaitTimes] = {transport: WaitTimes() for transport in ("ws", "sse", "poll")}
         """By transport."""
         self.closes: Counter[int] = Counter()
         self._resuming: dict[Session, Parked[list[Lease]]] = {}

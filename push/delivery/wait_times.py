@@ -23,7 +23,7 @@ _SAMPLED: Final = "13579bdf"
 """Positions of the trace id and the flags in a `traceparent`, and the flags that say that the trace is sampled."""
 
 
-class Waits(Histogram):
+class WaitTimes(Histogram):
     """Wait times of one transport. One call a batch, whatever its number of messages."""
 
     __slots__ = ()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 
 from backend_store.client import Chunk, CorruptEntry, Lease, Queue
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.encoding.deliveries import leased_messages
 from push.ports import Encoding
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("pushq.rendering")
 Shown = TypeVar("Shown")
 
 
-def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: Waits) -> list[bytes]:
+def rendered(queue: Queue, lease: Lease, encoding: Encoding, waits: WaitTimes) -> list[bytes]:
     """The messages, each with its receipt; empty for a lease that is over, or whose messages cannot be read."""
     if not lease.bits:
         return []

@@ -42,7 +42,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewells:
+class DrainWaves:
     """The rule: sockets are closed evenly over `window_s`, or faster if there are few."""
 
     window_s: int

@@ -25,7 +25,7 @@ _CLOSE: Final = 0x8
 _MASK_BYTES: Final = 4
 
 
-class Splitter:
+class FrameSplitter:
     """The splitter of one connection, from a frame's first byte on."""
 
     __slots__ = ("_head", "_is_fragmented", "_is_over", "_message_bytes_max", "_owed")

@@ -13,7 +13,7 @@ from typing import Literal
 Verdict = Literal["ask", "withhold", "restore"]
 
 
-class Hearing:
+class Liveness:
     """The state of one session. The session increments `heard` with each frame."""
 
     __slots__ = ("_asked_at", "_sent_at", "_sent_ms", "_waiting_bytes", "heard", "is_withheld")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from push.spans import Begun
 
 
-class Asked:
+class PendingRequest:
     """One request, or several handled together, until `ended`. Its handler makes and ends it."""
 
     __slots__ = ("_began", "bytes_in", "messages", "operation", "queue", "requests", "session", "span")

@@ -24,7 +24,7 @@ Go = Callable[[], None]
 Refused = Callable[[PushqError], None]
 
 
-class Gate:
+class RateGate:
     """The limits of one session. The gate is closed while a frame waits for counts that are kept elsewhere."""
 
     __slots__ = ("_abuse", "_asking", "_session", "held")

@@ -62,7 +62,7 @@ from push.protocol import (
     Unsubscribe,
 )
 from push.session.credentials import refresh
-from push.session.pending_request import Asked
+from push.session.pending_request import PendingRequest
 from push.session.subscriptions import StreamSubscription, WorkSubscription
 from push.traces import checked_trace
 from throttling.room import Room
@@ -130,7 +130,7 @@ def refuse_early(session: Session, head: PublishHead, before: tuple[int, int]) -
 def _store(
     session: Session, frame: Any, queue: Target, prepared: Prepared, held: Held, messages: int, until_ms: int
 ) -> None:
-    asked = Asked(session, "publish", frame.queue, messages=messages, bytes_in=held[2], frame=frame)
+    asked = PendingRequest(session, "publish", frame.queue, messages=messages, bytes_in=held[2], frame=frame)
     done = partial(_published, asked, frame.id, queue.config, prepared, held)
     if prepared.claim is None:
         asked.run(queue.publish, prepared.blocks, done, until_ms=until_ms)
@@ -180,7 +180,7 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float,
 
 
 def _published(
-    asked: Asked,
+    asked: PendingRequest,
     request_id: RequestId,
     config: QueueConfig,
     prepared: Prepared,
@@ -212,7 +212,7 @@ def ack(session: Session, frame: Ack) -> None:
         if (spans := session.hub.spans) is not None:
             spans.asked("ack", frame.queue, session.who.tenant, messages=len(frame.receipts))
         return
-    asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
+    asked = PendingRequest(session, "ack", frame.queue, messages=len(frame.receipts))
     asked.run(queue.settle, frame.receipts, partial(_judged, asked, frame.id, frame.receipts))
 
 
@@ -226,7 +226,7 @@ def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list
 
 
 def _settle_and_publish(session: Session, frame: Ack, queue: Queue, made: list[Output], held: Held) -> None:
-    asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
+    asked = PendingRequest(session, "ack", frame.queue, messages=len(frame.receipts))
     room, tenant, size = held
 
     def decided(result: SettledAndPublished | PushqError) -> None:
@@ -246,7 +246,7 @@ def nack(session: Session, frame: Nack) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     check_delay(frame.delay_ms)
     reason = checked_reason(frame.reason)
-    asked = Asked(session, "nack", frame.queue, messages=len(frame.receipts))
+    asked = PendingRequest(session, "nack", frame.queue, messages=len(frame.receipts))
     judged = partial(_judged, asked, frame.id, frame.receipts)
     asked.run(queue.give_back, frame.receipts, frame.delay_ms, judged, reason, tried=frame.tried)
 
@@ -255,7 +255,7 @@ def extend(session: Session, frame: Extend) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     visibility_ms = checked_visibility(frame.visibility_timeout_ms)
     session.vouched(frame.receipts)
-    asked = Asked(session, "extend", frame.queue, messages=len(frame.receipts))
+    asked = PendingRequest(session, "extend", frame.queue, messages=len(frame.receipts))
     queue.extend(frame.receipts, visibility_ms, partial(_judged, asked, frame.id, frame.receipts))
 
 
@@ -271,7 +271,9 @@ def _check_count(receipts: list[str]) -> None:
         raise field("/receipts", f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}")
 
 
-def _judged(asked: Asked, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError) -> None:
+def _judged(
+    asked: PendingRequest, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError
+) -> None:
     session = asked.session
     asked.ended(verdicts if isinstance(verdicts, PushqError) else None)
     if isinstance(verdicts, PushqError):

@@ -25,7 +25,7 @@ from push.encoding.publish_reply import parts, published_oks, refusal
 from push.limits import RUN_BYTES_MAX
 from push.operations.checks import check_id
 from push.protocol import REQUESTS_IN_PROGRESS_MAX, Ack, PlainBytesPublish, PlainPublish
-from push.session.pending_request import Asked
+from push.session.pending_request import PendingRequest
 
 if TYPE_CHECKING:
     from push.ports import Prepared
@@ -130,7 +130,7 @@ def publish(session: Session, frames: Sequence[PlainPublish | PlainBytesPublish]
         hub.intake.room.give(principal.tenant, size)
         return False
     session.gate.passed(len(frames))
-    asked = Asked(session, "publish", name, messages=messages, bytes_in=size, requests=len(frames))
+    asked = PendingRequest(session, "publish", name, messages=messages, bytes_in=size, requests=len(frames))
     ids = [frame.id for frame in frames]
     done = partial(_published, asked, ids, counts, queue.config, prepared, principal.tenant)
     queue.publish(prepared.blocks, done, until_ms=hub.until_ms(hub.waits_until(None)))
@@ -138,7 +138,7 @@ def publish(session: Session, frames: Sequence[PlainPublish | PlainBytesPublish]
 
 
 def _published(
-    asked: Asked,
+    asked: PendingRequest,
     ids: Sequence[int | str | None],
     counts: Sequence[int],
     config: QueueConfig,
@@ -163,7 +163,7 @@ def _published(
 
 
 def _published_apart(
-    asked: Asked,
+    asked: PendingRequest,
     ids: Sequence[int | str | None],
     counts: Sequence[int],
     config: QueueConfig,

@@ -43,8 +43,8 @@ from push.protocol import (
 from push.session import runs
 from push.session.close_codes import Close
 from push.session.greeting import first
-from push.session.liveness import Hearing
-from push.session.rate_gate import Gate
+from push.session.liveness import Liveness
+from push.session.rate_gate import RateGate
 from push.session.requests import HANDLERS, publish, refuse_early
 from push.session.runs import Run
 from push.session.socket import Wire
@@ -114,7 +114,7 @@ class Session:
         self.opened = False
         self.closed = False
         self.heard_ms = hub.awake_ms()
-        self.hearing = Hearing()
+        self.hearing = Liveness()
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
         self.opening = 0
@@ -125,7 +125,7 @@ class Session:
         self._replies: list[bytes] = []
         self._dirty = False
         self._in_progress = 0
-        self.gate = Gate(self)
+        self.gate = RateGate(self)
         self.run = Run(self)
         self._beat_ms = 0
         self._pings = 0

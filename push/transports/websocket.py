@@ -37,7 +37,7 @@ from push.ports import Encoding
 from push.problems import problem
 from push.protocol import FRAME_BYTES_MAX
 from push.session.close_codes import Close
-from push.session.frame_splitter import Splitter
+from push.session.frame_splitter import FrameSplitter
 from push.session.session import Session
 
 log = structlog.get_logger("pushq.websocket")
@@ -67,7 +67,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     """A WebSocket connection. Until `attach` it is uvicorn's; from then on it is the session's `Wire`."""
 
     session: Session | None = None
-    splitter: Splitter | None = None
+    splitter: FrameSplitter | None = None
     """None before the handshake, and once incoming data is ignored."""
     is_refused = False
     """The request was not a valid handshake, and has been answered so."""
@@ -147,7 +147,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
         """Handles the request's whole head, as the HTTP side has checked it. Frames begin right after it."""
         super().data_received(data)
         if self.handshake_initiated:
-            self.splitter = Splitter(FRAME_BYTES_MAX)
+            self.splitter = FrameSplitter(FRAME_BYTES_MAX)
         else:
             self._refuse_handshake()
 

@@ -21,7 +21,7 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.model import Claim, Published, PushqError, QueueConfig
 from gateway.publishing.encode import prepare
 from gateway.publishing.idempotency_keys import named
-from gateway.publishing.idempotent_publish import Once, is_replay
+from gateway.publishing.idempotent_publish import IdempotentPublish, is_replay
 from gateway.publishing.reply_cache import Reply
 from gateway.publishing.shared_reply_cache import Told
 from push.encoding.publish_reply import runs_of_call
@@ -94,8 +94,8 @@ class Idempotency(RuleBasedStateMachine):
         finally:
             self.loop.close()
 
-    def _once(self, shared: Shared) -> Once:
-        return Once(shared, ask_seconds=0)  # type: ignore[arg-type]
+    def _once(self, shared: Shared) -> IdempotentPublish:
+        return IdempotentPublish(shared, ask_seconds=0)  # type: ignore[arg-type]
 
     def _turn(self) -> None:
         """Lets the gateways' tasks run to where they wait."""

@@ -15,7 +15,7 @@ from backend_store.core.partitions.slots import slot_of
 from backend_store.core.ready import key_index, key_queues, strict
 from backend_store.core.ready.key_index import Key
 from backend_store.core.ready.key_queues import ParkedRow, Spill
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from tests.support.chunks import any_chunk, chunk_state
 from tests.support.seeds import examples
 
@@ -53,7 +53,7 @@ class StrictOrder(RuleBasedStateMachine):
         for place, value in SMALL.items():
             setattr(*place, value)
         self.now_ms = 0
-        self.runs = KeyedRuns(KEY_RUN_MAX)
+        self.runs = StrictRuns(KEY_RUN_MAX)
         self.states: dict[int, ChunkState] = {}
         self.columns: dict[int, list[Key]] = {}
         self.rows: dict[tuple[int, int], ParkedRow] = {}
@@ -278,7 +278,7 @@ class StrictOrder(RuleBasedStateMachine):
     def restart(self) -> None:
         """A clean stop: leases are kept, and the lane is read anew."""
         self.quiet_steps = 0
-        self.runs = KeyedRuns(KEY_RUN_MAX)
+        self.runs = StrictRuns(KEY_RUN_MAX)
         self.runs.close(self.closed)
         self.rows.clear()
         self.in_commit = None

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.listener import accept_limit as doors
 from gateway.listener import server
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.certificates import Certificates, Files
 from gateway.listener.proxy_gate import Entrance
 from push.intake import Intake
@@ -102,7 +102,7 @@ async def test_handshakes_that_are_not_done_take_the_room_of_their_address(
     """They were counted when they were done: of those that never are an address could have as many as it liked."""
     monkeypatch.setattr(doors, "UNTOLD_HANDSHAKES_MAX", 2)
     authority, intake = Authority(tmp_path / "ca"), Intake()
-    door = Door(intake, connections_max=10, per_address_max=3, clock_ns=lambda: NS_PER_S)
+    door = AcceptLimit(intake, connections_max=10, per_address_max=3, clock_ns=lambda: NS_PER_S)
     context = authority.context()
     async with listening(entrance(authority), door) as port, asyncio.timeout(10):
         half_open = []
@@ -132,7 +132,7 @@ async def test_handshakes_that_are_not_done_take_the_room_of_their_address(
 
 async def test_connections_above_the_pace_are_cut_before_their_handshake_costs_anything(tmp_path: Path) -> None:
     authority, intake = Authority(tmp_path / "ca"), Intake(accepts_per_s=1, accepts_burst=1)
-    door = Door(intake, connections_max=100, clock_ns=lambda: NS_PER_S)  # so 10 connections, 9 of an address
+    door = AcceptLimit(intake, connections_max=100, clock_ns=lambda: NS_PER_S)  # so 10 connections, 9 of an address
     context = authority.context()
     async with listening(entrance(authority), door) as port, asyncio.timeout(10):
         answers = [await answered(port, context, "127.0.0.1") for _ in range(12)]
@@ -144,7 +144,7 @@ async def test_connections_above_the_pace_are_cut_before_their_handshake_costs_a
 
 async def test_handshakes_of_an_address_without_room_count_as_well(tmp_path: Path) -> None:
     authority, intake = Authority(tmp_path / "ca"), Intake(accepts_per_s=1, accepts_burst=1)
-    door = Door(intake, connections_max=100, per_address_max=1, clock_ns=lambda: NS_PER_S)
+    door = AcceptLimit(intake, connections_max=100, per_address_max=1, clock_ns=lambda: NS_PER_S)
     context = authority.context()
     async with listening(entrance(authority), door) as port, asyncio.timeout(10):
         held = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -157,7 +157,7 @@ async def test_handshakes_of_an_address_without_room_count_as_well(tmp_path: Pat
 async def test_a_handshake_that_fails_leaves_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
     authority = Authority(tmp_path / "ca")
-    door = Door(Intake(), connections_max=10, per_address_max=2, clock_ns=lambda: NS_PER_S)
+    door = AcceptLimit(Intake(), connections_max=10, per_address_max=2, clock_ns=lambda: NS_PER_S)
     async with listening(entrance(authority), door) as port, asyncio.timeout(10):
         for sent in (b"GET / HTTP/1.1\r\n\r\n", b"", HELLO, b"\x80" * 64):
             assert b"HTTP/1.1" not in await answer(port, sent)
@@ -172,7 +172,7 @@ async def test_a_server_that_stops_waits_for_no_handshake(
     monkeypatch.setattr(server, "ANSWERS_SECONDS_MAX", 60)
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-    door = Door(Intake(), connections_max=10)
+    door = AcceptLimit(Intake(), connections_max=10)
     async with asyncio.timeout(10):
         async with listening(entrance(Authority(tmp_path / "ca")), door) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

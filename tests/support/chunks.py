@@ -10,7 +10,7 @@ from backend_store.core.log.bits import indexes
 from backend_store.core.log.chunk import ENTRY_HEADER_BYTES, Chunk
 from backend_store.core.ready.arrival import Runs
 from backend_store.core.ready.key_index import Key
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.model import Epoch, Offset
 
 
@@ -94,7 +94,7 @@ class StrictLane:
     """Runs with a few chunks, one for each string: a message a letter, which is its key."""
 
     def __init__(self, *chunks: str, key_run_max: int = 32, is_patient: bool = False):
-        self.runs = KeyedRuns(key_run_max, is_patient=is_patient)
+        self.runs = StrictRuns(key_run_max, is_patient=is_patient)
         self.states: list[ChunkState] = []
         for keys in chunks:
             self.push(keys)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.http import json_answer, write
 from gateway.config.addresses import Address
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.listener.server import bind_tcp, listener
 from gateway.listener.unread_body import Bounds
@@ -38,7 +38,9 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(entrance: Entrance, door: Door | None = None, bounds: Bounds | None = None) -> AsyncIterator[int]:
+async def listening(
+    entrance: Entrance, door: AcceptLimit | None = None, bounds: Bounds | None = None
+) -> AsyncIterator[int]:
     """The port, for as long as the listener serves."""
     asked.clear()
     sock = bind_tcp(Address("127.0.0.1", 0))

@@ -20,12 +20,12 @@ from backend_store.core.log.records import EpochStart, PartitionState
 from backend_store.core.log.sublogs import VIEW_MAIN
 from backend_store.core.ready.work_queue import WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
-from backend_store.node.commit.cycle_budget import CycleRoom
+from backend_store.node.commit.cycle_budget import CycleBudget
 from backend_store.node.log.apply import read_state
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.views.factory import core_of
-from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.scan_scheduler import ScanScheduler
 from backend_store.node.views.view import View
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
@@ -44,7 +44,7 @@ class ManualCommitter:
         self._waiting: dict[Partition, None] = {}
         self._riders: dict[Partition, None] = {}
         self.is_shared = False
-        self.room = CycleRoom()
+        self.room = CycleBudget()
         self._in_flight: tuple[Batch, list[Partition]] | None = None
         self.is_on_disk = False
         """What is in flight is durable, and nobody knows it yet."""
@@ -337,7 +337,7 @@ def queue_of(world: World) -> EmbeddedQueue:
     node: Any = SimpleNamespace(
         clock_ms=lambda: world.now_ms,
         steady_ms=lambda: world.now_ms,
-        turnstile=Turnstile(),
+        turnstile=ScanScheduler(),
         touched=set(),
     )
     partitions = partitions_of(world)

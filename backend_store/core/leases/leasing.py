@@ -1,7 +1,7 @@
 """Leases ready messages to consumers, with their receipts, and ends messages that may not be delivered any more.
 
-This is the first half of a view's decisions; acks and nacks are in `work`. A decision is an overlay until its commit:
-the next decision sees it, the disk does not.
+This is the first half of a view's decisions; acks and nacks are in `work_queue`. A decision is an overlay until its
+commit: the next decision sees it, the disk does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backend_store.core.ready.arrival import ArrivalRuns, Runs
 from backend_store.core.ready.attempt_policy import Policy, Reason
 from backend_store.core.ready.backlog import Backlog
 from backend_store.core.ready.priorities import Lane
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.model import Offset
 
 
@@ -113,7 +113,7 @@ class Leasing(Backlog):
     @property
     def is_strict(self) -> bool:
         """Whether the lanes keep order by key."""
-        return isinstance(self.lanes.all[0].runs, KeyedRuns)
+        return isinstance(self.lanes.all[0].runs, StrictRuns)
 
     def lose(self, base: int) -> list[Lost]:
         """Gives up a chunk whose stored bytes are damaged and ends its leases, because their messages could not be

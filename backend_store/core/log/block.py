@@ -6,7 +6,7 @@ as an array.
 
     block  = flags u8 | key id u32 | count u16 | clear bytes u32 | sealed bytes u32 | clear | sealed
     clear  = MessagePack {"id": column, "key": column, ..., "gone": bytes}, only what is present (backends may read it)
-    sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies       (when key id > 0 as `sealing` says)
+    sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies       (if key id > 0, see `sealed_block`)
     attributes = MessagePack {"kind": bytes, "content_type": column, "headers": column, ...}, only what is present
     column = a list with one value per message, nil for a message without one; or one value for the whole block;
              for ids also {"prefix": text, "first": number}: each id is the prefix and the next number

@@ -16,7 +16,7 @@ How a shell uses the four modules about partitions, in the order of a message's 
     table     = with_opened(table, move)                        # when the target reports that it has opened the slots
     table     = with_retired(table, number, since)              # when a draining partition reports that it is empty
 
-`slot_moves` is the partition's side: sealing, handing over, waiting. `places` has message ids that name partitions,
+`slot_moves` is the partition's side: sealing, handing over, waiting. `message_ids` has ids that name partitions,
 `expansion` decides when a queue grows or shrinks.
 
 A plan is carried out in *moves* of a few slots, one at a time into each partition. A slot is moving from the table that

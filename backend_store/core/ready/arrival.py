@@ -1,7 +1,7 @@
 """Ready messages of one lane, in the order in which they may be leased.
 
 A *run* is a chunk and some of its bits. Each kind of queue picks the next run in its own way: in arrival order here, by
-key in `keyed` (strict order) and `fair` (fair share).
+key in `strict` (strict order) and `fair` (fair share).
 """
 
 from __future__ import annotations

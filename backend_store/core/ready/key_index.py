@@ -1,6 +1,6 @@
 """An index of one chunk's ready messages by key: the bits of each key, and the keys of some bits.
 
-Both kinds of delivery by key, strict order (`keyed`) and fair share (`fair`), use a chunk through a `Spot`. The column
+Both kinds of delivery by key, strict order (`strict`) and fair share (`fair`), use a chunk through a `Spot`. The column
 of keys is read once, in one tight loop; after that there are only sets of keys and masks of bits.
 """
 

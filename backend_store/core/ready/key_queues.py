@@ -59,7 +59,7 @@ class Parked:
         self.coming = 0
 
 
-class Lines:
+class KeyQueues:
     """The lines of a lane by key. `by_key` has the end of each line, which is all of it unless the key is parked."""
 
     def __init__(self, last_number: int = 0) -> None:

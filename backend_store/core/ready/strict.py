@@ -20,12 +20,12 @@ from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_LOADED_FIRST_MAX, K
 from backend_store.core.log.bits import lowest
 from backend_store.core.partitions.slots import slot_of
 from backend_store.core.ready.key_index import Key, Spot, Spots
-from backend_store.core.ready.key_queues import Lines, Spill
+from backend_store.core.ready.key_queues import KeyQueues, Spill
 
 _LOCKED = object()
 
 
-class KeyedRuns:
+class StrictRuns:
     """The ready messages of a lane in strict order. A `Runs`, with further methods for messages parked on disk."""
 
     def __init__(self, key_run_max: int, *, is_patient: bool = False):
@@ -43,7 +43,7 @@ class KeyedRuns:
         """Further spots that lock a key, which happens only with leases and retries that outlived a restart."""
         self._restored: dict[int, int] = {}
         """Messages held since a restart, of chunks that the lane has not sorted in since."""
-        self._lines = Lines()
+        self._lines = KeyQueues()
         self._idle: dict[int, ChunkState] = {}
         self._disk_waits = 0
         """Draws since one was put off that needs the disk."""
@@ -107,7 +107,7 @@ class KeyedRuns:
         self._also.clear()
         self._restored.clear()
         # Numbers continue, so that rows written before do not belong to any later line.
-        self._lines = Lines(self._lines.last_number)
+        self._lines = KeyQueues(self._lines.last_number)
         self._idle.clear()
         self._behind.clear()
         self._disk_waits = 0

@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from backend_store.model import OutcomeUnknown, PushqError, Unavailable
-from backend_store.node.commit.cycle_budget import CycleRoom
+from backend_store.node.commit.cycle_budget import CycleBudget
 from backend_store.node.touched import Touched
 from backend_store.storage.engine import Batch
 from backend_store.storage.writer import CommitWriter
@@ -74,7 +74,7 @@ class Committer:
         self._ended: PushqError | None = None
         """Why no new cycle begins."""
         self.cycles = 0
-        self.room = CycleRoom()
+        self.room = CycleBudget()
         self.is_shared = False
         """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
         self.touched: Touched[Member] = Touched(self._wanting)

@@ -34,7 +34,7 @@ from backend_store.node.publishing.queue_limits import NOTHING, has_limits
 from backend_store.node.publishing.refusals import too_late
 from backend_store.node.transfer.dead_letters import bury
 from backend_store.node.views.groups import Groups
-from backend_store.node.views.reorder import Sorting
+from backend_store.node.views.reorder import Reorder
 from backend_store.storage.engine import Batch
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Cycle:
         ledger.published += came - moved
         ledger.moved_in += moved
 
-    def _decide_order(self, sorting: Sorting, buried: list[Chunk]) -> None:
+    def _decide_order(self, sorting: Reorder, buried: list[Chunk]) -> None:
         """Decides a sorted queue's own part: which messages are released, and what is remembered of producers."""
         partition, records = self._of, self._records
         late = [chunk for chunk in buried if chunk.shelf == SORTING]

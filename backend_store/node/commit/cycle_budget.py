@@ -5,7 +5,7 @@ from __future__ import annotations
 from backend_store.node.limits import CYCLE_BYTES_SOFT_MAX
 
 
-class CycleRoom:
+class CycleBudget:
     """The bound is soft: the last item, one call of any size or one transaction, is taken whole."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from backend_store.core.log.records import Record
 from backend_store.core.partitions.slots import EVERY_SLOT
 from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.commit.publish_call import Call, PublishReply
-from backend_store.node.commit.transaction import Joint
+from backend_store.node.commit.transaction import Transaction
 from backend_store.node.limits import (
     INBOX_BYTES_MAX,
     INBOX_MESSAGES_MAX,
@@ -45,7 +45,7 @@ class Inbox:
         self._calls: list[Call] = []
         self._promised: list[Block] = []
         self._promised_bytes = 0
-        self._joint: list[Joint] = []
+        self._joint: list[Transaction] = []
         self._purges: list[tuple[int, PurgeReply]] = []
         self._written_off: dict[int, list[int]] = {}
         self._notes: list[Record] = []
@@ -89,7 +89,7 @@ class Inbox:
             retry_after_ms=1000,
         )
 
-    def add_joint(self, joint: Joint) -> None:
+    def add_joint(self, joint: Transaction) -> None:
         self._joint.append(joint)
 
     def add_purge(self, view: int, reply: PurgeReply) -> None:
@@ -218,11 +218,11 @@ class Inbox:
     def has_joint(self) -> bool:
         return bool(self._joint)
 
-    def take_joint(self) -> list[Joint]:
+    def take_joint(self) -> list[Transaction]:
         waiting, self._joint = self._joint, []
         return waiting
 
-    def put_back_joint(self, joint: list[Joint]) -> None:
+    def put_back_joint(self, joint: list[Transaction]) -> None:
         """Puts transactions back, ahead of those that came meanwhile."""
         self._joint = joint + self._joint
 

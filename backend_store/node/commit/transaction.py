@@ -17,14 +17,14 @@ from backend_store.node.publishing.queue_limits import NOTHING, Amount
 if TYPE_CHECKING:
     from backend_store.core.leases.leases import Lease
     from backend_store.node.partitions import Partitions
-    from backend_store.node.views.acks import Settling
+    from backend_store.node.views.acks import Acks
     from backend_store.node.views.view import View
 
-JointReply = Callable[["JointResult | PushqError"], None]
+JointReply = Callable[["TransactionResult | PushqError"], None]
 
 
 @dataclass(slots=True)
-class JointResult:
+class TransactionResult:
     """`settled`: token → the bits that are settled. `places`: where the messages are, one entry per publish. Without
     places nothing was published: either this same request had settled the receipts before, or one of them no longer
     holds its message, and then none is settled.
@@ -35,7 +35,7 @@ class JointResult:
 
 
 @dataclass(slots=True)
-class Joint:
+class Transaction:
     acks: list[tuple[View, dict[str, int]]]
     """Receipts by the view that gave them out, as token → bits."""
     publishes: list[tuple[Partitions, list[Block]]]
@@ -45,7 +45,7 @@ class Joint:
     behind: list[Callable[[], None]] = field(default_factory=list)
     """Called after the transaction: ends of leases that it settles in part, which came after it."""
 
-    def settles(self, view: Settling, lease: Lease) -> bool:
+    def settles(self, view: Acks, lease: Lease) -> bool:
         """Whether the transaction settles something that a lease still holds."""
         return any(one is view and grouped.get(lease.token, 0) & lease.bits for one, grouped in self.acks)
 
@@ -72,7 +72,7 @@ class Joint:
         if error is not None:
             self.reply(error)
             return
-        result = JointResult({})
+        result = TransactionResult({})
         waiting = len(self.acks) + len(self.publishes)
         places: dict[int, Published] = {}
 
@@ -121,7 +121,7 @@ class Joint:
             if not waiting:
                 acks = [(token, bits) for _, grouped in self.acks for token, bits in grouped.items()]
                 whole = all(before.get(token, 0) & bits == bits and bits for token, bits in acks)
-                self.reply(JointResult(before if whole else {}))
+                self.reply(TransactionResult(before if whole else {}))
 
         for view, grouped in self.acks:
             view.settle_again(grouped, known)

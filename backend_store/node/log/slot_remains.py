@@ -45,7 +45,7 @@ def by_slot(keys: Sequence[Key] | None, bits: int, *, is_strict: bool = True) ->
     return out
 
 
-class Remains:
+class SlotRemains:
     """What is left of some slots in all partitions of a queue, remembered from one look to the next.
 
     Slots that are not taken get no more messages, so what one look found settled is not read again. Nothing of them

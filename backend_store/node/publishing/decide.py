@@ -28,14 +28,14 @@ from backend_store.model import (
 from backend_store.node.commit.publish_call import Call, PublishReply, ids_of, stamps_of
 from backend_store.node.publishing.idempotency_claims import Claims, Known
 from backend_store.node.publishing.placement import Placed, Places, expiries
-from backend_store.node.publishing.queue_limits import NOTHING, Amount, Room, has_limits
+from backend_store.node.publishing.queue_limits import NOTHING, Amount, QueueLimits, has_limits
 from backend_store.node.publishing.refusals import dedupe_full, unreadable_ids
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
     from backend_store.node.publishing.known_ids import IdStore
-    from backend_store.node.views.reorder import Sorting
+    from backend_store.node.views.reorder import Reorder
     from backend_store.node.views.view import View
 
 
@@ -58,7 +58,7 @@ class Publishing:
         partition: int,
         ids: IdStore | None,
         view: View | None,
-        sorting: Sorting | None = None,
+        sorting: Reorder | None = None,
         siblings: Sequence[Partition] = (),
         owes_room: bool = False,
         elders: Sequence[Partition] = (),
@@ -104,7 +104,9 @@ class Publishing:
         self.later: list[Call] = []
         """Calls that fit only once what this cycle adds can make room for them: left for the next cycle."""
         makes_room_later = config.kind == "stream" and config.overflow == "drop_oldest"  # see `retention`
-        self._room = Room(plan.state, config, view, siblings) if has_limits(config) and not makes_room_later else None
+        self._room = (
+            QueueLimits(plan.state, config, view, siblings) if has_limits(config) and not makes_room_later else None
+        )
         self._doomed: list[tuple[int, int]] = []
         """Messages, as (call, message), that the full queue has no room for."""
 
@@ -239,7 +241,7 @@ class Publishing:
             self._cycle_ids.update(mine)
 
     def _make_room(
-        self, room: Room, need: Amount, number: int, call: Call, others: dict[int, Original | PushqError]
+        self, room: QueueLimits, need: Amount, number: int, call: Call, others: dict[int, Original | PushqError]
     ) -> None:
         """Applies the queue's limits: makes room, or refuses the messages that do not fit."""
         if others:
@@ -331,7 +333,7 @@ class Publishing:
         """Messages that are stored and end at once, without those that are not stored for another reason."""
         return [(call, message) for call, message in self._doomed if message not in self._others[call]]
 
-    def _take_in(self, sorting: Sorting, places: Places) -> None:
+    def _take_in(self, sorting: Reorder, places: Places) -> None:
         """Tells the sorter the offsets of this cycle's messages."""
         sorting.placed(self.chunks)
         late: list[tuple[int, int]] = []

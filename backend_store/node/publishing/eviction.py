@@ -15,7 +15,7 @@ from backend_store.core.leases.leases import ChunkState
 from backend_store.core.log.bits import lowest
 from backend_store.core.log.sublogs import SCHEDULED, SORTING
 from backend_store.core.ready.attempt_policy import Reason
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.node.limits import EVICTION_CHUNKS_KEPT
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Eviction:
         free = _free(state)
         bits = lowest(free, min(free.bit_count(), max(messages, _enough(state, size))))
         ended = bits.bit_count(), state.weight(bits)
-        if isinstance(state.lane.runs, KeyedRuns):
+        if isinstance(state.lane.runs, StrictRuns):
             state.lane.runs.hold(state, bits)  # newer ones of their keys wait: a crash may bring these back
         self._view.end(state, bits, Reason.OVERFLOW)
         return ended

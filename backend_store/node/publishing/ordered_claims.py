@@ -56,7 +56,7 @@ class Follower:
         self.size = sum(len(block.data) for block in blocks)
 
 
-class Following:
+class OrderedClaims:
     """The line of one queue. A call costs its own slots, however many others wait."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def has_limits(config: QueueConfig) -> bool:
     return config.max_messages is not None or config.max_bytes is not None
 
 
-class Room:
+class QueueLimits:
     """What one queue holds while one of its partitions decides a cycle's publishes."""
 
     def __init__(

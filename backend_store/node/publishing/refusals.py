@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backend_store.model import Block, DedupeFull, OutcomeUnknown, Overloaded, PushqError, Stamp, Unavailable
-from backend_store.node.publishing.queue_limits import NOTHING, Amount, Room, has_limits
+from backend_store.node.publishing.queue_limits import NOTHING, Amount, QueueLimits, has_limits
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _limits(partition: Partition, blocks: Sequence[Block], freed: Amount) -> Pus
         return None
     siblings = partition.siblings()
     blocks = [*blocks, *(block for other in siblings for block in other.inbox.promised)]
-    room = Room(partition.state, config, partition.main, siblings, freed=freed)
+    room = QueueLimits(partition.state, config, partition.main, siblings, freed=freed)
     need = room.need(blocks)
     if room.evicts:
         return None if room.may_fit(need) else room.refusal(need)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backend_store.core.log.bits import indexes
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -21,6 +21,6 @@ def close_lanes(partition: Partition) -> None:
     closed = slotting.waiting() if slotting is not None else {}
     closed.update(dict.fromkeys(indexes(partition.held_slots), 0))
     for lane in main.core.lanes.all:
-        assert isinstance(lane.runs, KeyedRuns)
+        assert isinstance(lane.runs, StrictRuns)
         lane.runs.close(closed)
     partition.look_again(main)

@@ -1,7 +1,7 @@
 """A partition's side of its queue's slot table: puts decisions about slots into the partition's commits, and holds back
 or forwards messages that depend on another partition.
 
-Only partitions of queues that have or had several of them have a `Slotting`; for all others there is no check at all.
+Only partitions of queues that have or had several of them have a `PartitionSlots`; all others have no check at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Witness(NamedTuple):
 _AT_THE_END = Witness(SCHEDULED + 1, 0)
 
 
-class Slotting:
+class PartitionSlots:
     """The slots of one partition; the partition owns it."""
 
     def __init__(self, partition: Partition, book: SlotBook):

@@ -1,7 +1,7 @@
 """Carries out a queue's partition plans on one node: moves slots between partitions, retires empty partitions.
 
-Each partition decides by its own log (`slotting`), and the metadata store owns the table; `Moving` connects the two. It
-keeps no state of its own: after a crash the slot books and the table tell how to continue.
+Each partition decides by its own log (`partition_slots`), and the metadata store owns the table; `Rebalancer` connects
+the two. It keeps no state of its own: after a crash the slot books and the table tell how to continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Change = Callable[[SlotTable], SlotTable]
 
 
 class Plans(Protocol):
-    """What `Moving` needs from its node."""
+    """What `Rebalancer` needs from its node."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None: ...
     def soon(self, call: Callable[[], None]) -> None: ...
@@ -43,7 +43,7 @@ class Plans(Protocol):
         """The partition is retired in the table and empty. Returns when it is closed."""
 
 
-class Moving:
+class Rebalancer:
     """The moves of one queue; `Queues` owns it."""
 
     def __init__(self, queue: Partitions, node: Plans):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.leaving")
 
 
-class Leaving:
+class QueueDeletion:
     """Moves all of a partition's messages to a target; calls `on_empty` once, when none is left."""
 
     def __init__(

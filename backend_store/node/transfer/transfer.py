@@ -18,7 +18,7 @@ from backend_store.core.log.bits import indexes, lowest
 from backend_store.core.log.chunk import Chunk, clear_column
 from backend_store.core.log.sublogs import is_scheduled, own_priority
 from backend_store.model import Block, PushqError, QueueFull
-from backend_store.node.commit.transaction import Joint, JointResult
+from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 from backend_store.node.transfer.reseal import resealed, unopened
 
@@ -142,7 +142,7 @@ def step_of(
     *,
     is_new: bool = False,
     at_once: int = 0,
-) -> Joint:
+) -> Transaction:
     """The transaction that moves what a lease holds, or only `bits` of it, to another log. `decided` gets whether it
     did, and why not. Unreadable messages move in whole blocks, which only their own queue can use.
 
@@ -157,11 +157,11 @@ def step_of(
         for block in _blocks_of(view, lease.chunk, part, target, _alive(annexes, part, target, due_ms, is_new=is_new))
     ]
 
-    def told(result: JointResult | PushqError) -> None:
-        has_moved = isinstance(result, JointResult) and bool(result.places)
+    def told(result: TransactionResult | PushqError) -> None:
+        has_moved = isinstance(result, TransactionResult) and bool(result.places)
         decided(has_moved, result if isinstance(result, PushqError) else None)
 
-    return Joint([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
+    return Transaction([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
 
 
 def _by_priority(

@@ -21,7 +21,7 @@ from backend_store.node.limits import STRANGE_RECEIPTS_PER_CYCLE
 
 if TYPE_CHECKING:
     from backend_store.core.leases.leases import Lease
-    from backend_store.node.commit.transaction import Joint
+    from backend_store.node.commit.transaction import Transaction
     from backend_store.node.partition import Partition
 
 SettleReply = Callable[[dict[str, int] | PushqError], None]
@@ -55,7 +55,7 @@ class Return(NamedTuple):
     reply: SettleReply
 
 
-class Settling:
+class Acks:
     """Waiting acks and nacks of one view. `core` makes the decisions."""
 
     partition: Partition
@@ -67,7 +67,7 @@ class Settling:
         self._settled: list[tuple[Callable[[Any], None], dict[str, int] | PushqError]] = []
         """Decided before this cycle: by a transaction, or because leases were about to end."""
         self._returns: list[Return] = []
-        self._steps: dict[str, list[Joint]] = {}
+        self._steps: dict[str, list[Transaction]] = {}
         """By token: transactions that wait for a cycle and settle some of that lease."""
         self._is_over = False
         """The queue or group is deleted: no cycle answers later requests of a transaction."""
@@ -188,12 +188,12 @@ class Settling:
             self._settled += self._decide_returns()
             self._returns = behind
 
-    def await_step(self, step: Joint, grouped: dict[str, int]) -> None:
+    def await_step(self, step: Transaction, grouped: dict[str, int]) -> None:
         """Notes that a transaction waits for a cycle in which it settles `grouped` (token → bits)."""
         for token in grouped:
             self._steps.setdefault(token, []).append(step)
 
-    def let_go(self, step: Joint, grouped: dict[str, int]) -> None:
+    def let_go(self, step: Transaction, grouped: dict[str, int]) -> None:
         """Removes a transaction that no longer waits."""
         for token in grouped:
             self._steps[token].remove(step)

@@ -11,7 +11,7 @@ from backend_store.core.log.records import GroupRow, PartitionState, Tally
 from backend_store.core.log.sublogs import SHELF_OF_VIEW, VIEW_MAIN
 from backend_store.core.ready.arrival import ArrivalRuns, Runs
 from backend_store.core.ready.attempt_policy import Policy, companion_policy, policy_of
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.core.ready.work_queue import WorkView
 from backend_store.model import VISIBILITY_MS_MAX, Offset, QueueConfig
 from backend_store.node.views.reorder import HEAD_LANE, ORDER_LANE
@@ -95,7 +95,7 @@ def reads_keys(config: QueueConfig) -> bool:
 def runs_of(config: QueueConfig) -> Callable[[], Runs]:
     """How a lane of the queue orders ready messages."""
     if config.ordering == "strict":
-        return partial(KeyedRuns, config.key_run_max, is_patient=True)
+        return partial(StrictRuns, config.key_run_max, is_patient=True)
     return ArrivalRuns  # `fair_by: key` makes a lane fair when its first message with a key comes
 
 
@@ -104,7 +104,7 @@ def reconfigure(core: WorkView, config: QueueConfig) -> None:
     if core.number == VIEW_MAIN:
         core.policy = policy_of(config)
         for lane in core.lanes.all:
-            if isinstance(lane.runs, KeyedRuns):
+            if isinstance(lane.runs, StrictRuns):
                 lane.runs.key_run_max = config.key_run_max
         if config.sequencing == "arrival":
             core.lanes.grow(range(config.priorities))

@@ -24,7 +24,7 @@ from backend_store.core.reorder.sorter import Held, Sorted, Sorter
 from backend_store.model import Offset, Original, QueueConfig, Stamp
 from backend_store.node.limits import ORDER_ROWS_TIDIED_MAX, RELEASED_PER_ROW_MAX
 from backend_store.node.log.row_reader import OrderRow
-from backend_store.node.views.reorder_repair import Rescue
+from backend_store.node.views.reorder_repair import ReorderRepair
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -41,7 +41,7 @@ def make_sorter(config: QueueConfig, label: str) -> Sorter:
     return ByClock(config, label) if config.sequencing == "clock" else ByProducer(config, label)
 
 
-class Sorting:
+class Reorder:
     """The reorder buffer of one partition, which owns it."""
 
     def __init__(self, partition: Partition, config: QueueConfig):
@@ -64,7 +64,7 @@ class Sorting:
         """The last commit could not delete all used-up rows."""
         self._broken: dict[tuple[int, bool], bool] = {}
         """Unreadable rows, as (number, is_head) → whether their messages were found again."""
-        self._rescue: Rescue | None = None
+        self._rescue: ReorderRepair | None = None
 
     # ------------------------------------------------------------------------------------------------------ a cycle
 
@@ -150,7 +150,7 @@ class Sorting:
             self._partition.wake_at(next_ms)
         lost = [row for row, is_found in self._broken.items() if not is_found]
         if lost and self._rescue is None:
-            self._rescue = Rescue(view, lost, self._waiting)
+            self._rescue = ReorderRepair(view, lost, self._waiting)
             self._partition.node.soon(self._go_on)
 
     def tidy(self, is_gone: Callable[[int], bool]) -> list[Record]:

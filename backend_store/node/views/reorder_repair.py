@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("pushq.rescue")
 
 
-class Rescue:
+class ReorderRepair:
     """One walk over a sorted queue, started between two commits: covers what is stored then."""
 
     def __init__(self, view: View, rows: Sequence[tuple[int, bool]], waiting: Mapping[int, int]):

@@ -23,7 +23,7 @@ Look = Generator[None, bool, T]
 """Yields after each step and returns its result; the value sent says whether its time is up."""
 
 
-class Turnstile:
+class ScanScheduler:
     def __init__(self) -> None:
         self._one = asyncio.Lock()
         self._crowded_until = 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from backend_store.core.log.records import RowParked, RowUnparked
 from backend_store.core.log.sublogs import SCHEDULED, SORTING
 from backend_store.core.ready.priorities import Lane
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.node.limits import READS_PER_TAKE_MAX
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SPILL_MS = 1_000
 """How long a key must have been locked before the messages behind it leave memory."""
 
 
-class Parking:
+class KeySpill:
     """The spill of one view whose lanes are in strict order; the view owns it."""
 
     def __init__(self, view: View):
@@ -31,8 +31,8 @@ class Parking:
         """Key lines made by this process have higher numbers."""
         self._has_earlier = True
 
-    def _lanes(self) -> list[tuple[Lane, KeyedRuns]]:
-        return [(lane, lane.runs) for lane in self._view.core.lanes.all if isinstance(lane.runs, KeyedRuns)]
+    def _lanes(self) -> list[tuple[Lane, StrictRuns]]:
+        return [(lane, lane.runs) for lane in self._view.core.lanes.all if isinstance(lane.runs, StrictRuns)]
 
     def _place(self, lane: Lane) -> int:
         """Key prefix of the lines: each group of a stream has its own lines of the same shelf."""
@@ -78,7 +78,7 @@ class Parking:
     def bring(self, lane: Lane) -> int:
         """Reads back the messages of keys that are free again. Returns the number of reads."""
         runs, reads = lane.runs, 0
-        if not isinstance(runs, KeyedRuns):
+        if not isinstance(runs, StrictRuns):
             return 0
         while (wanted := runs.wanted) is not None and reads < READS_PER_TAKE_MAX:
             number, position = wanted

@@ -1,7 +1,7 @@
 """One view of a partition at run time: leases messages from memory and disk to holders.
 
 The view's core decides; this class does the reads that the core needs and notifies holders. Acks, nacks and extensions
-are in `settling`.
+are in `acks`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from backend_store.core.log.records import PartitionState, Scheduled, Tally
 from backend_store.core.log.sublogs import SCHEDULED, SORTING, VIEW_MAIN, is_scheduled
 from backend_store.core.ready.attempt_policy import Outcome, Policy, Reason
 from backend_store.core.ready.priorities import Lane
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from backend_store.core.ready.work_queue import Overlay, WorkView
 from backend_store.model import Offset
 from backend_store.node.limits import READS_PER_TAKE_MAX
 from backend_store.node.publishing.eviction import Eviction
 from backend_store.node.timers.expiry import Expiry, Schedule
-from backend_store.node.views.acks import SettleReply, Settling
-from backend_store.node.views.spill import Parking
+from backend_store.node.views.acks import Acks, SettleReply
+from backend_store.node.views.spill import KeySpill
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FOR_EVER_MS = 1 << 61
 
 
-class View(Settling):
+class View(Acks):
     """One view; its partition owns it. `core` makes the decisions; `number` tells the partition's views apart."""
 
     def __init__(self, partition: Partition, core: WorkView):
@@ -47,7 +47,7 @@ class View(Settling):
         self._done: set[int] = set()
         """Chunks that the commit in flight leaves empty; that commit may also have added them."""
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
-        self.parking = Parking(self) if core.is_strict else None
+        self.parking = KeySpill(self) if core.is_strict else None
         self.expiry = Expiry(self) if core.number == VIEW_MAIN else None
         self.eviction = Eviction(self)
 
@@ -109,7 +109,7 @@ class View(Settling):
         state, bit = self.find(shelf, base), 1 << index
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
-        if isinstance(state.lane.runs, KeyedRuns):
+        if isinstance(state.lane.runs, StrictRuns):
             state.lane.runs.hold(state, bit)  # newer ones of its key wait until a crash cannot bring it back
         self.end(state, bit, Reason.CANCELLED)
         self.when_durable(reply)

@@ -88,7 +88,7 @@ class JoinedPart:
 
     @property
     def epochs(self) -> Sequence[EpochStart]:
-        """Epoch starts of all places; see `core.log.cursor.in_place`. The same list object until a place's list changes."""
+        """Epoch starts of all places; see `cursor.in_place`. The same list object until a place's list changes."""
         known = [leg.part.epochs for leg in self.legs]
         if len(known) != len(self._known) or any(one is not two for one, two in zip(known, self._known, strict=True)):
             self._known = list(known)

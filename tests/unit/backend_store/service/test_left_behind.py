@@ -9,7 +9,7 @@ import pytest
 
 from backend_store.core.partitions.slots import packed, slot_of
 from backend_store.model import PushqError, Unavailable
-from backend_store.node.log.slot_remains import Remains
+from backend_store.node.log.slot_remains import SlotRemains
 from backend_store.service import left_behind
 from backend_store.service.left_behind import Left
 from backend_store.service.operations import decode_operation, perform
@@ -149,14 +149,14 @@ def test_slots_that_come_back_during_a_look_are_not_said_to_be_gone(
 ) -> None:
     made = backlog(world, MINE)
     back = as_told(made.definition)
-    look = Remains.look
+    look = SlotRemains.look
 
-    def looked(remains: Remains, *of: Any, **bounds: Any) -> Any:
+    def looked(remains: SlotRemains, *of: Any, **bounds: Any) -> Any:
         found = yield from look(remains, *of, **bounds)
         world.node.queues.configure(back)
         return found
 
-    monkeypatch.setattr(Remains, "look", looked)
+    monkeypatch.setattr(SlotRemains, "look", looked)
     answer = raised(world, asked(world))
     assert isinstance(answer, PushqError) and made._partitions.remains is None
 

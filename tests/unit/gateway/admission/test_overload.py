@@ -14,7 +14,7 @@ from backend_store.client import Store
 from backend_store.model import Overloaded
 from gateway.admission.loop_lag import JUDGED_TICKS, LoopLag
 from gateway.admission.overload import BROWSING, EVENTS, SETTLING, Overload, refusal_of_call
-from gateway.admission.request_bodies import Held
+from gateway.admission.request_bodies import RequestBodies
 from gateway.api.table import OPERATIONS
 from gateway.app import Application, create_app
 from gateway.config.settings import OverloadSettings, Settings
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_up_is_logged_with_where_publishes_stop(
 
 def test_bodies_share_a_room_and_give_it_back() -> None:
     intake = Intake(unconfirmed_bytes_max=1000)
-    first, second = Held(intake, "a", is_settling=False), Held(intake, "a", is_settling=False)
+    first, second = RequestBodies(intake, "a", is_settling=False), RequestBodies(intake, "a", is_settling=False)
     first.add(500)
     with pytest.raises(Overloaded, match="no room"):
         second.add(100)
@@ -180,7 +180,7 @@ def test_bodies_share_a_room_and_give_it_back() -> None:
 def test_an_ack_is_read_however_full_the_room_is_but_not_without_end() -> None:
     intake = Intake(unconfirmed_bytes_max=1000)
     intake.take("a", 500)
-    ack = Held(intake, "a", is_settling=True)
+    ack = RequestBodies(intake, "a", is_settling=True)
     ack.add(SETTLING_BODY_BYTES_SURE)
     with pytest.raises(Overloaded):
         ack.add(1)

@@ -19,7 +19,7 @@ from backend_store.model import (
     Unauthenticated,
     Unavailable,
 )
-from gateway.admission.request_bodies import Held
+from gateway.admission.request_bodies import RequestBodies
 from gateway.api import http
 from gateway.api.http import Call, ClientGone, decode, integer, problem_answer
 from gateway.identity.authentication import NEVER_MS, Principal
@@ -56,7 +56,7 @@ def call(*parts: bytes, headers: dict[bytes, bytes] | None = None, query: bytes 
     return Call(
         {"query_string": query}, receive, headers or {}, SOMEBODY, [], body_bytes_max=10, is_local=False,
         account=NOBODY_PAYS,
-        held=Held(Intake(), "t", is_settling=False),
+        held=RequestBodies(Intake(), "t", is_settling=False),
     )  # fmt: skip
 
 

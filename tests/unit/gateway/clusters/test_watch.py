@@ -18,7 +18,7 @@ from backend_store.shard.keys import node_key, plan_key, record_key
 from backend_store.shard.placing import Plan
 from backend_store.shard.registry import NodeRow, encode
 from backend_store.shard.rounds import Patience
-from gateway.clusters import watch as cluster_watch
+from gateway.clusters import watch
 from gateway.clusters.watch import ClusterWatch
 from tests.support.coordinators import open_folder
 from tests.support.patience import eventually
@@ -40,7 +40,7 @@ class World:
         async def opened(etcd: EtcdConfig) -> object:
             return self._host.coordinator
 
-        monkeypatch.setattr(cluster_watch, "open_etcd", opened)
+        monkeypatch.setattr(watch, "open_etcd", opened)
         self._run = asyncio.create_task(self.watch.run())
         await eventually(self._is_seen)
 

@@ -18,7 +18,7 @@ from gateway.encryption.data_keys import DAY_MS, Vault
 from gateway.encryption.master_keys import MasterError
 from gateway.encryption.rotation import Rotation, Rotations
 from gateway.limits import DATA_KEY_BLOCKS_MAX, DATA_KEY_BLOCKS_RESERVED
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.encoding.deliveries import visible
 from push.encoding.lease import rendered
 from tests.support.patience import eventually
@@ -187,7 +187,7 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
     await published(queue, Draft(KIND_JSON, b'"readable"', None))
     consumer, got = Consumer(), []
     while (lease := queue.take(64, consumer, 30_000)) is not None:
-        got += rendered(queue, lease, "json", Waits())
+        got += rendered(queue, lease, "json", WaitTimes())
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 2
     dead = sealed.store.queue("default", "q.dead")
     await eventually(lambda: dead.ready == 2)
@@ -198,7 +198,7 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
     assert isinstance(end, dict) and end["reason"] == "undeliverable"
     assert end["history"][-1]["reason"].startswith("cannot be decrypted: key 1 is none of this queue's")
     lease = dead.take(64, Consumer(), 30_000)
-    assert lease is not None and len(rendered(dead, lease, "json", Waits())) == 2, (
+    assert lease is not None and len(rendered(dead, lease, "json", WaitTimes())) == 2, (
         "who looks after dead letters sees them"
     )
     assert sealed.vault.counts.failed
@@ -211,7 +211,7 @@ async def test_a_dead_letter_that_did_not_open_opens_again_with_its_key() -> Non
     sealed = await broken(sealed, MESSAGE)
     queue = sealed.store.queue("default", "q")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json", Waits())
+    assert lease is not None and not rendered(queue, lease, "json", WaitTimes())
     dead = sealed.store.queue("default", "q.dead")
     await eventually(lambda: dead.ready == 1)
     batch = Batch()
@@ -228,7 +228,7 @@ async def test_what_does_not_open_stays_a_dead_letter_where_another_queue_is_nam
     sealed = await broken(sealed, MESSAGE, dead_letter_queue="grave")
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json", Waits())
+    assert lease is not None and not rendered(queue, lease, "json", WaitTimes())
     await eventually(lambda: dead.ready == 1)
     assert sealed.store.queue("default", "grave").ready == 0
     await sealed.store.close()
@@ -238,7 +238,7 @@ async def test_what_does_not_open_is_kept_by_a_queue_without_dead_letters_too() 
     sealed = await broken(await opened_sealed(), MESSAGE, dead_letter_queue=None)
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json", Waits())
+    assert lease is not None and not rendered(queue, lease, "json", WaitTimes())
     await eventually(lambda: dead.ready == 1)
     await sealed.store.close()
 
@@ -262,7 +262,7 @@ async def test_a_groups_unreadable_message_is_a_dead_letter_and_readers_of_the_s
     group = await asked(lambda reply: open_group(stream, "readers", None, reply))
     got = []
     while (lease := group.take(64, Consumer(), 30_000)) is not None:
-        got += rendered(group, lease, "json", Waits())
+        got += rendered(group, lease, "json", WaitTimes())
         await asked(lambda reply, lease=lease: group.settle(receipts(lease), reply))  # type: ignore[misc]
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"]
     dead = sealed.store.queue("default", "q.dead")
@@ -279,7 +279,7 @@ async def test_at_most_once_passes_over_what_does_not_open_and_gives_the_credit_
     consumer, got = Consumer(), []
     await eventually(lambda: queue.has_ready)
     while (lease := queue.take(64, consumer, 30_000)) is not None:
-        got += rendered(queue, lease, "json", Waits())
+        got += rendered(queue, lease, "json", WaitTimes())
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 1
     await sealed.store.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend_store.client import Queue, Store
 from backend_store.model import QueueConfig, Unavailable
-from gateway.identity.api_key_upkeep import KeyCare
+from gateway.identity.api_key_upkeep import ApiKeyUpkeep
 from gateway.identity.authentication import Keyring, NewKey
 from gateway.limits import EXPIRED_KEY_KEPT_MS
 from push.connections import Connections, WaitingPoll
@@ -38,7 +38,7 @@ async def test_the_last_use_of_a_key_is_known_to_the_minute_and_after_a_restart(
     keyring.identify(made.token)
     minute_ms = clock.ms - clock.ms % MINUTE_MS
     assert keyring.last_used_ms(made.stored.id) == minute_ms
-    await KeyCare(store, keyring, Connections()).look()
+    await ApiKeyUpkeep(store, keyring, Connections()).look()
     assert Keyring(store, clock).last_used_ms(made.stored.id) == minute_ms
 
 
@@ -47,7 +47,7 @@ async def test_all_keys_used_in_a_minute_cost_one_commit_and_the_same_minute_aga
 ) -> None:
     keyring = Keyring(store, clock)
     tokens = [(await make(keyring)).token for _ in range(20)]
-    care = KeyCare(store, keyring, Connections())
+    care = ApiKeyUpkeep(store, keyring, Connections())
     engine = store.node.engine
     for expected in (1, 0):
         before = engine.commits  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ async def test_a_use_that_could_not_be_stored_is_stored_the_next_time(
 ) -> None:
     keyring = Keyring(store, clock)
     early, late = await make(keyring), await make(keyring)
-    care = KeyCare(store, keyring, Connections())
+    care = ApiKeyUpkeep(store, keyring, Connections())
     keyring.identify(early.token)
     keyring.identify(late.token)
     minute_ms = clock.ms - clock.ms % MINUTE_MS
@@ -90,7 +90,7 @@ async def test_a_key_of_an_open_connection_is_in_use(store: Store, clock: Clock)
     made = await make(keyring)
     connections = Connections()
     connections.add("poll", WaitingPoll(keyring.identify(made.token), "", await a_queue(store), nobody))
-    care = KeyCare(store, keyring, connections)
+    care = ApiKeyUpkeep(store, keyring, connections)
     await care.look()
     clock.ms += 5 * MINUTE_MS
     await care.look()
@@ -100,7 +100,7 @@ async def test_a_key_of_an_open_connection_is_in_use(store: Store, clock: Clock)
 async def test_nothing_is_kept_of_the_use_of_a_key_that_is_gone(store: Store, clock: Clock) -> None:
     keyring = Keyring(store, clock)
     made = await make(keyring)
-    care = KeyCare(store, keyring, Connections())
+    care = ApiKeyUpkeep(store, keyring, Connections())
     keyring.identify(made.token)
     await care.look()
     keyring.identify(made.token)
@@ -113,7 +113,7 @@ async def test_an_expired_key_is_removed_after_a_month_and_others_stay(store: St
     keyring = Keyring(store, clock)
     over = await make(keyring, expires_at_ms=clock.ms + 1000)
     lasting = await make(keyring)
-    care = KeyCare(store, keyring, Connections())
+    care = ApiKeyUpkeep(store, keyring, Connections())
     clock.ms += 1000 + EXPIRED_KEY_KEPT_MS
     await care.look()
     assert set(store.metadata.keys) == {over.stored.id, lasting.stored.id}
@@ -126,7 +126,7 @@ async def test_a_clock_that_is_years_ahead_for_a_moment_costs_no_key(store: Stor
     wall = Clock()
     keyring = Keyring(store, wall)
     made = await make(keyring, expires_at_ms=wall.ms + EXPIRED_KEY_KEPT_MS)
-    care = KeyCare(store, keyring, Connections())
+    care = ApiKeyUpkeep(store, keyring, Connections())
     wall.ms += 20 * EXPIRED_KEY_KEPT_MS
     await care.look()
     wall.ms -= 20 * EXPIRED_KEY_KEPT_MS

@@ -10,7 +10,7 @@ from backend_store.client import Store
 from backend_store.model import Unavailable
 from gateway.identity import revocable_work
 from gateway.identity.authentication import Keyring
-from gateway.identity.revocable_work import Begun
+from gateway.identity.revocable_work import RevocableWork
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ class Job:
 
 async def test_a_job_ends_with_its_key_and_others_go_on(store: Store, clock: Clock) -> None:
     keyring = Keyring(store, clock)
-    jobs = Begun(keyring)
+    jobs = RevocableWork(keyring)
     mine, theirs = Job(), Job()
     made = await keyring.create(name="k", tenant="default", scopes=("admin",))
     other = await keyring.create(name="o", tenant="default", scopes=("admin",))
@@ -59,7 +59,7 @@ async def test_a_revocation_does_not_wait_for_a_backend_that_is_away(
 ) -> None:
     monkeypatch.setattr(revocable_work, "BEGUN_LOOK_SECONDS", 0.01)
     keyring = Keyring(store, clock)
-    jobs, job = Begun(keyring), Job()
+    jobs, job = RevocableWork(keyring), Job()
     made = await keyring.create(name="k", tenant="default", scopes=("admin",))
     jobs.add(keyring.identify(made.token), job)
     await keyring.revoke(made.stored.id)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from push.intake import Intake
 from throttling.gcra import NS_PER_S
 
 
-def door(intake: Intake, **more: int) -> Door:
-    return Door(intake, connections_max=100, clock_ns=lambda: NS_PER_S, **more)
+def door(intake: Intake, **more: int) -> AcceptLimit:
+    return AcceptLimit(intake, connections_max=100, clock_ns=lambda: NS_PER_S, **more)
 
 
 def test_one_address_leaves_room_for_others() -> None:
@@ -46,7 +46,7 @@ def test_what_an_address_may_have_can_be_set() -> None:
 
 def test_what_comes_too_fast_takes_no_room() -> None:
     intake = Intake(accepts_per_s=1, accepts_burst=1)
-    at = Door(intake, connections_max=100, clock_ns=lambda: NS_PER_S)
+    at = AcceptLimit(intake, connections_max=100, clock_ns=lambda: NS_PER_S)
     assert sum(at.enter(1, "192.0.2.1") is None for _ in range(50)) == 9
     assert intake.refused == {("connection", "pace"): 41}
     assert sum(at.wait("192.0.2.1") for _ in range(100)) == 81

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect as connect_socket
 
 from gateway.listener import proxy_gate as entrances
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.listener.proxy_header import SIGNATURE, networks
 from push.intake import Intake
@@ -131,7 +131,7 @@ async def test_whoever_says_nothing_at_all_is_cut(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_behind_the_gate_there_may_be_no_room_and_then_nothing_is_asked() -> None:
-    full = Door(Intake(), connections_max=0)
+    full = AcceptLimit(Intake(), connections_max=0)
     async with listening(trusting("127.0.0.1"), full) as port:
         answer = await exchange(port, BINARY + REQUEST)
     assert answer.startswith(b"HTTP/1.1 503 ") and not asked

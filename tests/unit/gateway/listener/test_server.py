@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from websockets.asyncio.client import connect as connect_socket
 
 from gateway.listener import server as listeners
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.listener.proxy_header import networks
 from gateway.listener.server import HttpProtocol, listener
@@ -41,7 +41,9 @@ async def serving(
 ) -> AsyncIterator[tuple[str, int]]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        server = listener(answers, entrance, Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S))
+        server = listener(
+            answers, entrance, AcceptLimit(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S)
+        )
         task = asyncio.create_task(server.serve(sockets=[bound]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.001)
@@ -438,7 +440,7 @@ async def test_connections_of_one_address_that_say_nothing_keep_no_other_one_out
 
 
 async def test_a_websocket_keeps_the_room_of_its_connection_until_it_has_gone() -> None:
-    door = Door(Intake(), connections_max=10, per_address_max=1, clock_ns=lambda: NS_PER_S)
+    door = AcceptLimit(Intake(), connections_max=10, per_address_max=1, clock_ns=lambda: NS_PER_S)
     async with listening(Entrance(), door) as port, asyncio.timeout(10):
         async with connect_socket(f"ws://127.0.0.1:{port}/x", proxy=None):
             assert not door.wait("127.0.0.1")

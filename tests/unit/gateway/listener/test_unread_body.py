@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.limits import LEFTOVERS_PER_TURN_MAX
 from gateway.listener import unread_body, upgrade_offers
-from gateway.listener.accept_limit import Door
+from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.listener.server import HttpProtocol
 from gateway.listener.unread_body import Bounds, Turnstile
@@ -32,8 +32,8 @@ BODY_BYTES = 3_000_000
 NEXT = b"GET /next HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def door(intake: Intake, *, connections_max: int = 100) -> Door:
-    return Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S)
+def door(intake: Intake, *, connections_max: int = 100) -> AcceptLimit:
+    return AcceptLimit(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S)
 
 
 def post(path: str, *lines: str) -> bytes:

@@ -14,7 +14,7 @@ from backend_store.metadata.local import LocalMetadata
 from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
 from gateway.admission.dependency_guard import Guard, GuardSettings
 from gateway.limits import CATALOGUE_ASKS_MAX, CATALOGUE_FLIGHTS_MAX
-from gateway.metadata.catalog import Catalogue, Follower
+from gateway.metadata.catalog import Catalog, Follower
 from push.delivery.lookup_retry import LookingUp, answered, asks, found, handled
 from tests.support.metadata import local_service
 from tests.support.patience import eventually
@@ -36,13 +36,13 @@ async def clock() -> Clock:
     return Clock()
 
 
-Known = Catalogue[str, str]
+Known = Catalog[str, str]
 Fetch = Callable[[str], Awaitable[Read[str | None]]]
 
 
 def known(fetch: Fetch, clock: Clock) -> Known:
     guard = Guard("metadata", GuardSettings(failures=(OSError, Unavailable)))
-    made: Known = Catalogue("thing", fetch, guard, entries_max=100, stale_ms_max=60_000, clock_ms=clock)
+    made: Known = Catalog("thing", fetch, guard, entries_max=100, stale_ms_max=60_000, clock_ms=clock)
     made.cache.heard(clock())
     return made
 
@@ -211,7 +211,7 @@ async def test_each_of_those_who_share_a_question_waits_as_long_as_it_said(servi
 async def test_what_nobody_waits_for_any_more_is_not_begun(service: Service, clock: Clock) -> None:
     """All places at the service are taken by calls that stand still; when one is free, those who waited have gone."""
     guard = Guard("metadata", GuardSettings(at_once_max=1, failures=(OSError, Unavailable)))
-    catalogue: Known = Catalogue("thing", service.fetch, guard, entries_max=9, stale_ms_max=9_000, clock_ms=clock)
+    catalogue: Known = Catalog("thing", service.fetch, guard, entries_max=9, stale_ms_max=9_000, clock_ms=clock)
     catalogue.cache.heard(clock())
     service.may_answer.clear()
     first = asyncio.create_task(looked_up(catalogue, "first", 60))
@@ -271,8 +271,8 @@ async def filled() -> LocalMetadata:
 
 
 @pytest.fixture
-async def followed(filled: LocalMetadata, clock: Clock) -> AsyncIterator[Catalogue[str, QueueDefinition]]:
-    catalogue: Catalogue[str, QueueDefinition] = Catalogue(
+async def followed(filled: LocalMetadata, clock: Clock) -> AsyncIterator[Catalog[str, QueueDefinition]]:
+    catalogue: Catalog[str, QueueDefinition] = Catalog(
         "queue",
         lambda name: filled.get_queue("default", name),
         Guard("metadata"),
@@ -295,7 +295,7 @@ async def followed(filled: LocalMetadata, clock: Clock) -> AsyncIterator[Catalog
 
 
 async def test_of_a_thousand_queues_in_use_99_look_ups_in_100_need_not_ask(
-    filled: LocalMetadata, followed: Catalogue[str, QueueDefinition], clock: Clock
+    filled: LocalMetadata, followed: Catalog[str, QueueDefinition], clock: Clock
 ) -> None:
     names = [f"q{number}" for number in range(QUEUES)]
     zipf = list(accumulate(1 / (rank + 1) for rank in range(QUEUES)))
@@ -318,7 +318,7 @@ async def test_of_a_thousand_queues_in_use_99_look_ups_in_100_need_not_ask(
 
 
 async def test_a_change_is_seen_as_soon_as_the_news_are(
-    filled: LocalMetadata, followed: Catalogue[str, QueueDefinition]
+    filled: LocalMetadata, followed: Catalog[str, QueueDefinition]
 ) -> None:
     before = await found(lambda: followed.find("q1"))
     assert before is not None

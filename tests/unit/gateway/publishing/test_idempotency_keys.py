@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backend_store.model import InvalidRequest, QueueConfig
-from gateway.publishing.columns import Given
+from gateway.publishing.columns import CallColumns
 from gateway.publishing.idempotency_keys import HEADER, Named, key_of_headers, named
 from push.ports import KeyOf
 from push.protocol import PublishMessage
@@ -29,7 +29,7 @@ def call(
     kind: int = 0,
     **fields: Any,
 ) -> Named:
-    columns = Given.of([PublishMessage(**fields) for _ in bodies]).beside_bodies()
+    columns = CallColumns.of([PublishMessage(**fields) for _ in bodies]).beside_bodies()
     return named(of or queue(), KeyOf(principal, key), kind, bodies, list(map(len, bodies)), columns)
 
 
@@ -62,11 +62,11 @@ def test_a_priority_that_was_left_out_or_null_is_0_to_a_claim() -> None:
     claims = []
     for priority in (None, 0):
         messages = [PublishMessage(priority=priority), PublishMessage(priority=3)]
-        columns = Given.of(messages).beside_bodies()
+        columns = CallColumns.of(messages).beside_bodies()
         assert columns["priority"] == [0, 3] or columns["priority"] == (0, 3)
         claims.append(named(queue(), KeyOf("ann", "k"), 0, BODIES, list(map(len, BODIES)), columns).claim)
     assert claims[0] == claims[1]
-    assert Given.of([PublishMessage(), PublishMessage(priority=0)]).beside_bodies() == {}
+    assert CallColumns.of([PublishMessage(), PublishMessage(priority=0)]).beside_bodies() == {}
 
 
 def test_the_same_call_has_the_same_claim_and_names() -> None:

@@ -13,7 +13,7 @@ import pytest
 from backend_store.model import Claim, Offset, Original, Published, PushqError, QueueConfig
 from gateway.admission.dependency_guard import Guards
 from gateway.admission.setup import NoRedisLibrary
-from gateway.publishing.idempotent_publish import Once, is_replay, replayed
+from gateway.publishing.idempotent_publish import IdempotentPublish, is_replay, replayed
 from gateway.publishing.reply_cache import Reply
 from gateway.publishing.shared_reply_cache import RedisReplies
 from push.encoding.publish_reply import Run, repeated_call, runs_of_call
@@ -95,7 +95,7 @@ async def test_whatever_is_wrong_with_shared_replies_the_partition_answers() -> 
         raise ValueError("not foreseen")
 
     queue, answers = Slow(), list[Published | PushqError]()
-    once = Once(redis_replies(unforeseen), ask_seconds=0)
+    once = IdempotentPublish(redis_replies(unforeseen), ask_seconds=0)
     once.publish(cast(Any, queue), Prepared([], claim=MINE), answers.append)
     await turns()
     assert asked == [1] and not answers
@@ -110,7 +110,7 @@ async def test_who_answers_first_answers_once() -> None:
         return [msgspec.msgpack.encode(Reply(MINE.payload, (Run(0, 7, 2),)))] * args[0]
 
     queue, answers = Slow(), list[Published | PushqError]()
-    once = Once(redis_replies(known), ask_seconds=0)
+    once = IdempotentPublish(redis_replies(known), ask_seconds=0)
     once.publish(cast(Any, queue), Prepared([], claim=MINE), answers.append)
     await turns()
     assert [(one.base, one.is_repeat) for one in answers if isinstance(one, Published)] == [(7, True)]
@@ -129,7 +129,7 @@ async def test_a_partition_that_answers_soon_is_the_only_one_that_is_asked() -> 
         return [None] * args[0]
 
     queue, answers = Slow(), list[Published | PushqError]()
-    once = Once(redis_replies(counted), ask_seconds=30)
+    once = IdempotentPublish(redis_replies(counted), ask_seconds=30)
     for number in range(5):
         claim = Claim(b"%016d" % number, b"a" * 16)
         once.publish(cast(Any, queue), Prepared([], claim=claim), answers.append)

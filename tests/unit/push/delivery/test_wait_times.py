@@ -10,7 +10,7 @@ import pytest
 
 from backend_store.client import Chunk, Lease
 from backend_store.core.log.sublogs import DEAD, LATE, MAIN, SCHEDULED, SORTING
-from push.delivery.wait_times import SECONDS_BOUNDS, Waits
+from push.delivery.wait_times import SECONDS_BOUNDS, WaitTimes
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TOLD = f"00-{TRACE}-00f067aa0ba902b7-01 congo=t61"
@@ -27,13 +27,13 @@ def lease_of(bits: int, attempts: dict[int, int] | None = None) -> Lease:
     return cast(Lease, SimpleNamespace(bits=bits, state=state))
 
 
-def counts(waits: Waits) -> dict[float, int]:
+def counts(waits: WaitTimes) -> dict[float, int]:
     bounds = [*SECONDS_BOUNDS, float("inf")]
     return {bound: count for bound, count in zip(bounds, waits.buckets, strict=True) if count}
 
 
 def test_each_message_of_a_batch_counts_with_the_age_of_its_chunk() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     waits.of_lease(lease_of(0b1011), chunk_of(20))
     waits.of_chunk(chunk_of(200), 5)
     assert counts(waits) == {30.0: 3, 300.0: 5}
@@ -41,7 +41,7 @@ def test_each_message_of_a_batch_counts_with_the_age_of_its_chunk() -> None:
 
 
 def test_a_repeat_is_no_first_attempt() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     waits.of_lease(lease_of(0b11, {0: 2}), chunk_of(20))
     waits.of_lease(lease_of(0b1, {0: 2}), chunk_of(20))
     assert counts(waits) == {30.0: 1}
@@ -49,19 +49,19 @@ def test_a_repeat_is_no_first_attempt() -> None:
 
 @pytest.mark.parametrize(("shelf", "counted"), [(MAIN, 1), (9, 1), (SORTING, 1), (SCHEDULED, 0), (DEAD, 0), (LATE, 0)])
 def test_what_waited_for_something_else_does_not_count(shelf: int, counted: int) -> None:
-    waits = Waits()
+    waits = WaitTimes()
     waits.of_lease(lease_of(0b1), chunk_of(20, shelf=shelf))
     assert sum(waits.buckets) == counted
 
 
 def test_a_clock_that_is_ahead_makes_no_wait_below_nothing() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     waits.of_chunk(chunk_of(-90), 1)
     assert counts(waits) == {0.001: 1} and waits.sum == 0
 
 
 def test_the_latest_trace_of_a_bucket_is_its_example() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     waits.of_lease(lease_of(0b10), chunk_of(20, traces=[None, TOLD]))
     waits.of_lease(lease_of(0b1), chunk_of(20, traces=[None, TOLD]))
     waits.of_chunk(chunk_of(200, traces=[TOLD.replace("-01 ", "-00 ")]), 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from push.session.drain import Farewells, Plan
+from push.session.drain import DrainWaves, Plan
 
 
 def plan(sockets: int, *, chance: float = 1.0, window_s: int = 4, accepts_per_s: int = 200) -> Plan:
-    return Farewells(window_s=window_s, accepts_per_s=accepts_per_s, chance=lambda: chance).plan(sockets)
+    return DrainWaves(window_s=window_s, accepts_per_s=accepts_per_s, chance=lambda: chance).plan(sockets)
 
 
 @given(sockets=some.integers(0, 30_000), window_s=some.integers(0, 60))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from push.session.frame_splitter import Splitter
+from push.session.frame_splitter import FrameSplitter
 
 MASK = b"\x0a\x1b\x2c\x3d"
 MAX = 70_000
@@ -32,7 +32,7 @@ def sent(opcode: Opcode, data: bytes, *, fin: bool = True, mask: bool = True, le
 
 def taken(*reads: bytes) -> tuple[list[bytes], bytes]:
     """The messages, and all that the library got."""
-    splitter = Splitter(MAX)
+    splitter = FrameSplitter(MAX)
     pieces = [piece for read in reads for piece in splitter.feed(read)]
     return [data for is_message, data in pieces if is_message], b"".join(
         d for is_message, d in pieces if not is_message
@@ -69,7 +69,7 @@ def test_everything_else_is_the_librarys(frame: bytes) -> None:
 
 
 def test_what_stands_between_messages_reaches_the_library_in_its_place() -> None:
-    splitter, ping = Splitter(MAX), sent(Opcode.PING, b"p")
+    splitter, ping = FrameSplitter(MAX), sent(Opcode.PING, b"p")
     assert list(splitter.feed(sent(TEXT, b"1") + ping + sent(TEXT, b"2"))) == [
         (True, b"1"),
         (False, ping),
@@ -118,7 +118,7 @@ def test_however_it_is_cut_nothing_is_lost_or_made_up(frames: list[bytes], sizes
     for size in sizes:
         reads.append(stream[at : at + size])
         at += size
-    splitter = Splitter(MAX)
+    splitter = FrameSplitter(MAX)
     out, sizes_out = b"", []
     for read in [*reads, stream[at:]]:
         for is_message, data in splitter.feed(read):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend_store.model import PushqError
-from push.session.rate_gate import Gate
+from push.session.rate_gate import RateGate
 from throttling.config import ABUSE_REFUSED_MIN, ABUSE_SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ class World:
         self.id = "session"
         self.hub = SimpleNamespace(loop=asyncio.get_running_loop(), clock_ms=lambda: self.now_ms)
         self.wire = SimpleNamespace(pause=lambda: setattr(self, "is_paused", True))
-        self.gate = Gate(self)  # type: ignore[arg-type]
+        self.gate = RateGate(self)  # type: ignore[arg-type]
 
     def read_on(self) -> None:
         self.is_paused = False

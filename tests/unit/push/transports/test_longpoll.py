@@ -13,7 +13,7 @@ import pytest
 
 from backend_store.node.limits import READS_PER_TAKE_MAX
 from push.delivery.feeder import feeder_of
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.transports import longpoll
 from push.transports.longpoll import receive_messages, receive_stream
 from tests.support.queues import draft, nack, publish, queue, took
@@ -31,7 +31,7 @@ def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
     return SimpleNamespace(
         draining=False,
         spans=None,
-        waits={"poll": Waits()},
+        waits={"poll": WaitTimes()},
         full=False,
         loop=loop,
         polls={},

@@ -8,7 +8,7 @@ from backend_store.core.leases.leases import ChunkState
 from backend_store.core.limits import KEYED_STUCK_MS
 from backend_store.core.ready import key_queues
 from backend_store.core.ready.key_queues import ParkedRow, Spill
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from tests.support.chunks import chunk_state, numbers
 
 
@@ -22,7 +22,7 @@ class Lane:
     """Runs over chunks of one message each, and the rows that a shell keeps for them."""
 
     def __init__(self, keys: str):
-        self.runs = KeyedRuns(32)
+        self.runs = StrictRuns(32)
         self.states: list[ChunkState] = []
         self.rows: dict[tuple[int, int], ParkedRow] = {}
         self.now_ms = 0

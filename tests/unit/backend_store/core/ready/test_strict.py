@@ -12,7 +12,7 @@ from backend_store.core.limits import (
 )
 from backend_store.core.partitions.slots import slot_of
 from backend_store.core.ready import key_queues
-from backend_store.core.ready.strict import KeyedRuns
+from backend_store.core.ready.strict import StrictRuns
 from tests.support.chunks import StrictLane, any_chunk, chunk_state, numbers
 
 
@@ -422,7 +422,7 @@ def test_messages_of_a_closed_slot_wait_from_the_offset_on_that_it_was_closed_at
 def test_an_older_message_that_is_read_later_goes_before_those_that_wait_for_it(is_looked_at: bool) -> None:
     """After a start the log is read before the schedule, and what is due in it may be older."""
     early, also, late = (chunk_state(base, ["a", "b"]) for base in (0, 2, 4))
-    runs = KeyedRuns(32)
+    runs = StrictRuns(32)
     runs.close({slot_of("a"): 4})
     runs.push(late, late.full)
     if is_looked_at:
@@ -435,7 +435,7 @@ def test_an_older_message_that_is_read_later_goes_before_those_that_wait_for_it(
     assert _drawn_and_settled(runs) == [4]
 
 
-def _drawn_and_settled(runs: KeyedRuns) -> list[int]:
+def _drawn_and_settled(runs: StrictRuns) -> list[int]:
     drawn = runs.draw(64)
     if drawn is None:
         return []

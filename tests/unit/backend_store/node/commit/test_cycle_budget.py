@@ -12,7 +12,7 @@ from backend_store.core.leases.receipts import by_token
 from backend_store.core.log.chunk import KIND_JSON, plain_blocks
 from backend_store.model import Published, PushqError
 from backend_store.node.commit import cycle_budget
-from backend_store.node.commit.transaction import Joint, JointResult
+from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 from tests.support.queues import draft, publish, queue, receipts, took
@@ -90,11 +90,13 @@ def test_steps_of_several_queues_leave_half_of_a_commit_to_the_publishes() -> No
     lease = took(world, 6)
     world.settle_down()
     other = beside(world)
-    steps: list[JointResult | PushqError] = []
+    steps: list[TransactionResult | PushqError] = []
     calls: list[Published | PushqError] = []
     for receipt in receipts(lease):
         output = plain_blocks(KIND_JSON, [CALL])
-        world.partition.settle_and_publish(Joint([(world.main, by_token([receipt]))], [(other, output)], steps.append))
+        world.partition.settle_and_publish(
+            Transaction([(world.main, by_token([receipt]))], [(other, output)], steps.append)
+        )
         other.publish(plain_blocks(KIND_JSON, [CALL]), calls.append)
     counts = []
     while len(steps) < 6 or len(calls) < 6:
@@ -102,4 +104,4 @@ def test_steps_of_several_queues_leave_half_of_a_commit_to_the_publishes() -> No
         world.committer.land()
         counts.append((len(steps), len(calls)))
     assert counts == [(2, 2), (4, 4), (6, 6)]
-    assert all(isinstance(step, JointResult) and step.places for step in steps)
+    assert all(isinstance(step, TransactionResult) and step.places for step in steps)

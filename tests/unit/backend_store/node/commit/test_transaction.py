@@ -25,11 +25,11 @@ from backend_store.model import (
     Stamp,
     StorageFull,
 )
-from backend_store.node.commit.transaction import Joint, JointResult
+from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.node.log.apply import read_state
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.views.acks import Settling
+from backend_store.node.views.acks import Acks
 from backend_store.node.views.factory import core_of
 from backend_store.service.visitor import _free
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
@@ -65,24 +65,26 @@ def beside(world: World, **settings: Any) -> Partitions:
     return Partitions(definition, partition)
 
 
-def ask_both(world: World, given: list[str], other: Partitions, *outputs: Draft) -> list[JointResult | PushqError]:
+def ask_both(
+    world: World, given: list[str], other: Partitions, *outputs: Draft
+) -> list[TransactionResult | PushqError]:
     """A step with a publish of its own for each output."""
-    answers: list[JointResult | PushqError] = []
+    answers: list[TransactionResult | PushqError] = []
     publishes = [(other, blocks_of([output]).blocks) for output in outputs]
-    world.partition.settle_and_publish(Joint([(world.main, by_token(given))], publishes, answers.append))
+    world.partition.settle_and_publish(Transaction([(world.main, by_token(given))], publishes, answers.append))
     return answers
 
 
-def ask(world: World, given: list[str], *drafts: Draft) -> list[JointResult | PushqError]:
-    answers: list[JointResult | PushqError] = []
+def ask(world: World, given: list[str], *drafts: Draft) -> list[TransactionResult | PushqError]:
+    answers: list[TransactionResult | PushqError] = []
     publishes = [(partitions_of(world), blocks_of(drafts).blocks)] if drafts else []
-    world.partition.settle_and_publish(Joint([(world.main, by_token(given))], publishes, answers.append))
+    world.partition.settle_and_publish(Transaction([(world.main, by_token(given))], publishes, answers.append))
     return answers
 
 
-def result(answers: list[Any]) -> JointResult:
+def result(answers: list[Any]) -> TransactionResult:
     (answer,) = answers
-    assert isinstance(answer, JointResult), answer
+    assert isinstance(answer, TransactionResult), answer
     return answer
 
 
@@ -147,13 +149,13 @@ def test_a_nack_behind_a_step_is_decided_behind_it_though_another_lease_ends() -
 def test_the_end_of_a_lease_looks_at_steps_that_settle_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a disk stands still hundreds of steps may wait, and the leases of thousands of consumers end at once."""
     looks: list[Lease] = []
-    settles = Joint.settles
+    settles = Transaction.settles
 
-    def counted(step: Joint, view: Settling, lease: Lease) -> bool:
+    def counted(step: Transaction, view: Acks, lease: Lease) -> bool:
         looks.append(lease)
         return settles(step, view, lease)
 
-    monkeypatch.setattr(Joint, "settles", counted)
+    monkeypatch.setattr(Transaction, "settles", counted)
     world = queue()
     publish(world, *(draft(str(number)) for number in range(20)))
     leases = [took(world, 1) for _ in range(20)]
@@ -246,7 +248,7 @@ def test_two_steps_of_a_cycle_are_promised_the_same_room_once() -> None:
     other = beside(world, max_messages=1)
     answers = [ask_both(world, [one], other, draft("out")) for one in (first, second)]
     world.settle_down()
-    assert [type(one) for (one,) in answers] == [JointResult, QueueFull]
+    assert [type(one) for (one,) in answers] == [TransactionResult, QueueFull]
     assert other.first.state.live == 1 and settle(world, [first, second]) == [True, True]
 
 
@@ -255,7 +257,7 @@ def test_a_lost_lease_publishes_nothing() -> None:
     world.pass_time(30_000)
     answers = ask(world, given, draft("out"))
     world.settle_down()
-    assert result(answers) == JointResult({}) and drained(world) == ["in"]
+    assert result(answers) == TransactionResult({}) and drained(world) == ["in"]
 
 
 def test_one_stale_receipt_among_good_ones_stops_the_whole_step() -> None:
@@ -265,7 +267,7 @@ def test_one_stale_receipt_among_good_ones_stops_the_whole_step() -> None:
     settle(world, [first])
     answers = ask(world, [first, second], draft("out"))
     world.settle_down()
-    assert result(answers) == JointResult({}) and counts(world) == (0, 1, 0)
+    assert result(answers) == TransactionResult({}) and counts(world) == (0, 1, 0)
     assert settle(world, [second]) == [True]
 
 
@@ -315,12 +317,14 @@ def test_an_ack_that_came_first_leaves_nothing_to_the_step() -> None:
 
 def test_a_step_that_comes_while_another_one_is_decided_is_decided_with_the_next_commit() -> None:
     world, given = begun(max_messages=1)
-    later: list[JointResult | PushqError] = []
+    later: list[TransactionResult | PushqError] = []
 
-    def refused(error: JointResult | PushqError) -> None:
-        world.partition.settle_and_publish(Joint([(world.main, by_token(given))], [], later.append))
+    def refused(error: TransactionResult | PushqError) -> None:
+        world.partition.settle_and_publish(Transaction([(world.main, by_token(given))], [], later.append))
 
-    step = Joint([(world.main, by_token(given))], [(partitions_of(world), blocks_of([draft("out")]).blocks)], refused)
+    step = Transaction(
+        [(world.main, by_token(given))], [(partitions_of(world), blocks_of([draft("out")]).blocks)], refused
+    )
     world.partition.settle_and_publish(step)
     world.commit()
     assert later == [] and world.committer.is_asked
@@ -358,7 +362,7 @@ def test_steps_that_wait_when_the_queue_is_deleted_are_told() -> None:
     assert [type(one) for one in answers + ask(world, given)] == [QueueNotFound, QueueNotFound]
 
 
-def of_two(world: World) -> tuple[Partition, Lease, Lease, list[JointResult | PushqError]]:
+def of_two(world: World) -> tuple[Partition, Lease, Lease, list[TransactionResult | PushqError]]:
     """A step that waits for its commit and settles one of two messages that are held of each of two partitions: the
     other partition, what is held of both, and the answers."""
     other = beside(world).first
@@ -368,12 +372,12 @@ def of_two(world: World) -> tuple[Partition, Lease, Lease, list[JointResult | Pu
     mine, theirs = took(world), other.view(VIEW_MAIN).take(64, Consumer(), 30_000)
     world.settle_down()
     assert mine is not None and theirs is not None
-    answers: list[JointResult | PushqError] = []
+    answers: list[TransactionResult | PushqError] = []
     acks = [
         (world.main, by_token(receipts(mine)[:1])),
         (other.view(VIEW_MAIN), by_token(receipts(theirs)[:1])),
     ]
-    world.partition.settle_and_publish(Joint(acks, [], answers.append))
+    world.partition.settle_and_publish(Transaction(acks, [], answers.append))
     return other, mine, theirs, answers
 
 
@@ -383,7 +387,7 @@ def test_a_step_settles_nothing_where_a_partition_that_it_settles_of_goes_before
     other, mine, _, answers = of_two(world)
     other.close()
     world.settle_down()
-    assert result(answers) == JointResult({})
+    assert result(answers) == TransactionResult({})
     world.main.give_back_lease(mine)
     assert not mine.bits, "it waits for no step"
 

@@ -7,14 +7,14 @@ from functools import partial
 
 from backend_store.core.log.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.model import Block, Overloaded
-from backend_store.node.publishing.ordered_claims import Follower, Following
+from backend_store.node.publishing.ordered_claims import Follower, OrderedClaims
 
 A, B, C = 1, 2, 4
 
 
 class Line:
     def __init__(self) -> None:
-        self.following = Following()
+        self.following = OrderedClaims()
         self.gone: list[str] = []
 
         self.refused: list[str] = []
@@ -82,7 +82,7 @@ def test_a_call_that_is_refused_stores_nothing_and_lets_others_go() -> None:
 
 def test_what_comes_while_others_go_waits_its_turn() -> None:
     """An answer makes its producer send the next call."""
-    following, gone = Following(), []
+    following, gone = OrderedClaims(), []
 
     def answered() -> None:
         gone.append("1")
@@ -101,7 +101,7 @@ def test_a_call_that_fails_as_it_goes_is_not_in_the_way() -> None:
     def fail() -> None:
         raise RuntimeError("it cannot go")
 
-    following, gone = Following(), []
+    following, gone = OrderedClaims(), []
     first = following.enter(A, blocks("1"), fail, is_ready=False)
     following.enter(A, blocks("2"), lambda: gone.append("2"), is_ready=True)
     following.ready(first)
@@ -109,7 +109,7 @@ def test_a_call_that_fails_as_it_goes_is_not_in_the_way() -> None:
 
 
 def test_it_knows_how_much_waits() -> None:
-    following = Following()
+    following = OrderedClaims()
     one = following.enter(A, blocks("abc", "def"), list, is_ready=False)
     assert (len(following), following.messages) == (1, 2) and following.size > 6
     following.over(one)

@@ -13,7 +13,7 @@ from backend_store.core.partitions.slots import UNKEYED, slot_of
 from backend_store.model import Overloaded, Published, PushqError
 from backend_store.node.partition import Partition
 from backend_store.node.slots import partition_slots as module
-from backend_store.node.slots.partition_slots import Slotting
+from backend_store.node.slots.partition_slots import PartitionSlots
 from tests.support.node_world import NodeWorld
 from tests.support.partitioned import (
     KEYS,
@@ -39,7 +39,7 @@ def world() -> Iterator[NodeWorld]:
     world.close()
 
 
-def slotting_of(made: EmbeddedQueue, number: int) -> Slotting:
+def slotting_of(made: EmbeddedQueue, number: int) -> PartitionSlots:
     found = made._partitions.get(number)
     assert found is not None and found.slotting is not None
     return found.slotting

@@ -10,7 +10,7 @@ from backend_store.core.leases import leasing
 from backend_store.core.leases.leases import Lease
 from backend_store.core.leases.receipts import by_token, claimed_fields, make_token, read_token
 from backend_store.core.log.sublogs import VIEW_DEAD
-from backend_store.node.commit.transaction import Joint
+from backend_store.node.commit.transaction import Transaction
 from backend_store.node.limits import STRANGE_RECEIPTS_PER_CYCLE
 from backend_store.node.views import acks
 from backend_store.storage.engine import Table
@@ -341,7 +341,7 @@ def test_a_step_with_forged_receipts_checks_none_of_them(monkeypatch: pytest.Mon
     monkeypatch.setattr(leasing, "read_token", lambda key, token: pytest.fail("a proof was checked"))
     answers: list[Any] = []
     burst = by_token([genuine, *forged(genuine, 10, known_chunk=False)])
-    world.partition.settle_and_publish(Joint([(world.main, burst)], [], answers.append))
+    world.partition.settle_and_publish(Transaction([(world.main, burst)], [], answers.append))
     world.settle_down()
     assert answers[0].settled == {} and counts(world) == (0, 1, 0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from backend_store.core.leases.receipts import by_token
 from backend_store.model import Conflict, InvalidRequest, NotFound, PushqError
-from backend_store.node.commit.transaction import Joint, JointResult
+from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.node.limits import COUNTED_CHUNKS, GROUP_IDLE_MS, GROUPS_PER_STREAM_MAX
 from backend_store.node.views.group import Mode
 from tests.support.streams import StreamWorld, all_receipts, seqs_of, stream
@@ -363,10 +363,10 @@ def test_a_step_of_a_group_that_ends_before_its_commit_settles_nothing(mode: Mod
     else:
         world.groups.put("g", "earliest", None, lambda _: None)
     assert world.committer.prepare()
-    answers: list[JointResult | PushqError] = []
-    world.partition.settle_and_publish(Joint([(group.view, by_token([receipt]))], [], answers.append))
+    answers: list[TransactionResult | PushqError] = []
+    world.partition.settle_and_publish(Transaction([(group.view, by_token([receipt]))], [], answers.append))
     world.settle_down()
-    assert answers == [JointResult({})]
+    assert answers == [TransactionResult({})]
     assert world.stored(b"next").base == 6
 
 

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from backend_store.node.limits import LOOK_SLICE_SECONDS
-from backend_store.node.views.scan_scheduler import Turnstile
+from backend_store.node.views.scan_scheduler import ScanScheduler
 from tests.support.patience import FAR
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ def work(seconds: float) -> float:
 
 async def beside(others: Others, looks: int, steps: int) -> float:
     """Runs looks beside them; returns how long that took."""
-    turnstile = Turnstile()
+    turnstile = ScanScheduler()
     task = asyncio.create_task(others.run())
     began = time.perf_counter()
     found = await asyncio.gather(*(turnstile.through(others.look(steps), seconds_max=60) for _ in range(looks)))
@@ -63,7 +63,7 @@ async def beside(others: Others, looks: int, steps: int) -> float:
 
 
 async def test_a_look_alone_gets_to_its_end() -> None:
-    assert await Turnstile().through(Others().look(200), seconds_max=60) == 200
+    assert await ScanScheduler().through(Others().look(200), seconds_max=60) == 200
 
 
 async def test_whoever_is_at_work_has_a_turn_after_each_slice_and_most_of_the_time() -> None:
@@ -81,7 +81,7 @@ async def test_many_looks_take_no_more_of_a_turn_than_one() -> None:
 
 async def test_a_look_is_told_when_its_time_is_up() -> None:
     began = time.perf_counter()
-    steps = await Turnstile().through(Others().look(1_000_000), seconds_max=0.05)
+    steps = await ScanScheduler().through(Others().look(1_000_000), seconds_max=0.05)
     assert 1 <= steps < 1_000_000 and time.perf_counter() - began < 5
 
 
@@ -90,7 +90,7 @@ async def test_one_that_fails_leaves_the_way_free() -> None:
         yield
         raise ValueError("broken")
 
-    turnstile = Turnstile()
+    turnstile = ScanScheduler()
     with pytest.raises(ValueError, match="broken"):
         await turnstile.through(broken(), seconds_max=60)
     assert await turnstile.through(Others().look(1), seconds_max=60) == 1

@@ -28,7 +28,7 @@ from backend_store.wire.store_frames import PartNow, Place, Want
 from push.delivery.fanout import Fanout, cursor_after
 from push.delivery.lookup_retry import LookingUp, found, handled
 from push.delivery.stream_reader import Others
-from push.delivery.wait_times import Waits
+from push.delivery.wait_times import WaitTimes
 from push.session.subscriptions import StreamSubscription
 from push.transports.longpoll import receive_stream
 from tests.support.patience import eventually
@@ -686,7 +686,7 @@ async def _polled(setup: Setup, wanted: Any, *, wait_ms: int = 0) -> Any:
         polls={},
         delivered=0,
         unshown=0,
-        waits={"poll": Waits()},
+        waits={"poll": WaitTimes()},
         store=SimpleNamespace(steady_ms=lambda: 0),
         fanout=lambda queue: setup.fanout,
     )
