@@ -58,7 +58,7 @@ class Secrets:
 
 
 class Renewal:
-    """Reseals all receivers' secrets when another master key becomes active. Implements `gateway.keys.OtherSecrets`."""
+    """Reseals all receivers' secrets when another master key becomes active. Implements `data_keys.OtherSecrets`."""
 
     def __init__(self, alerts: Alerts, secrets: Secrets) -> None:
         self._alerts = alerts

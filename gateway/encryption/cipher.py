@@ -125,7 +125,7 @@ class BlockCipher:
 
 
 class QueueSeal:
-    """The data keys of one queue: the newest seals, all of them open. Implements `backend_store.core.sealing.Seal`;
+    """The data keys of one queue: the newest seals, all of them open. Implements `sealed_block.Seal`;
     the `Vault` owns it."""
 
     __slots__ = ("_counts", "_failed", "_wanted", "ciphers", "current", "definition", "_newest_of")

@@ -46,7 +46,7 @@ class OtherSecrets(Protocol):
 
 
 class Vault:
-    """All data keys of a process. Implements `backend_store.core.sealing.Sealer`. Its task `run` makes the keys that
+    """All data keys of a process. Implements `sealed_block.Sealer`. Its task `run` makes the keys that
     publishes ask for."""
 
     def __init__(self, rows: Metadata, masters: Masters, *, data_key_days: int, clock_ms: Callable[[], int]):

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_OF_THE_CODE = re.compile(r"`((?:backend_store|gateway|push|spark|throttling|web_console)/[\w./-]*)`")
 _ELSEWHERE = re.compile(r"[a-z]+:|/")  # other sites, and paths that a running server answers
 
 
@@ -37,6 +38,12 @@ def _broken_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_relative_links_lead_to_a_file_and_a_heading(page: str) -> None:
     assert _broken_links(ROOT / page) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])  # which tells of earlier versions
+def test_files_and_folders_of_the_code_that_a_page_names_are_there(page: str) -> None:
+    named = _OF_THE_CODE.findall((ROOT / page).read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_link_to_a_missing_file_or_heading_is_noticed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Landing(Protocol):
-    """A look-up under way: see `push.looking_up.Flight`."""
+    """A look-up under way: see `push.delivery.lookup_retry.Flight`."""
 
     def wanted(self, until: float) -> None: ...
     def then(self, call: Callable[[PushqError | None], None]) -> None: ...
