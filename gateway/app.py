@@ -41,6 +41,7 @@ from gateway.listener.accept_limit import AcceptLimit
 from gateway.listener.proxy_gate import Entrance
 from gateway.observability.metrics import gateway as metrics
 from gateway.observability.queue_numbers import QueueNumbers
+from gateway.processes.sessions import SharedSessions
 from gateway.processes.siblings import Siblings
 from gateway.publishing.idempotent_publish import IdempotentPublish
 from gateway.publishing.shared_reply_cache import RedisReplies
@@ -122,6 +123,7 @@ def create_app(
     further: Mapping[str, ClusterWatch] | None = None,
     tickets: TicketOffice | None = None,
     siblings: Siblings | None = None,
+    sessions: SharedSessions | None = None,
     number: int = 1,
 ) -> Application:
     """Assembles the gateway. Must be called on the event loop that will serve it.
@@ -170,7 +172,10 @@ def create_app(
         drain_window_s=settings.limits.drain_window_s,
         unread_s=settings.limits.unread_s,
         spans=spans,
+        elsewhere=sessions,
     )
+    if sessions is not None:
+        sessions.give_from(hub)
     hub.publish_ms = settings.dispatch.timeout_ms
     lag = LoopLag()
     entrance = entrance or Entrance()

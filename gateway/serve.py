@@ -61,6 +61,7 @@ from gateway.listener.unread_body import Bounds
 from gateway.metadata.remote_store import RemoteStore, remote_store
 from gateway.observability.logs import configure_logs
 from gateway.observability.tracing import spans_of
+from gateway.processes.sessions import SharedSessions
 from gateway.processes.siblings import Siblings
 from gateway.processes.tickets import SharedTickets
 from gateway.roles.errors import CannotStart
@@ -150,6 +151,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
     if not isinstance(store, RemoteStore):
         await make_first_key(keyring, settings.directory)
     cluster = _cluster(settings, own)
+    sessions = None if far is None else SharedSessions(far)
     try:
         app = create_app(
             store,
@@ -166,6 +168,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
             further=_further(settings, own),
             tickets=place.tickets(store),
             siblings=place.siblings,
+            sessions=sessions,
             number=place.number,
         )
     except NoRedisLibrary as error:
@@ -209,6 +212,8 @@ async def _serve(settings: Settings, place: Alone) -> None:
         except PushqError as error:
             log.warning("what keys were used last is not written down", error=error.detail)
     await place.leave(settings)
+    if sessions is not None:
+        await sessions.leave(app.gateway.hub)
     await store.close(app.gateway.hub.kept_sessions())
     log.info("stopped")
 

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from backend_store.client import Block, Blocks, Columns, Queue
+from backend_store.client import Block, Blocks, Columns, Lease, Queue
 from backend_store.model import Claim, Published, PushqError, QueueConfig
+from push.core.resume import Parked
 from push.protocol import PublishMessage
 from throttling.census import Kind, Who
 from throttling.rules import Operation
@@ -254,3 +255,15 @@ class Desk(Protocol):
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether a browser page of that origin may connect."""
+
+
+class Elsewhere(Protocol):
+    """The sessions of the other gateways that serve the same queues."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of the ids of this gateway's sessions."""
+
+    async def fetch(self, session: str, principal_id: str) -> Parked[list[Lease]] | None:
+        """Takes a session, with its leases, from the gateway that has it; None if none has it, or it belongs to another
+        principal. Raises `PushqError`."""

@@ -10,6 +10,7 @@ import msgspec
 
 from backend_store.client.metadata import Definitions, Tenant
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
+from backend_store.client.sessions import MovingSessions
 from backend_store.client.tickets import Tickets
 from backend_store.core.leases.leases import Lease
 from backend_store.core.leases.session_snapshot import KeptSession
@@ -131,6 +132,7 @@ class EmbeddedStore:
         """For a shard whose queues are defined elsewhere: uid → definition version of queues that were deleted or moved
         away lately, in order; definitions up to that version do not bring them back."""
         self.tickets = Tickets()
+        self.sessions = MovingSessions()
         """Those of gateways elsewhere."""
         self.load: Callable[[], Load] = Load
         """Returns this process's load, where it is measured."""

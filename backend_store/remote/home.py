@@ -44,6 +44,7 @@ from backend_store.wire.store_frames import (
     Handed,
     Leases,
     Place,
+    Sought,
     Tails,
     of_bits,
     to_bits,
@@ -219,6 +220,9 @@ class Home:
             stream = self._queue_at(place)
             if isinstance(stream, RemoteStream):
                 stream.tails_moved(news)
+
+    def sought(self, frame: Sought) -> None:
+        self._store.sought(frame.session, frame.principal_id)
 
     def leased(self, frame: Leases) -> None:
         if self._later or self._store.has_new_key(_keys_of(frame.handed)):

@@ -66,7 +66,8 @@ from backend_store.remote.queues.streams import RemoteStream
 from backend_store.service.defining import CreateQueue, DeleteQueue, GoneQueues, MoveQueue, UpdateQueue
 from backend_store.service.definitions import Definitions as News
 from backend_store.service.reports import Report, TakeReport
-from backend_store.wire.store_frames import Greeted, Place
+from backend_store.service.sessions import GiveSession
+from backend_store.wire.store_frames import Greeted, Place, Settle
 
 __all__ = ["ClusterAt", "Landing", "RemoteBackends"]
 
@@ -108,6 +109,8 @@ class RemoteBackends:
         self._tasks: set[asyncio.Task[None]] = set()
         self.known = Known(looking_up, self.background)
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
+        self.sought: Callable[[str, str], None] = self._has_no_session
+        """Called with a session and its principal when another gateway is to resume it; answered by `GiveSession`."""
         self.metadata = RemoteDefinitions(self.ask, MovedAnywhere(lambda: [home.moved for home in self.homes]))
         self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
         self.node = FarNode(self.metadata, self._is_open, self.own_ms, lambda: self.first.line.unavailable().detail)
@@ -178,6 +181,21 @@ class RemoteBackends:
     def seal_with(self, sealer: Sealer, learn: LearnKeys) -> None:
         """Sets what seals and opens blocks; `learn` takes in data keys that another gateway made."""
         self._keyring.seal_with(sealer, learn)
+
+    def _has_no_session(self, session: str, principal_id: str) -> None:
+        """Until the gateway's sessions are known."""
+        self.background(self._gives_nothing(session))
+
+    async def _gives_nothing(self, session: str) -> None:
+        with suppress(PushqError):
+            await self.ask(GiveSession(session, None), may_repeat=True)
+
+    def keep_leases(self, milliseconds: int) -> None:
+        """Asks backends to keep the leases of this gateway's consumers for so long after it has stopped."""
+        for home in self.homes:
+            place = next((queue.place_there for queue in home.queues() if queue.stock.is_held), None)
+            if place is not None:
+                home.line.tell(Settle(0, place, "keep", {}, milliseconds))
 
     def on_deleted(self, told: Callable[[RemoteQueue], None]) -> None:
         """Sets the callback for queues that were deleted elsewhere."""

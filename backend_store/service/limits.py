@@ -25,6 +25,14 @@ ACT_SECONDS_MAX: Final = 60.0
 """How long the audit waits for the end of an act whose gateway process may have died."""
 SHARED_TICKETS_MAX: Final = 100_000
 """Unspent tickets of all gateways of one server or cluster; a tenant may have as many as are free."""
+LEFT_SESSIONS_MAX: Final = 100_000
+"""Sessions of gateways that stopped, kept for their clients; a tenant may have as many as are free."""
+SESSIONS_SOUGHT_MAX: Final = 20_000
+"""Sessions that are asked for at their gateways at once; and sessions that moved, whose present gateway is known."""
+SEEK_SECONDS_MAX: Final = 1.0
+"""How long a gateway may take to give a session to another one."""
+SESSION_KEEP_SECONDS_MAX: Final = 120
+"""How long sessions and leases of a gateway that stopped wait for their clients, at most."""
 LEASES_PER_LOOK_MAX: Final = 2_000
 """Leases of one gateway that are checked in one go for messages that were settled elsewhere; the others follow soon."""
 VISITOR_ASKS_MAX: Final = 512

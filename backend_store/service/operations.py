@@ -25,6 +25,7 @@ from backend_store.service import (
     redrives,
     relocating,
     reports,
+    sessions,
     tailing,
     tickets,
 )
@@ -184,6 +185,9 @@ Operation = (
     | reports.TakeReport
     | tickets.PutTicket
     | tickets.TakeTicket
+    | sessions.SeekSession
+    | sessions.GiveSession
+    | sessions.LeaveSessions
 )
 decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
@@ -324,4 +328,5 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     **acts.HANDLERS,
     **reports.HANDLERS,
     **tickets.HANDLERS,
+    **sessions.HANDLERS,
 }

@@ -53,6 +53,7 @@ from backend_store.wire.store_frames import (
     Operating,
     Publishes,
     Settles,
+    Sought,
     Turned,
     Wants,
     from_gateway,
@@ -137,6 +138,7 @@ class StoreService:
         store.node.metadata.on_written = self._written
         store.node.documents.on_written = self._documents_written
         store.node.on_durable = self._go_on
+        store.sessions.reach = self._seek
 
     def _written(self) -> None:
         self._loop.call_soon(self._tell)
@@ -157,6 +159,13 @@ class StoreService:
         for visitor in list(self.visitors.values()):
             visitor.room()
 
+    def _seek(self, gateway: str, session: str, principal_id: str) -> bool:
+        visitor = self.visitors.get(gateway)
+        if visitor is None or visitor.link is None or not visitor.gives_sessions:
+            return False
+        visitor.link.send(pack(Sought(session, principal_id)))
+        return True
+
     def arrive(self, greeting: Greeting, link: Link) -> tuple[Visitor, Greeted]:
         if (leaving := self._leaving.pop(greeting.gateway, None)) is not None:
             leaving.cancel()
@@ -166,6 +175,7 @@ class StoreService:
         elif visitor.link is not None:
             visitor.link.abort()  # the newer connection wins
             visitor.depart()
+        visitor.gives_sessions = greeting.gives_sessions
         unknown = visitor.arrive(link, greeting.held, greeting.known)
         self.is_empty.clear()
         ids = self.store.node.metadata.data_keys.reserve(KEY_IDS_PER_VISIT)
@@ -183,7 +193,8 @@ class StoreService:
         visitor.depart()
         if all(one.link is None for one in self.visitors.values()):
             self.is_empty.set()
-        self._leaving[visitor.name] = self._loop.call_later(VISITOR_RESUME_SECONDS, self._forget, visitor)
+        wait_s = max(VISITOR_RESUME_SECONDS, visitor.keeps_s)
+        self._leaving[visitor.name] = self._loop.call_later(wait_s, self._forget, visitor)
 
     def _forget(self, visitor: Visitor) -> None:
         self._leaving.pop(visitor.name, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from backend_store.service.handing import Grant, counter_of, frames_of, live_bit
 from backend_store.service.limits import (
     GAPS_IN_DOUBT_MAX,
     LEASES_PER_LOOK_MAX,
+    SESSION_KEEP_SECONDS_MAX,
     VISITOR_ASKS_MAX,
     VISITOR_OUTBOX_BYTES_MAX,
     VISITOR_OWN_ASKS_MAX,
@@ -108,6 +109,10 @@ class Visitor:
     def __init__(self, service: StoreService, name: str):
         self.name = name
         self.link: Link | None = None
+        self.gives_sessions = False
+        """See `Greeting.gives_sessions`."""
+        self.keeps_s = 0.0
+        """How long its leases wait, beyond the usual time, after it has stopped: others may take them."""
         self._telling: Telling | None = None
         """Sends the definitions; None while the gateway is not connected."""
         self._service = service
@@ -163,8 +168,8 @@ class Visitor:
         self._telling = Telling(self._store.node, link, known, self._flush_soon)
         self._clear()
         kept = {token: to_bits(bits) for _, token, bits in held}
-        for token, (grant, lease, _) in list(self._leases.items()):
-            live, mine = live_bits(lease), kept.get(token, 0)
+        for token, (grant, lease, known_bits) in list(self._leases.items()):
+            live, mine = live_bits(lease) & known_bits, kept.get(token, 0)
             self._take_back(grant, lease, live & ~mine, is_unsent=True)
             self._tell_gone(token, mine & ~live)  # the lost connection may have told it before, or not
             self._note(token, mine & live)
@@ -250,8 +255,8 @@ class Visitor:
 
     def forget(self) -> None:
         """The gateway did not come back: its messages are ready again, and the attempts count."""
-        for grant, lease, _ in list(self._leases.values()):
-            self._take_back(grant, lease, live_bits(lease), is_unsent=False)
+        for grant, lease, bits in list(self._leases.values()):
+            self._take_back(grant, lease, live_bits(lease) & bits, is_unsent=False)
         self._leases.clear()
         if self._look is not None:
             self._look.cancel()
@@ -342,6 +347,13 @@ class Visitor:
             if call.verb in _LETTING_GO:
                 self._let_go(call, grouped)
                 return
+            if call.verb == "take":
+                self._judged.append((call.number, self._take(call.place, grouped), None))
+                self._flush_soon()
+                return
+            if call.verb == "keep":
+                self.keeps_s = min(SESSION_KEEP_SECONDS_MAX, (call.milliseconds or 0) / 1000)
+                return
             ask = self._verb(queue, call)
         except PushqError as error:
             if span is not None:
@@ -386,7 +398,7 @@ class Visitor:
             view = known[0].queue.view_of(known[1]) if known is not None else None
             if known is None or view is None:
                 continue
-            here = bits & ~self._turned.get(token, 0)
+            here = bits & known[2] & ~self._turned.get(token, 0)  # others may have been taken by another gateway
             for part in list(known[1].parts()):
                 if mine := part.bits & here:
                     if call.verb == "undeliverable":
@@ -394,6 +406,36 @@ class Visitor:
                     else:
                         _free(view, part, mine, is_unsent=call.verb == "unsent")
             self._note(token, known[2] & ~bits)
+
+    def _take(self, place: Place, grouped: Mapping[str, int]) -> Grouped:
+        """Takes over leases from other gateways, whose session has come to this one. Returns those that it has now."""
+        taken: Grouped = {}
+        for token, bits in grouped.items():
+            known = self._leases.get(token)
+            found = known[2] & bits if known is not None else 0  # more than none if the request is a repeat
+            for other in self._service.visitors.values():
+                if other is not self and found != bits:
+                    found |= other._pass_on(token, bits & ~found, self, place)
+            if found:
+                taken[token] = of_bits(found)
+        return taken
+
+    def _pass_on(self, token: str, bits: int, to: Visitor, place: Place) -> int:
+        """Hands messages of a lease to another gateway. Returns those that were held."""
+        known = self._leases.get(token)
+        view = known[0].queue.view_of(known[1]) if known is not None else None
+        if known is None or view is None or known[0].queue.deleted:
+            return 0
+        grant, lease, mine = known
+        before = to._leases.get(token)
+        holder = before[0] if before is not None else Grant(to, place, grant.queue, grant.visibility_ms)
+        passed = view.core.pass_on(lease, bits & mine, holder)
+        if passed:
+            view.partition.ride_along()
+            to._leases[token] = holder, lease, passed | (before[2] if before is not None else 0)
+            self._tell_gone(token, passed)
+            self._note(token, mine & ~passed)
+        return passed
 
     def _want(self, want: Want) -> None:
         key = want.place, want.visibility_ms

@@ -109,7 +109,11 @@ class Publish(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Receipts of one place. `verb`: ack, nack, extend, return, unsent or undeliverable."""
+    """Receipts of one place. `verb`: ack, nack, extend, return, unsent, undeliverable, take or keep.
+
+    "take": a session has come to this gateway from another one, with these leases. "keep", without receipts: this
+    gateway is about to stop, and its leases wait for `milliseconds` for others to take them.
+    """
 
     number: int
     place: Place
@@ -217,6 +221,8 @@ class Greeting(_Frame, frozen=True, tag="greeting"):
     all."""
     hears_backends: bool = False
     """Whether it wants `Backends` frames; gateways of earlier versions do not know them."""
+    gives_sessions: bool = False
+    """Whether it answers `Sought` frames; gateways of earlier versions do not know them."""
 
 
 class Operating(_Frame, frozen=True, tag="operating"):
@@ -372,6 +378,13 @@ class Defined(_Frame, frozen=True, tag="defined"):
     """What the gateway knows with this, for its next greeting."""
 
 
+class Sought(_Frame, frozen=True, tag="sought"):
+    """Another gateway was asked to resume this session. The answer is a request, `service.sessions.GiveSession`."""
+
+    session: str
+    principal_id: str
+
+
 class Answered(_Frame, frozen=True, tag="answered"):
     number: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
@@ -379,7 +392,7 @@ class Answered(_Frame, frozen=True, tag="answered"):
 
 
 FromGateway = Greeting | Operating | Publishes | Settles | Wants | Asks
-FromBackend = Greeted | Backends | Turned | Results | Leases | Ended | GroupNews | Tails | Defined | Answered
+FromBackend = Greeted | Backends | Turned | Results | Leases | Ended | GroupNews | Tails | Defined | Sought | Answered
 
 pack = msgspec.msgpack.Encoder().encode
 _from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)

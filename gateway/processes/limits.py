@@ -20,5 +20,9 @@ SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of the specification that a process gets at its start."""
 DESK_SECONDS_MAX: Final = 5.0
 """How long a gateway process waits for another one to accept a request."""
+SESSIONS_PER_ASK_MAX: Final = 500
+"""Sessions that a gateway which stops leaves to the others with one request."""
+LEAVE_SECONDS_MAX: Final = 5.0
+"""How long a gateway that stops takes at most to leave its sessions to the others."""
 SIBLING_SECONDS_MAX: Final = 5.0
 """How long the first gateway process waits for the metrics and connections of another one."""

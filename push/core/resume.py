@@ -28,6 +28,25 @@ class Parked(Generic[Held]):
     tenant: str = ""
 
 
+class Absent:
+    """The holder of leases whose session is on its way here from another gateway. Receipts of leases that end meanwhile
+    are collected for its client."""
+
+    gateway = ""
+
+    def __init__(self, lost: list[str]):
+        self._lost = lost
+
+    def released(self, count: int) -> None:
+        """Does nothing: no credit waits for it."""
+
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
+        self._lost += receipts
+
+    def sendable(self) -> None:
+        """Does nothing: there is no consumer to send to."""
+
+
 class ParkingLot(Generic[Held]):
     """Parked sessions by id, oldest first. Bounded: parking one more evicts the oldest, which loses what it held; if
     the tenant has its share already, the oldest of that tenant."""
@@ -42,6 +61,9 @@ class ParkingLot(Generic[Held]):
 
     def __len__(self) -> int:
         return len(self._parked)
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._parked
 
     def park(self, parked: Parked[Held]) -> Parked[Held] | None:
         """Keeps a session; returns the one that was evicted for it."""

@@ -8,7 +8,7 @@ import math
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,13 +33,14 @@ from push.limits import (
     KEY_CHECK_SECONDS,
     PARKED_SESSIONS_MAX,
     PUBLISH_MS_DEFAULT,
+    SESSION_FETCH_SECONDS_MAX,
     SLOWEST_BLOCKED_SECONDS_MIN,
     SLOWEST_CLOSED_FRACTION,
     UNREAD_SECONDS_DEFAULT,
     WRITE_BLOCKED_SECONDS_MAX,
 )
 from push.operations.checks import checked_timeout
-from push.ports import Desk, Meter, NoThrottle, Throttle, Unmetered
+from push.ports import Desk, Elsewhere, Meter, NoThrottle, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session.close_codes import Close
 from push.session.drain import DrainWaves
@@ -88,7 +89,9 @@ class Hub:
         drain_window_s: int = DRAIN_SECONDS_DEFAULT,
         unread_s: int = UNREAD_SECONDS_DEFAULT,
         spans: Spans | None = None,
+        elsewhere: Elsewhere | None = None,
     ):
+        """`elsewhere`: the sessions of other gateways; None if there are no others."""
         self.store = store
         self.desk = desk
         self.meter: Meter = meter or Unmetered()
@@ -122,6 +125,7 @@ class Hub:
         self.polls: dict[asyncio.Future[None], Queue] = {}
         """Waiting long-polls, to be ended when their queue is deleted or the process shuts down."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
+        self._elsewhere = elsewhere
         self.delivered = 0
         self.unshown = 0
         """Stream messages that cannot be shown to any reader, counted once per reader that was told."""
@@ -184,6 +188,34 @@ class Hub:
         self.streams.discard(stream)
         self.stream_readers.leave(stream, stream.queue)
 
+    def fetching(self, resume: str, principal_id: str) -> Coroutine[Any, Any, None] | None:
+        """What brings a session here that may be at another gateway; None if it is here, or there are no others."""
+        if self._elsewhere is None or resume in self.sessions or resume in self.parked:
+            return None
+        return self._fetch(self._elsewhere, resume, principal_id)
+
+    async def _fetch(self, elsewhere: Elsewhere, resume: str, principal_id: str) -> None:
+        try:
+            async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
+                parked = await elsewhere.fetch(resume, principal_id)
+        except (PushqError, TimeoutError) as error:
+            log.info("a session was not fetched", session=resume[:6], reason=str(error) or "it took too long")
+            return
+        if parked is not None:
+            parked.until_ms = self.awake_ms() + self.resume_ms
+            self._park(parked)
+
+    def give_away(self, session_id: str, principal_id: str) -> Parked[list[Lease]] | None:
+        """Ends a session that another gateway is to resume; None if it is not here, or belongs to another principal.
+        The other gateway takes its leases over; those that it does not take return when their time is over."""
+        older = self.sessions.get(session_id)
+        if older is not None and older.principal is not None and older.principal.id == principal_id:
+            older.replaced()
+        parked = self.parked.take(session_id, principal_id)
+        if parked is not None:
+            self.loop.call_later(self.resume_ms / 1000, self._give_back, parked)
+        return parked
+
     def opened(self, session: Session, resume: str | None) -> bool:
         """Registers a connected session and gives it its id. True if it resumes an earlier session."""
         assert session.principal is not None
@@ -200,7 +232,7 @@ class Hub:
                 self._resuming[session] = parked
                 self.loop.call_later(self.resume_ms / 1000, self._resume_over, session)
                 return True
-        session.id = secrets.token_urlsafe(18)
+        session.id = secrets.token_urlsafe(18) + ("" if self._elsewhere is None else self._elsewhere.suffix)
         self.sessions[session.id] = session
         return False
 
@@ -255,7 +287,11 @@ class Hub:
             return
         if clean:
             self._give_back(parked)
-        elif (evicted := self.parked.park(parked)) is not None:
+        else:
+            self._park(parked)
+
+    def _park(self, parked: Parked[list[Lease]]) -> None:
+        if (evicted := self.parked.park(parked)) is not None:
             self._give_back(evicted)
 
     def _sub_over(

@@ -73,7 +73,10 @@ def _enter(session: Session, frame: Connect) -> None:
         _over(session, frame.id, error)
         return
     session.who = who
-    _open(session, frame)
+    fetching = None
+    if frame.resume is not None and session.principal is not None:
+        fetching = session.hub.fetching(frame.resume.session, session.principal.id)
+    session.gate.enter(fetching, partial(_open, session, frame), partial(_refused, session, frame))
 
 
 def _open(session: Session, frame: Connect) -> None:

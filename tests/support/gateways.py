@@ -14,6 +14,7 @@ from backend_store.wire.store_frames import (
     GroupNews,
     Leases,
     Place,
+    Sought,
     Tails,
     to_bits,
 )
@@ -65,5 +66,6 @@ class Gateway:
         self.gaps += [Gap(*gap) for _, gaps in frame.missed for gap in gaps]
 
     def tails(self, frame: Tails) -> None: ...
+    def sought(self, frame: Sought) -> None: ...
 
     def lost(self) -> None: ...

@@ -25,8 +25,12 @@ def create_queue(server: PushqServer, name: str, **config: Any) -> None:
 class Client:
     """A connected session. Frames that nobody asked for yet wait in `frames`."""
 
-    def __init__(self, server: PushqServer, *, resume: str | None = None, encoding: str = "json"):
+    def __init__(
+        self, server: PushqServer, *, resume: str | None = None, encoding: str = "json", key: str | None = None
+    ):
+        """`key`: another one than the server's own."""
         self._server = server
+        self._key = server.key if key is None else key
         self._resume = resume
         self._codec: Any = msgspec.json if encoding == "json" else msgspec.msgpack
         self._encoding = encoding
@@ -39,7 +43,7 @@ class Client:
         protocol = f"pushq.v1.{self._encoding}"
         self.socket = await connect(self._server.ws_url, subprotocols=[protocol], max_size=None, close_timeout=1)  # type: ignore[list-item]
         resume = {} if self._resume is None else {"resume": {"session": self._resume}}
-        await self.send(type="connect", token=self._server.key, **resume)
+        await self.send(type="connect", token=self._key, **resume)
         self.connected = await self.next("connected")
         return self
 

@@ -336,6 +336,22 @@ class Leasing(Backlog):
                     self._store_lease(moved)
         return held
 
+    def pass_on(self, lease: Lease, bits: int, holder: Holder) -> int:
+        """Moves messages of a lease to another holder; deadlines stay. Returns the bits that were held."""
+        passed = 0
+        for part in list(lease.parts()):
+            if not (mine := part.bits & bits):
+                continue
+            passed |= mine
+            moved = part if mine == part.bits else self.leases.split(part, mine)
+            moved.holder = holder
+            if moved is not part:
+                self.leases.schedule(moved)
+            if moved.number:
+                moved.gateway = holder.gateway
+                self._store_lease(moved)
+        return passed
+
     def is_strange(self, token: str) -> bool:
         """Whether a receipt's token is in no table, so that it must be verified and its chunk perhaps be read."""
         return self.leases.get(token) is None and token not in self._settled_tokens

@@ -20,7 +20,19 @@ from backend_store.remote.definitions.directory import DoorDirectory, parsed
 from backend_store.remote.limits import DOOR_HOME_SECONDS, LINE_CONNECT_SECONDS_MAX
 from backend_store.remote.line.backend_addresses import Addresses, There
 from backend_store.remote.line.line import Line
-from backend_store.wire.store_frames import DOOR, Bits, Copies, Defined, Ended, Greeted, GroupNews, Leases, Place, Tails
+from backend_store.wire.store_frames import (
+    DOOR,
+    Bits,
+    Copies,
+    Defined,
+    Ended,
+    Greeted,
+    GroupNews,
+    Leases,
+    Place,
+    Sought,
+    Tails,
+)
 
 log = structlog.get_logger("pushq.remote")
 
@@ -197,4 +209,5 @@ class Unheard:
     def ended(self, frame: Ended) -> None: ...
     def group_news(self, frame: GroupNews) -> None: ...
     def tails(self, frame: Tails) -> None: ...
+    def sought(self, frame: Sought) -> None: ...
     def lost(self) -> None: ...

@@ -85,6 +85,7 @@ from backend_store.wire.store_frames import (
     Results,
     Settle,
     Settles,
+    Sought,
     Tails,
     Traces,
     Turned,
@@ -126,6 +127,7 @@ class Owner(Protocol):
     def ended(self, frame: Ended) -> None: ...
     def group_news(self, frame: GroupNews) -> None: ...
     def tails(self, frame: Tails) -> None: ...
+    def sought(self, frame: Sought) -> None: ...
     def lost(self) -> None:
         """Called when the connection is lost."""
 
@@ -342,7 +344,8 @@ class Line:
             assert isinstance(connection, ClientWire), "as the options say"
             held = [*_with_owed(self._owner.held(), self._owed)]
             hears = self._addresses is not None
-            greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms, self._known, hears)
+            about = waits_ms, self._known, hears
+            greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, *about, gives_sessions=True)
             await connection.send(pack(greeting))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 while isinstance(first := self._first(await connection.recv(decode=False), address), Backends):
@@ -398,6 +401,8 @@ class Line:
                 self._known = (frame.known if frame.is_last else None) or NOTHING_KNOWN
                 if not self._is_open and frame.is_last:
                     self._opened()
+            case Sought():
+                self._owner.sought(frame)
             case Backends():
                 self._hear_of(frame)
                 if frame.copies:

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from backend_store.core.leases.leases import ChunkState, Holder, Lease, holding
-from backend_store.core.leases.receipts import SUFFIXES
+from backend_store.core.leases.receipts import SUFFIXES, claimed_fields
 from backend_store.core.log.chunk import ENTRY_HEADER, ENTRY_HEADER_BYTES, Chunk
 from backend_store.core.log.sealed_block import blocks_in
+from backend_store.model import Epoch, Offset
 
 
 class Unassigned:
@@ -83,6 +84,10 @@ class Stock:
         """The waiting lease that a consumer gets next; None if none is for it."""
         return line[0]
 
+    def hold(self, lease: Lease) -> None:
+        """Adds a lease that a consumer of another gateway held until now."""
+        self._held.setdefault(lease.token, []).append(lease)
+
     def void(self, token: str, bits: int) -> None:
         """Drops messages of a lease that no consumer has yet: they must not be delivered any more."""
         for visibility_ms, line in list(self._waiting.items()):
@@ -141,6 +146,18 @@ class Stock:
         if parts and not any(part.bits for part in parts):
             del self._held[token]
         return changed
+
+
+def far_lease(token: str, bits: int, holder: Holder) -> Lease:
+    """A lease that another gateway had: of its chunk only that is known here which its token says."""
+    fields = claimed_fields(token)
+    assert fields is not None, "a backend knows the lease by this token"
+    unread, count = bytes(ENTRY_HEADER_BYTES), bits.bit_length()
+    chunk = Chunk(unread, epoch=Epoch(fields.epoch), base=Offset(fields.base), time_ms=0, count=count, blocks=0)
+    chunk.partition = fields.partition
+    state = ChunkState(chunk)
+    state.chunk = None
+    return Lease(token, state, bits, holder, 0)
 
 
 def lowest_bits(bits: int, count: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -108,6 +109,21 @@ class PartedQueue(RemoteQueue):
         answer = _Verdicts(len(receipts), len(found), reply)
         for part, numbers in found.items():
             _ask(part, [receipts[number] for number in numbers], partial(answer.told, numbers), ask)
+
+    async def take_over(self, wanted: Mapping[str, int], holder: Holder) -> list[Lease]:
+        """Takes from each part what it has; a part that does not answer keeps its leases."""
+        by_part: dict[RemoteQueue, dict[str, int]] = {}
+        for token, bits in wanted.items():
+            with suppress(ClusterAway):
+                by_part.setdefault(self._part_of(token), {})[token] = bits
+        asked = (part.take_over(some, holder) for part, some in by_part.items())
+        found: list[Lease] = []
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, list):
+                found += answer
+            elif not isinstance(answer, PushqError):
+                raise answer
+        return found
 
     def settle_lease(self, lease: Lease) -> None:
         self._part_of(lease.token).settle_lease(lease)

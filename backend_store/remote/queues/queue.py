@@ -47,7 +47,7 @@ from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEAL
 from backend_store.remote.line.line import Call
 from backend_store.remote.line.recalls import Recalls
 from backend_store.remote.queues.grants import Grants
-from backend_store.remote.queues.leases import Stock, keys_of, receipts_of
+from backend_store.remote.queues.leases import Stock, far_lease, keys_of, receipts_of
 from backend_store.remote.queues.peeks import peek_at
 from backend_store.remote.queues.ranges import Ranges
 from backend_store.remote.redrives.redrives import Redriving, RemoteRedrives
@@ -460,6 +460,22 @@ class RemoteQueue(Redriving, Ranges):
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
         self._ask("extend", by_token(receipts), lambda done: reply(_verdicts(receipts, done)), visibility_ms)
 
+    async def take_over(self, wanted: Mapping[str, int], holder: Holder) -> list[Lease]:
+        """Takes leases (token → messages as bits) from the other gateways that have them, and gives them to `holder`.
+        Returns those that there still were. Raises `PushqError`."""
+        answer: asyncio.Future[Grouped | PushqError] = asyncio.get_running_loop().create_future()
+        line = self.home.line
+        sent = {token: of_bits(bits) for token, bits in wanted.items()}
+        frame = Settle(line.next_number(), self.place_there, "take", sent)
+        line.call(Call(frame, partial(_tell, answer), line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
+        found = await answer
+        if isinstance(found, PushqError):
+            raise found
+        leases = [far_lease(token, to_bits(bits), holder) for token, bits in found.items()]
+        for lease in leases:
+            self.stock.hold(lease)
+        return leases
+
     def _ask(
         self,
         verb: str,
@@ -760,6 +776,11 @@ def is_known_again(block: Block) -> bool:
     """Whether the leader would recognise each of the block's messages if it came a second time."""
     ids = block.traits.ids if block.traits is not None else None
     return ids is not None and None not in ids
+
+
+def _tell(answer: asyncio.Future[T], result: T) -> None:
+    if not answer.done():
+        answer.set_result(result)
 
 
 def _unheard(result: Any) -> None:

@@ -1,0 +1,143 @@
+"""Sessions go on at any gateway: the one that a client comes back to takes the session from the one that has it.
+
+The leader of the first shard passes the question on (see `backend_store.client.sessions`); the leases change hands at
+the backends that granted them. A gateway that stops leaves its sessions there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import structlog
+
+from backend_store.client import GroupQueue, Lease, open_group
+from backend_store.client.sessions import session_suffix
+from backend_store.model import PushqError
+from backend_store.remote.queues.queue import RemoteQueue
+from backend_store.remote.store import RemoteBackends
+from backend_store.service.sessions import GiveSession, LeaveSessions, LeftSession, SeekSession
+from backend_store.wire.store_frames import Bits, of_bits, to_bits
+from gateway.processes.limits import LEAVE_SECONDS_MAX, SESSIONS_PER_ASK_MAX
+from push.core.resume import Absent, Parked
+from push.delivery.hub import Hub
+from push.delivery.lookup_retry import found
+
+log = structlog.get_logger("pushq.gateway")
+
+_answer = msgspec.msgpack.Decoder(bytes | None).decode
+
+
+class Moving(msgspec.Struct, frozen=True, array_like=True):
+    """What a gateway gives away of a session, by tenant and place: tokens with the messages that the client holds and
+    those that it has not begun with, and receipts that it lost while it was away."""
+
+    tenant: str
+    held: list[tuple[str, str, dict[str, tuple[Bits, Bits]]]]
+    lost: list[tuple[str, str, list[str]]]
+
+
+_moving = msgspec.msgpack.Decoder(Moving).decode
+Sent = Parked[list[Lease]]
+
+
+class SharedSessions:
+    """The sessions of one gateway process towards the others."""
+
+    def __init__(self, store: RemoteBackends) -> None:
+        self._store = store
+        self.suffix = session_suffix(store.id)
+
+    def give_from(self, hub: Hub) -> None:
+        """From now on other gateways get the sessions of `hub`."""
+        self._store.sought = lambda session, principal_id: self._give(hub, session, principal_id)
+
+    def _give(self, hub: Hub, session: str, principal_id: str) -> None:
+        parked = hub.give_away(session, principal_id)
+        if parked is not None:
+            log.info("a session goes on at another gateway", session=session[:6])
+        self._store.background(self._say(GiveSession(session, None if parked is None else _packed(parked))))
+
+    async def _say(self, given: GiveSession) -> None:
+        try:
+            await self._store.ask(given, may_repeat=True)
+        except PushqError as error:
+            log.info("a session was not given away", session=given.session[:6], reason=error.detail)
+
+    async def fetch(self, session: str, principal_id: str) -> Sent | None:
+        """See `push.ports.Elsewhere`."""
+        asked = SeekSession(session, principal_id, self._store.id)
+        content = _answer(await self._store.ask(asked, may_repeat=True))
+        if content is None:
+            return None
+        moving = _moving(content)
+        parked: Sent = Parked(session, principal_id, 0, tenant=moving.tenant)
+        for tenant, place, receipts in moving.lost:
+            parked.lost[tenant, place] = receipts
+        async with asyncio.TaskGroup() as group:
+            for tenant, place, tokens in moving.held:
+                group.create_task(self._take_over(parked, (tenant, place), tokens))
+        return parked
+
+    async def _take_over(self, parked: Sent, at: tuple[str, str], tokens: dict[str, tuple[Bits, Bits]]) -> None:
+        """Takes the leases of one place. Those that cannot be had return to their queue when their time is over."""
+        holder = Absent(parked.lost.setdefault(at, []))
+        try:
+            queue = await self._queue(*at)
+            leases = await queue.take_over({token: to_bits(bits) for token, (bits, _) in tokens.items()}, holder)
+        except PushqError as error:
+            log.info("leases stay at another gateway", queue=at[1], reason=error.detail)
+            return
+        for lease in leases:
+            lease.untried = lease.bits & to_bits(tokens[lease.token][1])
+        parked.held[at] = leases
+
+    async def _queue(self, tenant: str, place: str) -> RemoteQueue:
+        """A queue, or a group of a stream. Raises `PushqError`."""
+        name, _, group = place.partition("/")
+        queue = await found(lambda: self._store.queue(tenant, name))
+        if not group:
+            return queue
+        answer: asyncio.Future[GroupQueue | PushqError] = asyncio.get_running_loop().create_future()
+
+        def told(result: GroupQueue | PushqError) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        open_group(cast(Any, queue), group, None, told)
+        opened = await answer
+        if isinstance(opened, PushqError):
+            raise opened
+        return cast(RemoteQueue, opened)
+
+    async def leave(self, hub: Hub) -> None:
+        """Leaves the sessions of a gateway that stops, after it was drained, to the gateways that their clients come
+        back to."""
+        now_ms, parked = hub.awake_ms(), hub.parked.all()
+        life_ms = max((one.until_ms - now_ms for one in parked), default=0)
+        if life_ms <= 0:
+            return
+        left = [LeftSession(one.session, one.principal_id, one.tenant, _packed(one)) for one in parked]
+        self._store.keep_leases(life_ms)
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS_MAX):
+                for at in range(0, len(left), SESSIONS_PER_ASK_MAX):
+                    some = LeaveSessions(left[at : at + SESSIONS_PER_ASK_MAX], life_ms)
+                    await self._store.ask(some, may_repeat=True)
+        except (PushqError, TimeoutError) as error:
+            log.warning("sessions were not left to other gateways", sessions=len(left), reason=str(error))
+
+
+def _packed(parked: Sent) -> bytes:
+    held = []
+    for (tenant, place), leases in parked.held.items():
+        tokens: dict[str, tuple[int, int]] = {}
+        for part in (part for lease in leases for part in lease.parts() if part.bits):
+            bits, untried = tokens.get(part.token, (0, 0))
+            tokens[part.token] = bits | part.bits, untried | part.untried & part.bits
+        if tokens:
+            sent = {token: (of_bits(bits), of_bits(untried)) for token, (bits, untried) in tokens.items()}
+            held.append((tenant, place, sent))
+    lost = [(tenant, place, list(receipts)) for (tenant, place), receipts in parked.lost.items() if receipts]
+    return msgspec.msgpack.encode(Moving(parked.tenant, held, lost))
