@@ -182,8 +182,9 @@ class Visitor:
     def _take_up(self, view: View, lease: Lease, place: Place | None, kept: int) -> None:
         """Resumes a lease from before this process led. Messages that the gateway has stay leased to it; messages that
         have not reached it are with no consumer, and need not wait for the visibility timeout."""
-        live = live_bits(lease)
-        for part in list(lease.parts()):
+        parts = [part for part in lease.parts() if part.gateway == self.name]
+        live = sum(part.bits for part in parts)
+        for part in parts:
             if unheard := part.bits & ~kept:
                 _free(view, part, unheard, is_unsent=True)
         if place is None or not live & kept:
@@ -192,7 +193,7 @@ class Visitor:
             grant = Grant(self, place, queue_at(self._store, place), 0)
         except PushqError:
             return  # the queue is deleted, which ends its leases
-        for part in lease.parts():
+        for part in parts:
             part.holder = grant
         self._leases[lease.token] = grant, lease, live & kept
         self._tell_gone(lease.token, kept & ~live)

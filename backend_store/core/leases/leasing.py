@@ -230,14 +230,18 @@ class Leasing(Backlog):
         return lease
 
     def _store_lease(self, lease: Lease) -> None:
+        self._store_row(lease, lease.number, lease.gateway)
+
+    def _store_row(self, lease: Lease, number: int, gateway: str) -> None:
+        """Stores the parts of a lease that share a row; without messages the row is deleted."""
         whole = self.leases.get(lease.token) or lease
-        parts = [part for part in whole.parts() if part.bits]
+        parts = [part for part in whole.parts() if part.bits and part.number == number]
         bits = 0
         for part in parts:
             bits |= part.bits
         deadline_ms = max((part.deadline_ms for part in parts), default=0)
-        self._lease_records[lease.number] = LeaseRecorded(
-            self.number, lease.number, lease.token, Offset(lease.state.base), bits, deadline_ms, lease.gateway
+        self._lease_records[number] = LeaseRecorded(
+            self.number, number, lease.token, Offset(lease.state.base), bits, deadline_ms, gateway
         )
 
     def _token(self, state: ChunkState, bits: int) -> str:
@@ -347,9 +351,12 @@ class Leasing(Backlog):
             moved.holder = holder
             if moved is not part:
                 self.leases.schedule(moved)
-            if moved.number:
-                moved.gateway = holder.gateway
+            if number := part.number:
+                gateway = part.gateway
+                self._lease_number += 1
+                moved.number, moved.gateway = self._lease_number, holder.gateway
                 self._store_lease(moved)
+                self._store_row(lease, number, gateway)
         return passed
 
     def is_strange(self, token: str) -> bool:

@@ -1,0 +1,184 @@
+"""Leases that go from one gateway to another with a client's session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.node.node import Node
+from backend_store.remote.definitions.directory import FixedDirectory
+from backend_store.remote.line.line import Call, Line
+from backend_store.service import serving
+from backend_store.service.defining import GoneQueues
+from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import Place, Settle, Want, of_bits, to_bits
+from tests.support.gateways import Gateway
+from tests.support.patience import eventually
+from tests.support.queues import draft
+from tests.support.stores import made, opened, published
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 60.0
+MESSAGES = 4
+
+
+class World(NamedTuple):
+    """A queue with messages that are all leased to the first of two gateways, with one token."""
+
+    store: EmbeddedStore
+    service: StoreService
+    queue: EmbeddedQueue
+    first: Line
+    second: Line
+    gateways: tuple[Gateway, Gateway]
+    place: Place
+    token: str
+
+    async def settle(self, line: Line, verb: str, bits: int) -> int:
+        """The bits that the answer has."""
+        answers: list[Any] = []
+        frame = Settle(line.next_number(), self.place, verb, {self.token: of_bits(bits)})
+        line.call(Call(frame, answers.append, line.now_ms() + 60_000, may_repeat=True))
+        await eventually(lambda: bool(answers))
+        return to_bits(answers[0].get(self.token, b""))
+
+    async def tell(self, line: Line, verb: str, bits: int, milliseconds: int | None = None) -> None:
+        """Returns when the backend has heard it."""
+        line.tell(Settle(0, self.place, verb, {self.token: of_bits(bits)}, milliseconds))
+        await line.ask(GoneQueues([]), may_repeat=True)
+
+    @property
+    def in_flight(self) -> int:
+        return self.queue.stats().in_flight
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with leased() as world:
+        yield world
+
+
+@asynccontextmanager
+async def leased(*, crashes: bool = False, **config: Any) -> AsyncIterator[World]:
+    """`crashes`: the caller ends the store."""
+    store = await opened()
+    queue = await made(store, "q", **config)
+    await published(queue, *(draft(str(n)) for n in range(MESSAGES)))
+    service = StoreService(store)
+    server = StoreServer({0: service})
+    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
+    gateways = Gateway(), Gateway()
+    lines = [Line(0, directory, gateway, f"gateway-{n}", None) for n, gateway in enumerate(gateways)]
+    try:
+        for line in lines:
+            assert await line.opened(WAIT_S)
+        place = Place("default", "q", queue.uid)
+        lines[0].want(Want(place, 3_600_000, MESSAGES, MESSAGES))
+        await eventually(lambda: gateways[0].messages == MESSAGES)
+        [token] = gateways[0].tokens
+        yield World(store, service, queue, *lines, gateways, place, token)
+    finally:
+        for line in lines:
+            await line.close()
+        service.close()
+        await server.close()
+        if not crashes:
+            await store.close()
+
+
+async def test_a_part_of_a_lease_goes_over_and_its_gateway_hears_of_it(world: World) -> None:
+    assert await world.settle(world.second, "take", 0b0011) == 0b0011
+    await eventually(lambda: world.gateways[0].gone == {world.token: 0b0011})
+    assert world.in_flight == MESSAGES
+    assert await world.settle(world.second, "ack", 0b0001) == 0b0001
+    assert await world.settle(world.first, "ack", 0b1000) == 0b1000
+    assert world.in_flight == 2
+
+
+async def test_to_ask_twice_does_no_harm(world: World) -> None:
+    for _ in range(2):
+        assert await world.settle(world.second, "take", 0b0011) == 0b0011
+    assert await world.settle(world.second, "take", 0b0110) == 0b0110
+    assert await world.settle(world.first, "take", 0b1100) == 0b1100, "and back"
+
+
+async def test_what_is_settled_or_unknown_does_not_go_over(world: World) -> None:
+    await world.settle(world.first, "ack", 0b0001)
+    assert await world.settle(world.second, "take", 0b0011) == 0b0010
+    other = world._replace(token="nonsense.")
+    assert await other.settle(world.second, "take", 0b0001) == 0
+
+
+async def test_a_late_return_by_the_former_gateway_is_void(world: World) -> None:
+    await world.settle(world.second, "take", 0b0011)
+    await world.tell(world.first, "return", 0b0111)
+    assert (world.in_flight, world.queue.stats().ready) == (3, 1)
+
+
+async def test_the_former_gateway_comes_back_and_takes_nothing_back(world: World) -> None:
+    """What a gateway does not say that it holds was never delivered, and is ready again; this was."""
+    await world.settle(world.second, "take", 0b0011)
+    world.first.cut()
+    await eventually(lambda: world.first.connections == 2 and world.first.is_open)
+    await world.first.ask(GoneQueues([]), may_repeat=True)
+    assert (world.in_flight, world.queue.stats().ready) == (2, 2)
+
+
+@pytest.mark.parametrize("goes", ["first", "second"])
+async def test_each_gateways_end_returns_its_own(world: World, goes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    await world.settle(world.second, "take", 0b0001)
+    await (world.first if goes == "first" else world.second).close()
+    left = 1 if goes == "first" else 3
+    await eventually(lambda: (world.in_flight, world.queue.stats().ready) == (left, MESSAGES - left))
+
+
+async def test_a_gateway_that_stopped_leaves_its_leases_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.0)
+    await world.tell(world.first, "keep", 0, 60_000)
+    await world.first.close()
+    await eventually(lambda: world.service.visitors["gateway-0"].link is None)
+    assert await world.settle(world.second, "take", 0b1111) == 0b1111
+    assert world.in_flight == MESSAGES
+
+
+async def test_the_new_gateway_is_told_of_a_lease_that_ends_elsewhere(world: World) -> None:
+    await world.settle(world.second, "take", 0b0011)
+    await world.settle(world.first, "ack", 0b0001)
+    await eventually(lambda: world.gateways[1].gone == {world.token: 0b0001})
+    assert world.gateways[0].gone == {world.token: 0b0011}
+
+
+async def test_stored_leases_are_with_their_present_gateways_after_a_crash() -> None:
+    async with leased(crashes=True, lease_mode="replicated") as world:
+        await world.settle(world.second, "take", 0b0011)
+        await published(world.queue, draft("later"))  # its commit has the rows, too
+    engine = world.store.node.engine
+    assert isinstance(engine, MemoryEngine)
+    node = Node(engine.crash(), directory=None)
+    await node.start()
+    store = EmbeddedStore(node)
+    service = StoreService(store)
+    server = StoreServer({0: service})
+    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
+    held = [(world.place, world.token, of_bits(bits)) for bits in (0b1100, 0b0011)]
+    gateways = [Gateway([one]) for one in held]
+    lines = [Line(0, directory, gateway, f"gateway-{n}", None) for n, gateway in enumerate(gateways)]
+    for line in lines:
+        assert await line.opened(WAIT_S)
+    stats = store.here("default", "q").stats()
+    assert (stats.in_flight, stats.ready) == (MESSAGES, 1)
+    assert [gateway.unknown for gateway in gateways] == [[], []]
+    for line in lines:
+        await line.close()
+    service.close()
+    await server.close()
+    await store.close()
