@@ -399,6 +399,9 @@ class EmbeddedQueue:
         if self._views is not None and (view := self._views.of(lease)) is not None:
             view.unsent(lease)
 
+    def detach(self, lease: Lease) -> None:
+        """Does nothing: the gateway and the store end together."""
+
     def undeliverable(self, lease: Lease) -> None:
         """Ends leased messages that cannot be sent."""
         if self._views is not None and (view := self._views.of(lease)) is not None:

@@ -23,6 +23,7 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
 from backend_store.client.views import AskView, extending, giving_back
 from backend_store.core.leases.leases import Lease
+from backend_store.core.leases.session_snapshot import Detached
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.ready.attempt_policy import Outcome
 from backend_store.model import (
@@ -100,6 +101,8 @@ GRANTS_LOOKED_AT_MIN = 1_000
 
 _LETTING_GO = ("return", "unsent", "undeliverable")
 """Verbs that gateways use for leases without receipts."""
+_UNANSWERED = ("detach", "keep")
+_ABOUT_SESSIONS = (*_UNANSWERED, "take")
 _TURNED = wrong(PushqError("the shard is about to be led elsewhere", code=NOT_LEADER))
 
 
@@ -137,6 +140,9 @@ class Visitor:
         """Set when the gateway knows that it was referred to the next leader, is gone, or was not referred: it sends no
         more."""
         self._has_heard.set()
+        self._detached: dict[str, int] = {}
+        """Token → bits of messages that stay leased when the gateway has ended: their clients may come by any
+        gateway."""
         self._turned: dict[str, int] = {}
         """Token → bits that were acked or nacked while the shard was about to go: the next leader decides about
         these."""
@@ -256,9 +262,15 @@ class Visitor:
 
     def forget(self) -> None:
         """The gateway did not come back: its messages are ready again, and the attempts count."""
-        for grant, lease, bits in list(self._leases.values()):
-            self._take_back(grant, lease, live_bits(lease) & bits, is_unsent=False)
+        for token, (grant, lease, bits) in list(self._leases.items()):
+            live, stays = live_bits(lease) & bits, self._detached.get(token, 0)
+            view = grant.queue.view_of(lease)
+            if live & stays and view is not None and not grant.queue.deleted:
+                view.core.pass_on(lease, live & stays, Detached())
+                view.partition.ride_along()
+            self._take_back(grant, lease, live & ~stays, is_unsent=False)
         self._leases.clear()
+        self._detached.clear()
         if self._look is not None:
             self._look.cancel()
         for task in self._asks:
@@ -301,7 +313,7 @@ class Visitor:
                 for settle in calls:
                     if settle.verb in _LETTING_GO:
                         self._settle(settle, None)
-                    else:
+                    elif settle.verb not in _UNANSWERED:
                         self._leave_to_next(settle)
                         self._judged.append((settle.number, None, _TURNED))
             case Wants(wants):
@@ -348,12 +360,8 @@ class Visitor:
             if call.verb in _LETTING_GO:
                 self._let_go(call, grouped)
                 return
-            if call.verb == "take":
-                self._judged.append((call.number, self._take(call.place, grouped), None))
-                self._flush_soon()
-                return
-            if call.verb == "keep":
-                self.keeps_s = min(SESSION_KEEP_SECONDS_MAX, (call.milliseconds or 0) / 1000)
+            if call.verb in _ABOUT_SESSIONS:
+                self._change_hands(call, grouped)
                 return
             ask = self._verb(queue, call)
         except PushqError as error:
@@ -371,6 +379,8 @@ class Visitor:
             else:
                 if call.verb != "extend":
                     self._account(result)
+                else:
+                    self._detach_elsewhere(result)
                 told = {token: of_bits(bits) for token, bits in result.items()}
                 self._judged.append((call.number, told, None))
             self._flush_soon()
@@ -408,18 +418,56 @@ class Visitor:
                         _free(view, part, mine, is_unsent=call.verb == "unsent")
             self._note(token, known[2] & ~bits)
 
-    def _take(self, place: Place, grouped: Mapping[str, int]) -> Grouped:
-        """Takes over leases from other gateways, whose session has come to this one. Returns those that it has now."""
-        taken: Grouped = {}
+    def _change_hands(self, call: Settle, grouped: Mapping[str, int]) -> None:
+        match call.verb:
+            case "take":
+                self._take(call, grouped)
+            case "keep":
+                self.keeps_s = min(SESSION_KEEP_SECONDS_MAX, (call.milliseconds or 0) / 1000)
+            case "detach":
+                for token, bits in grouped.items():
+                    self._detach(token, bits)
+
+    def _detach(self, token: str, bits: int) -> None:
+        if token in self._leases:
+            self._detached[token] = self._detached.get(token, 0) | bits
+
+    def _detach_elsewhere(self, extended: Mapping[str, int]) -> None:
+        """A client extended leases here that it got by another gateway: they do not end with that one."""
+        for token in extended.keys() - self._leases.keys():
+            for other in self._service.visitors.values():
+                other._detach(token, extended[token])
+
+    def _take(self, call: Settle, grouped: Mapping[str, int]) -> None:
+        """Takes over leases from other gateways, whose session has come to this one. Answers with those that it has
+        now; where leases are stored, once it is stored that they are this gateway's."""
+        taken: dict[str, int] = {}
+        storing: set[View] = set()
         for token, bits in grouped.items():
             known = self._leases.get(token)
             found = known[2] & bits if known is not None else 0  # more than none if the request is a repeat
             for other in self._service.visitors.values():
                 if other is not self and found != bits:
-                    found |= other._pass_on(token, bits & ~found, self, place)
+                    found |= other._pass_on(token, bits & ~found, self, call.place)
             if found:
-                taken[token] = of_bits(found)
-        return taken
+                taken[token] = found
+                view = self._leases[token][0].queue.view_of(self._leases[token][1])
+                if view is not None and view.core.policy.stores_leases:
+                    storing.add(view)
+        waits = len(storing)
+
+        def stored(result: object) -> None:
+            nonlocal waits
+            waits -= 1
+            if waits <= 0:
+                answer = {token: of_bits(bits) for token, bits in taken.items()}
+                self._judged.append((call.number, answer, None))
+                self._flush_soon()
+
+        for view in storing:
+            view.when_durable(stored)
+        if not storing:
+            stored(None)
 
     def _pass_on(self, token: str, bits: int, to: Visitor, place: Place) -> int:
         """Hands messages of a lease to another gateway. Returns those that were held."""
@@ -432,7 +480,6 @@ class Visitor:
         holder = before[0] if before is not None else Grant(to, place, grant.queue, grant.visibility_ms)
         passed = view.core.pass_on(lease, bits & mine, holder)
         if passed:
-            view.partition.ride_along()
             to._leases[token] = holder, lease, passed | (before[2] if before is not None else 0)
             self._tell_gone(token, passed)
             self._note(token, mine & ~passed)
@@ -617,6 +664,7 @@ class Visitor:
             self._leases[token] = grant, lease, bits
         else:
             del self._leases[token]
+            self._detached.pop(token, None)
 
     def _account(self, done: dict[str, int]) -> None:
         """The gateway's own receipts ended these messages: their answers tell it."""

@@ -109,10 +109,11 @@ class Publish(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Receipts of one place. `verb`: ack, nack, extend, return, unsent, undeliverable, take or keep.
+    """Receipts of one place. `verb`: ack, nack, extend, return, unsent, undeliverable, detach, take or keep.
 
-    "take": a session has come to this gateway from another one, with these leases. "keep", without receipts: this
-    gateway is about to stop, and its leases wait for `milliseconds` for others to take them.
+    "detach": the messages were the answer to a request, and stay leased if this gateway ends. "take": a session has
+    come to this gateway from another one, with these leases. "keep", without receipts: this gateway is about to stop,
+    and its leases wait for `milliseconds` for others to take them.
     """
 
     number: int

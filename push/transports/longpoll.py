@@ -173,6 +173,8 @@ async def receive_messages(
                 queue.unsent(lease)
     batch = None if hub.spans is None else hub.spans.of_leases(poll.leases)
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json", hub.waits["poll"])]
+    for lease in poll.leases:
+        queue.detach(lease)
     hub.delivered += len(messages)
     told(len(messages), batch)
     # Gaps go only with messages: whether an answer without any arrived is never known.

@@ -249,3 +249,24 @@ async def test_stored_leases_that_came_along_outlive_a_crash_of_the_backend(
         backend.start()
         await eventually(lambda: httpx2.get(f"{second.url}/readyz").status_code == 200)
         assert await acked(again, queue, held) == [True, True]
+
+
+async def test_what_a_receive_answered_stays_leased_when_its_gateway_is_killed(
+    backend: Backend, first: PushqServer, second: PushqServer, queue: str, tmp_path: Path
+) -> None:
+    """Its client may come by any gateway; what a socket had comes again."""
+    with another(backend, first, tmp_path / "third") as third:
+        async with Client(third) as client:
+            await client.publish(queue, "polled", "pushed")
+            url = f"/v1/queues/{queue}"
+            answer = httpx2.post(f"{third.url}{url}/receive", json={"max": 1}, headers=third.headers)
+            [polled] = answer.json()["messages"]
+            await client.subscribe(queue, credit=1)
+            await client.messages(1)
+            third.kill()
+    async with Client(second) as other:
+        await other.subscribe(queue, credit=10)
+        assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [("pushed", 2)]
+        assert await other.is_quiet()
+        answer = httpx2.post(f"{first.url}{url}/ack", json={"receipts": [polled["receipt"]]}, headers=first.headers)
+        assert [row["ok"] for row in answer.json()["results"]] == [True]

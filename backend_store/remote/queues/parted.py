@@ -134,6 +134,9 @@ class PartedQueue(RemoteQueue):
     def unsent(self, lease: Lease) -> None:
         self._part_of(lease.token).unsent(lease)
 
+    def detach(self, lease: Lease) -> None:
+        self._part_of(lease.token).detach(lease)
+
     def undeliverable(self, lease: Lease) -> None:
         self._part_of(lease.token).undeliverable(lease)
 

@@ -534,6 +534,11 @@ class RemoteQueue(Redriving, Ranges):
         if not self.is_companion and (bits := lease.chunk.unreadable & lease.bits):
             self._undeliverable(lease, bits, lease.chunk.why_unreadable)
 
+    def detach(self, lease: Lease) -> None:
+        """The messages are sent as the answer to a request: they stay leased if this gateway ends."""
+        if lease.receipts and lease.bits:
+            self._tell("detach", lease.token, lease.bits, None)
+
     def _undeliverable(self, lease: Lease, bits: int, why: str | None) -> None:
         if lease.receipts:
             self._tell("undeliverable", lease.token, bits, why)

@@ -40,10 +40,10 @@ class World(NamedTuple):
     place: Place
     token: str
 
-    async def settle(self, line: Line, verb: str, bits: int) -> int:
+    async def settle(self, line: Line, verb: str, bits: int, milliseconds: int | None = None) -> int:
         """The bits that the answer has."""
         answers: list[Any] = []
-        frame = Settle(line.next_number(), self.place, verb, {self.token: of_bits(bits)})
+        frame = Settle(line.next_number(), self.place, verb, {self.token: of_bits(bits)}, milliseconds)
         line.call(Call(frame, answers.append, line.now_ms() + 60_000, may_repeat=True))
         await eventually(lambda: bool(answers))
         return to_bits(answers[0].get(self.token, b""))
@@ -148,6 +148,23 @@ async def test_a_gateway_that_stopped_leaves_its_leases_for_a_while(
     await eventually(lambda: world.service.visitors["gateway-0"].link is None)
     assert await world.settle(world.second, "take", 0b1111) == 0b1111
     assert world.in_flight == MESSAGES
+
+
+@pytest.mark.parametrize("how", ["detach", "extend"])
+async def test_what_needs_its_gateway_no_more_stays_leased_when_that_ends(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a receive, and what a client extended by another gateway."""
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    if how == "detach":
+        await world.tell(world.first, "detach", 0b0011)
+    else:
+        assert await world.settle(world.second, "extend", 0b0011, 500) == 0b0011
+    await world.first.close()
+    await eventually(lambda: (world.in_flight, world.queue.stats().ready) == (2, 2))
+    assert await world.settle(world.second, "ack", 0b0001) == 0b0001
+    if how == "extend":
+        await eventually(lambda: (world.in_flight, world.queue.stats().ready) == (0, 3))
 
 
 async def test_the_new_gateway_is_told_of_a_lease_that_ends_elsewhere(world: World) -> None:
