@@ -135,6 +135,8 @@ GROUPS = (
             "push.limits:SUBSCRIPTIONS_SHOWN_MAX": "",
             "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
             "push.limits:PARKED_TIMES_FREE": "",
+            "push.limits:SESSION_FETCH_SECONDS_MAX": "How long a client that resumes a session waits for another "
+            "gateway to hand it over. Then it gets a new one.",
             "push.limits:KEY_CHECK_SECONDS": "",
             "push.limits:UNREAD_SECONDS_DEFAULT": "How long a socket that was sent messages may be silent; see "
             "`limits.unread_s`.",
@@ -329,6 +331,10 @@ GROUPS = (
             "backend_store.service.limits:DEFINITIONS_PER_FRAME_MAX": "",
             "backend_store.service.limits:KEY_IDS_PER_VISIT": "",
             "backend_store.service.limits:SHARED_TICKETS_MAX": "",
+            "backend_store.service.limits:LEFT_SESSIONS_MAX": "",
+            "backend_store.service.limits:SESSIONS_SOUGHT_MAX": "",
+            "backend_store.service.limits:SEEK_SECONDS_MAX": "",
+            "backend_store.service.limits:SESSION_KEEP_SECONDS_MAX": "",
             "backend_store.service.limits:ACT_SECONDS_MAX": "",
             "backend_store.service.limits:PULSES_PER_ASK_MAX": "",
             "backend_store.service.limits:PEEK_BYTES_PER_ASK_MAX": "",
@@ -429,6 +435,8 @@ GROUPS = (
             "gateway.processes.limits:LEAVING_SECONDS_MAX": "",
             "gateway.processes.limits:DESK_SECONDS_MAX": "",
             "gateway.processes.limits:SIBLING_SECONDS_MAX": "",
+            "gateway.processes.limits:SESSIONS_PER_ASK_MAX": "",
+            "gateway.processes.limits:LEAVE_SECONDS_MAX": "",
             "gateway.processes.limits:SPEC_BYTES_MAX": "",
         },
     ),
