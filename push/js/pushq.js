@@ -738,7 +738,8 @@ const PLAIN = Object.freeze({}); // a verdict that says no more
 /** One message that is held here: its receipt, how long yet, what was decided about it. The first verdict counts. */
 class Delivery {
   #consumer; #abort = null; #told = null;
-  isLost = false; hasEnded = false; // its lease; its handler
+  isLost = false; hasBegun = false; hasEnded = false; // its lease; its handler
+  isInDoubt = false; // its session is gone, and its lease may be
   /** @type {"ack" | "nack" | null} */ verdict = null;
   /** Asked for with a nack. @type {number | undefined} */ delayMs;
 
@@ -1186,6 +1187,14 @@ class Consumer {
     this.isTakenUp = false;
   }
 
+  /** The session is gone. If only its gateway is, the leases go on: an extension tells, and of what runs the verdict. */
+  doubt() {
+    for (const delivery of this.#held.values()) {
+      delivery.extendAt = 0;
+      delivery.isInDoubt = delivery.hasBegun;
+    }
+  }
+
   /** The connection is gone; its number for us means nothing on the next one. */
   detach() {
     this.sub = null;
@@ -1311,6 +1320,7 @@ class Consumer {
 
   async #run(delivery) {
     this.#begun.push(delivery);
+    delivery.hasBegun = true;
     this.#client.soon();
     const failure = await this.#handle(delivery.message);
     delivery.hasEnded = true;
@@ -1415,8 +1425,10 @@ class Consumer {
       const receipts = deliveries.map(({receipt}) => receipt);
       const lease = {visibility_timeout_ms: this.visibilityMs};
       const answer = await link.settle("extend", this, receipts, lease).catch(() => null); // again at the next half
-      const isLost = ({receipt}, index) => answer?.results[index]?.ok === false && this.#held.has(receipt);
+      const isOk = (index) => answer?.results[index]?.ok;
+      const isLost = ({receipt, isInDoubt}, index) => isOk(index) === false && !isInDoubt && this.#held.has(receipt);
       this.lose(deliveries.filter(isLost));
+      deliveries.filter((_, index) => isOk(index)).forEach((delivery) => (delivery.isInDoubt = false));
     }
   }
 
@@ -2880,6 +2892,7 @@ export class Client extends EventTarget {
   /** Acks of before the cut go first: what they settle is then not delivered again. */
   #carry(isResumed) {
     this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
+    if (!isResumed) this.#consumers.forEach((consumer) => consumer.doubt());
     this.#enter("connected");
     this.#consumers.forEach((consumer) => consumer.flush());
     this.#consumers.forEach((consumer) => consumer.start());

@@ -251,22 +251,26 @@ async def test_stored_leases_that_came_along_outlive_a_crash_of_the_backend(
         assert await acked(again, queue, held) == [True, True]
 
 
-async def test_what_a_receive_answered_stays_leased_when_its_gateway_is_killed(
+async def test_when_a_gateway_is_killed_answers_and_what_is_extended_elsewhere_stay_leased(
     backend: Backend, first: PushqServer, second: PushqServer, queue: str, tmp_path: Path
 ) -> None:
-    """Its client may come by any gateway; what a socket had comes again."""
+    """What else a socket had comes again."""
+    url = f"/v1/queues/{queue}"
     with another(backend, first, tmp_path / "third") as third:
         async with Client(third) as client:
-            await client.publish(queue, "polled", "pushed")
-            url = f"/v1/queues/{queue}"
+            await client.publish(queue, "polled", "works on", "forgotten")
             answer = httpx2.post(f"{third.url}{url}/receive", json={"max": 1}, headers=third.headers)
-            [polled] = answer.json()["messages"]
-            await client.subscribe(queue, credit=1)
-            await client.messages(1)
+            polled = answer.json()["messages"]
+            await client.subscribe(queue, credit=2)
+            pushed = await client.messages(2)
             third.kill()
-    async with Client(second) as other:
+    async with Client(second, resume=client.session) as again, Client(second) as other:
+        assert not again.connected["resumed"]
+        extended = await again.ask(
+            type="extend", queue=queue, receipts=[pushed[0]["receipt"]], visibility_timeout_ms=30_000
+        )
+        assert [row["ok"] for row in extended["results"]] == [True]
         await other.subscribe(queue, credit=10)
-        assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [("pushed", 2)]
+        assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [("forgotten", 2)]
         assert await other.is_quiet()
-        answer = httpx2.post(f"{first.url}{url}/ack", json={"receipts": [polled["receipt"]]}, headers=first.headers)
-        assert [row["ok"] for row in answer.json()["results"]] == [True]
+        assert await acked(again, queue, [*polled, *pushed]) == [True, True, False]

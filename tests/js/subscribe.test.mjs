@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {aMoment, event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
+import {accepted, aMoment, event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
 
 test("what resolves is acked and what throws is nacked, each in one frame a turn", async (t) => {
   const handler = async ({body}) => {
@@ -84,6 +84,28 @@ test("a lease is extended at half its time while the handler runs, and no longer
   finish();
 });
 
+test("after a cut that ended the session, what runs is extended at once, and left to its verdict where that fails", async (t) => {
+  let finish;
+  const handler = () => new Promise((resolve) => (finish = resolve));
+  const {pushq, sockets} = quickClient(t);
+  let lost = 0;
+  pushq.addEventListener("lost", () => (lost += 1));
+  const first = await accepted(sockets);
+  pushq.subscribe("q", {credit: 1, visibility_timeout_ms: 60_000}, handler);
+  const asked = await eventually(() => first.last("subscribe"));
+  first.say({type: "ok", id: asked.id, sub: 1, resume: "complete"});
+  first.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  await eventually(() => finish);
+  first.end(1006);
+  const second = await accepted(sockets, 1);
+  const extended = await eventually(() => second.last("extend"));
+  assert.deepEqual(extended.receipts, ["t.1"]);
+  settle(second, extended, {ok: false, error: "stale-receipt"});
+  finish();
+  const acked = await eventually(() => second.last("ack"));
+  assert.deepEqual([acked.receipts, lost], [["t.1"], 0]);
+});
+
 test("the server's own visibility time-out is used where the caller gave none", async (t) => {
   const {subscription} = await subscribed(t, {}, () => {}, {ok: {visibility_timeout_ms: 5_000}});
   assert.equal(subscription.visibilityMs, 5_000);
@@ -132,8 +154,8 @@ test("acks that a cut swallowed are sent again first, before the queue is subscr
   assert.equal("sub" in again.sent[1], false, "the old number means nothing on the new connection");
 });
 
-test("a session that goes on says at once what it has of a group with offsets, and of no other", async (t) => {
-  for (const [mode, session, extended] of [["offsets", "s1", 1], ["offsets", "s9", 0], ["leases", "s1", 0]]) {
+test("a session that goes on says at once what it has of a group with offsets; a new one, what runs", async (t) => {
+  for (const [mode, session, extended] of [["offsets", "s1", 1], ["offsets", "s9", 1], ["leases", "s1", 0], ["leases", "s9", 1]]) {
     const handler = () => new Promise(() => {});
     const {socket, sockets} = await subscribed(t, {group: "g", credit: 2}, handler, {ok: {mode}});
     socket.say({type: "deliver", sub: 1, messages: [leased(1)]});

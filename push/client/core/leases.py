@@ -23,6 +23,7 @@ class Delivery:
         "given_back",
         "hold_until",
         "is_handed",
+        "is_in_doubt",
         "is_lost",
         "is_settled",
         "message",
@@ -42,6 +43,8 @@ class Delivery:
         """How the message was given back; None if it was acked or is not settled."""
         self.bucket: dict[str, Delivery] | None = None
         self.is_handed = False
+        self.is_in_doubt = False
+        """Its session is gone, and it is not known whether the lease is, too: only its ack will tell."""
         self.is_lost = False
         self.is_settled = False
         self.wait_lost: object = None
@@ -137,6 +140,11 @@ class Leases:
         self._buckets = {now: dict(self._held)}
         for delivery in self._held.values():
             delivery.bucket = self._buckets[now]
+
+    def doubt_all(self) -> None:
+        """The session that held the leases is gone: they may be, too."""
+        for delivery in self._held.values():
+            delivery.is_in_doubt = True
 
     def next_due(self) -> float:
         """When `due` has something next; buckets are kept in the order in which they fall due."""

@@ -319,7 +319,7 @@ class SessionCore:
         for state in self.subscriptions:
             state.is_taken_up = is_resumed
             if not is_resumed:
-                state.session_gone()
+                state.session_gone(now)
         self.session = frame.session
         for state in self.subscriptions:
             if state.was_subscribed and state.cursor is None and state.is_at_latest:
@@ -397,7 +397,9 @@ class SessionCore:
             delivery, is_asked = result.item.delivery, result.item.ticket is not None
             if is_asked and result.is_held_on:
                 delivery.subscription.hold_again(delivery, now)
-            is_stale = result.is_stale and not delivery.is_lost
+            if result.action == "extend" and result.error is None:
+                delivery.is_in_doubt = False
+            is_stale = result.is_stale and not delivery.is_lost and (is_asked or not delivery.is_in_doubt)
             # Our own extension may cross the user's ack in transit: then the lease ended as it should.
             if is_stale and (is_asked or not delivery.is_settled) and delivery.subscription.lose(delivery):
                 self._tell_lost([delivery], effects)

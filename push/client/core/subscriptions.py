@@ -209,16 +209,19 @@ class SubscriptionState:
         """Forgets the server's number, which belonged to the connection."""
         self.sub = None
 
-    def session_gone(self) -> None:
+    def session_gone(self, now: float) -> None:
         """Drops waiting messages: a new session does not hold the old one's leases, so they will come again.
 
-        What the user holds stays: its ack still counts while no other consumer was given the message.
+        What the user holds stays: its ack still counts while no other consumer was given the message. It is extended at
+        once: if only a gateway is gone and not the store, its lease goes on.
         """
         self._begun.clear()
         for delivery in self.inbox:
             if delivery.receipt is not None:
                 self.leases.release(delivery.receipt)
         self.inbox = deque(delivery for delivery in self.inbox if delivery.receipt is None)
+        self.leases.doubt_all()
+        self.leases.all_due(now)
 
     def settles(self, delivery: Delivery, how: How) -> None:
         """The user has settled it. In a group with offsets an ack covers all earlier messages of the partition as

@@ -229,6 +229,7 @@ export class Client extends EventTarget {
   /** Acks of before the cut go first: what they settle is then not delivered again. */
   #carry(isResumed) {
     this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
+    if (!isResumed) this.#consumers.forEach((consumer) => consumer.doubt());
     this.#enter("connected");
     this.#consumers.forEach((consumer) => consumer.flush());
     this.#consumers.forEach((consumer) => consumer.start());

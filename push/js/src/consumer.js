@@ -109,6 +109,14 @@ export class Consumer {
     this.isTakenUp = false;
   }
 
+  /** The session is gone. If only its gateway is, the leases go on: an extension tells, and of what runs the verdict. */
+  doubt() {
+    for (const delivery of this.#held.values()) {
+      delivery.extendAt = 0;
+      delivery.isInDoubt = delivery.hasBegun;
+    }
+  }
+
   /** The connection is gone; its number for us means nothing on the next one. */
   detach() {
     this.sub = null;
@@ -234,6 +242,7 @@ export class Consumer {
 
   async #run(delivery) {
     this.#begun.push(delivery);
+    delivery.hasBegun = true;
     this.#client.soon();
     const failure = await this.#handle(delivery.message);
     delivery.hasEnded = true;
@@ -338,8 +347,10 @@ export class Consumer {
       const receipts = deliveries.map(({receipt}) => receipt);
       const lease = {visibility_timeout_ms: this.visibilityMs};
       const answer = await link.settle("extend", this, receipts, lease).catch(() => null); // again at the next half
-      const isLost = ({receipt}, index) => answer?.results[index]?.ok === false && this.#held.has(receipt);
+      const isOk = (index) => answer?.results[index]?.ok;
+      const isLost = ({receipt, isInDoubt}, index) => isOk(index) === false && !isInDoubt && this.#held.has(receipt);
       this.lose(deliveries.filter(isLost));
+      deliveries.filter((_, index) => isOk(index)).forEach((delivery) => (delivery.isInDoubt = false));
     }
   }
 

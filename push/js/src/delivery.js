@@ -11,7 +11,8 @@ export const PLAIN = Object.freeze({}); // a verdict that says no more
 /** One message that is held here: its receipt, how long yet, what was decided about it. The first verdict counts. */
 export class Delivery {
   #consumer; #abort = null; #told = null;
-  isLost = false; hasEnded = false; // its lease; its handler
+  isLost = false; hasBegun = false; hasEnded = false; // its lease; its handler
+  isInDoubt = false; // its session is gone, and its lease may be
   /** @type {"ack" | "nack" | null} */ verdict = null;
   /** Asked for with a nack. @type {number | undefined} */ delayMs;
 

@@ -8,12 +8,14 @@ from push.client.core import Subscribed
 from push.client.core.effects import Phase
 from push.client.errors import Forbidden, NotFound, Problem, ProtocolFault, Replaced, TooLarge, Unauthenticated
 from push.client.frames import (
+    Ack,
     Begin,
     Bye,
     Credit,
     Deliver,
     Ended,
     Error,
+    Extend,
     GapFrame,
     Nack,
     Ok,
@@ -245,6 +247,40 @@ def test_a_new_session_drops_the_unread_ones_because_they_come_again() -> None:
     world.open("s2")
     assert world.events[-1] == Connected("s2", False)
     assert state.take(world.now) is None
+
+
+def test_a_new_session_extends_at_once_what_the_user_holds() -> None:
+    """If only the gateway of the old session is gone, the lease goes on."""
+    world = World()
+    world.open("s1")
+    state = world.subscribe(visibility_timeout_ms=30_000)
+    world.deliver("a", "b")
+    delivery = world.get(state)
+    world.cut()
+    world.open("s2")
+    world.pass_time(0)
+    [frame] = world.take(Extend)
+    assert list(frame.receipts) == ["r-a"]
+    world.answer(frame)
+    world.pass_time(15)
+    world.answer(world.take(Extend)[0], ok=False)
+    assert delivery.is_lost, "from then on it is as with any lease"
+
+
+def test_a_lease_that_a_new_session_cannot_extend_is_left_to_its_ack() -> None:
+    world = World()
+    world.open("s1")
+    state = world.subscribe(visibility_timeout_ms=30_000)
+    world.deliver("a")
+    delivery = world.get(state)
+    world.cut()
+    world.open("s2")
+    world.pass_time(0)
+    world.answer(world.take(Extend)[0], ok=False)
+    assert not delivery.is_lost and not world.lost
+    world.settle(delivery)
+    world.answer(world.take(Ack)[0])
+    assert world.settled == {"ack a": None}
 
 
 def test_a_new_session_keeps_unread_messages_of_a_stream() -> None:
