@@ -264,6 +264,6 @@ class Elsewhere(Protocol):
     def suffix(self) -> str:
         """The end of the ids of this gateway's sessions."""
 
-    async def fetch(self, session: str, principal_id: str) -> Parked[list[Lease]] | None:
+    async def fetch(self, session: str, principal: Principal) -> Parked[list[Lease]] | None:
         """Takes a session, with its leases, from the gateway that has it; None if none has it, or it belongs to another
         principal. Raises `PushqError`."""

@@ -24,6 +24,11 @@ class SeekSession(Asked, frozen=True):
     session: str
     principal_id: str
     by: str
+    tenant: str
+
+    @property
+    def whose(self) -> str | None:
+        return self.tenant
 
 
 class GiveSession(Asked, frozen=True):

@@ -23,6 +23,7 @@ from gateway.processes.limits import LEAVE_SECONDS_MAX, SESSIONS_PER_ASK_MAX
 from push.core.resume import Absent, Parked
 from push.delivery.hub import Hub
 from push.delivery.lookup_retry import found
+from push.ports import Principal
 
 log = structlog.get_logger("pushq.gateway")
 
@@ -65,14 +66,14 @@ class SharedSessions:
         except PushqError as error:
             log.info("a session was not given away", session=given.session[:6], reason=error.detail)
 
-    async def fetch(self, session: str, principal_id: str) -> Sent | None:
+    async def fetch(self, session: str, principal: Principal) -> Sent | None:
         """See `push.ports.Elsewhere`."""
-        asked = SeekSession(session, principal_id, self._store.id)
+        asked = SeekSession(session, principal.id, self._store.id, principal.tenant)
         content = _answer(await self._store.ask(asked, may_repeat=True))
         if content is None:
             return None
         moving = _moving(content)
-        parked: Sent = Parked(session, principal_id, 0, tenant=moving.tenant)
+        parked: Sent = Parked(session, principal.id, 0, tenant=moving.tenant)
         for tenant, place, receipts in moving.lost:
             parked.lost[tenant, place] = receipts
         async with asyncio.TaskGroup() as group:

@@ -40,7 +40,7 @@ from push.limits import (
     WRITE_BLOCKED_SECONDS_MAX,
 )
 from push.operations.checks import checked_timeout
-from push.ports import Desk, Elsewhere, Meter, NoThrottle, Throttle, Unmetered
+from push.ports import Desk, Elsewhere, Meter, NoThrottle, Principal, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session.close_codes import Close
 from push.session.drain import DrainWaves
@@ -188,16 +188,16 @@ class Hub:
         self.streams.discard(stream)
         self.stream_readers.leave(stream, stream.queue)
 
-    def fetching(self, resume: str, principal_id: str) -> Coroutine[Any, Any, None] | None:
+    def fetching(self, resume: str, principal: Principal) -> Coroutine[Any, Any, None] | None:
         """What brings a session here that may be at another gateway; None if it is here, or there are no others."""
         if self._elsewhere is None or resume in self.sessions or resume in self.parked:
             return None
-        return self._fetch(self._elsewhere, resume, principal_id)
+        return self._fetch(self._elsewhere, resume, principal)
 
-    async def _fetch(self, elsewhere: Elsewhere, resume: str, principal_id: str) -> None:
+    async def _fetch(self, elsewhere: Elsewhere, resume: str, principal: Principal) -> None:
         try:
             async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
-                parked = await elsewhere.fetch(resume, principal_id)
+                parked = await elsewhere.fetch(resume, principal)
         except (PushqError, TimeoutError) as error:
             log.info("a session was not fetched", session=resume[:6], reason=str(error) or "it took too long")
             return

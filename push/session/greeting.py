@@ -75,7 +75,7 @@ def _enter(session: Session, frame: Connect) -> None:
     session.who = who
     fetching = None
     if frame.resume is not None and session.principal is not None:
-        fetching = session.hub.fetching(frame.resume.session, session.principal.id)
+        fetching = session.hub.fetching(frame.resume.session, session.principal)
     session.gate.enter(fetching, partial(_open, session, frame), partial(_refused, session, frame))
 
 
