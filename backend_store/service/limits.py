@@ -29,7 +29,7 @@ LEFT_SESSIONS_MAX: Final = 100_000
 """Sessions of gateways that stopped, kept for their clients; a tenant may have as many as are free."""
 SESSIONS_SOUGHT_MAX: Final = 20_000
 """Sessions that are asked for at their gateways at once; and sessions that moved, whose present gateway is known."""
-SEEK_SECONDS_MAX: Final = 1.0
+SEEK_SECONDS_MAX: Final = 2.0
 """How long a gateway may take to give a session to another one."""
 SESSION_KEEP_SECONDS_MAX: Final = 120
 """How long sessions and leases of a gateway that stopped wait for their clients, at most."""
