@@ -52,7 +52,7 @@ class Grant:
         messages = lease.bits.bit_count()
         self.sent += messages
         if lease.receipts:
-            self.visitor.remember(self, lease)
+            self.visitor.leases.remember(self, lease)
         if lease.durable:
             self.left += messages
             self.visitor.hand(self, lease)
@@ -67,14 +67,14 @@ class Grant:
         return self.visitor.name
 
     def released(self, count: int) -> None:
-        self.visitor.released(count)
+        self.visitor.leases.released(count)
 
     def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         ended: dict[str, int] = {}
         for receipt in receipts:
             token = receipt[:-2]
             ended[token] = ended.get(token, 0) | 1 << _INDEX[receipt[-2:]]
-        self.visitor.lost(ended)
+        self.visitor.leases.ended(ended)
 
     def sendable(self) -> None:
         visitor, had_room = self.visitor, self.visitor.has_room

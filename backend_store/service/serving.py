@@ -24,6 +24,7 @@ from websockets.typing import Subprotocol
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.metadata.elsewhere import usual_shards
 from backend_store.model import InvalidRequest, PushqError
+from backend_store.service.held_leases import take_back_unsent
 from backend_store.service.limits import (
     FINISH_SECONDS_MAX,
     GREETING_SECONDS_MAX,
@@ -228,8 +229,8 @@ class StoreService:
                 visitor.link.leave()
         # All visitors depart before leases are returned, so that no message is leased again.
         unsent = [visitor.depart() for visitor in self.visitors.values()]
-        for visitor, leases in zip(self.visitors.values(), unsent, strict=True):
-            visitor.take_back_unsent(leases)
+        for leases in unsent:
+            take_back_unsent(leases)
         self.visitors.clear()
         for queue in self.store.queues():
             queue.redrives.drop()  # their gateways have the next leader go on

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,9 +22,7 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap
 from backend_store.client.views import AskView, extending, giving_back
 from backend_store.core.leases.leases import Lease
-from backend_store.core.leases.session_snapshot import Detached
 from backend_store.core.limits import DELAYED_RUNS_MAX
-from backend_store.core.ready.attempt_policy import Outcome
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Claim,
@@ -41,10 +38,10 @@ from backend_store.node.publishing.moved_away import on_the_move
 from backend_store.node.views.view import View
 from backend_store.service.ask_room import AskRoom
 from backend_store.service.asked import queue_at
-from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
+from backend_store.service.handing import Grant, counter_of, frames_of
+from backend_store.service.held_leases import HeldLeases, take_back_unsent
 from backend_store.service.limits import (
     GAPS_IN_DOUBT_MAX,
-    LEASES_PER_LOOK_MAX,
     SESSION_KEEP_SECONDS_MAX,
     VISITOR_ASKS_MAX,
     VISITOR_OUTBOX_BYTES_MAX,
@@ -93,8 +90,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("pushq.backend")
 
-LOOK_SECONDS = 0.05
-"""How soon a gateway is told that another caller settled messages of its leases."""
 GRANTS_LOOKED_AT_MIN = 1_000
 """With fewer grants, those of deleted queues are not looked for."""
 
@@ -125,12 +120,7 @@ class Visitor:
         self._reads: dict[Place, Tailing] = {}
         self._look_at = GRANTS_LOOKED_AT_MIN
         """The number of grants at which those of deleted queues are looked for."""
-        self._leases: dict[str, tuple[Grant, Lease, int]] = {}
-        """Token → its grant, the lease, and the bits that the gateway holds as far as it knows."""
-        self._released = self._accounted = 0
-        self._look: asyncio.TimerHandle | None = None
-        self._looking: Iterator[str] | None = None
-        """The leases that a look has not come to yet; None while no look is in progress."""
+        self.leases = HeldLeases(self, self._store)
         self._told_gaps: deque[tuple[float, EmbeddedQueue, list[Gap]]] = deque(maxlen=GAPS_IN_DOUBT_MAX)
         """Gaps that groups were told, and when."""
         self._asks: set[asyncio.Task[None]] = set()
@@ -140,12 +130,6 @@ class Visitor:
         """Set when the gateway knows that it was referred to the next leader, is gone, or was not referred: it sends no
         more."""
         self._has_heard.set()
-        self._detached: dict[str, int] = {}
-        """Token → bits of messages that stay leased when the gateway has ended: their clients may come by any
-        gateway."""
-        self._turned: dict[str, int] = {}
-        """Token → bits that were acked or nacked while the shard was about to go: the next leader decides about
-        these."""
         self.pending_bytes = 0
         """Bytes of leases that wait for the disk."""
         self._clear()
@@ -156,8 +140,7 @@ class Visitor:
         self._handed: list[Handed] = []
         self._handed_bytes = 0
         self._idle: list[Idle] = []
-        self._lost: list[tuple[str, Bits]] = []
-        self._gone: list[tuple[str, Bits]] = []
+        self.leases.lost, self.leases.gone = [], []
         self._missed: list[tuple[Place, list[Gap]]] = []
         self._groups_gone: list[Place] = []
         self._moved: set[Place] = set()
@@ -171,45 +154,9 @@ class Visitor:
         """The gateway connects, and holds these leases from before. Returns those that are not known here. `known`: see
         `Greeting`."""
         self.link = link
-        self._telling = Telling(self._store.node, link, known, self._flush_soon)
+        self._telling = Telling(self._store.node, link, known, self.flush_soon)
         self._clear()
-        kept = {token: to_bits(bits) for _, token, bits in held}
-        for token, (grant, lease, known_bits) in list(self._leases.items()):
-            live, mine = live_bits(lease) & known_bits, kept.get(token, 0)
-            self._take_back(grant, lease, live & ~mine, is_unsent=True)
-            self._tell_gone(token, mine & ~live)  # the lost connection may have told it before, or not
-            self._note(token, mine & live)
-        places = {token: place for place, token, _ in held}
-        for view, token in self._store.node.kept_at.pop(self.name, ()):
-            if (restored := view.core.leases.get(token)) is not None:
-                self._take_up(view, restored, places.get(token), kept.get(token, 0))
-        return [(place, token) for place, token, _ in held if token not in self._leases]
-
-    def _take_up(self, view: View, lease: Lease, place: Place | None, kept: int) -> None:
-        """Resumes a lease from before this process led. Messages that the gateway has stay leased to it; messages that
-        have not reached it are with no consumer, and need not wait for the visibility timeout."""
-        parts = [part for part in lease.parts() if part.gateway == self.name]
-        live = sum(part.bits for part in parts)
-        for part in parts:
-            if unheard := part.bits & ~kept:
-                _free(view, part, unheard, is_unsent=True)
-        if place is None or not live & kept:
-            return
-        try:
-            grant = Grant(self, place, queue_at(self._store, place), 0)
-        except PushqError:
-            return  # the queue is deleted, which ends its leases
-        for part in parts:
-            part.holder = grant
-        self._leases[lease.token] = grant, lease, live & kept
-        self._tell_gone(lease.token, kept & ~live)
-
-    def _tell_gone(self, token: str, bits: int) -> None:
-        """Messages that the gateway holds as far as it knows were settled by another caller, or their leases have
-        expired."""
-        if bits:
-            self._gone.append((token, of_bits(bits)))
-            self._flush_soon()
+        return self.leases.arrive(held)
 
     def depart(self) -> list[tuple[Grant, Lease]]:
         """The connection is gone: nothing more is leased to the gateway. Returns the leases that had not been sent
@@ -239,12 +186,6 @@ class Visitor:
                 group.put_back_gaps(gaps)
         self._told_gaps.clear()
 
-    def take_back_unsent(self, leases: list[tuple[Grant, Lease]]) -> None:
-        """Returns leases that were never sent, where the gateway has departed for good: the messages are ready
-        again."""
-        for grant, lease in leases:
-            self._take_back(grant, lease, live_bits(lease), is_unsent=True)
-
     def send_on(self, leader: str) -> None:
         """Refers the gateway to `leader`, which is about to lead the shard: from here on nothing is begun for it."""
         if self.link is None:
@@ -261,28 +202,10 @@ class Visitor:
             await asyncio.wait(self._asks)
 
     def forget(self) -> None:
-        """The gateway did not come back: its messages are ready again, and the attempts count."""
-        for token, (grant, lease, bits) in list(self._leases.items()):
-            live, stays = live_bits(lease) & bits, self._detached.get(token, 0)
-            view = grant.queue.view_of(lease)
-            if live & stays and view is not None and not grant.queue.deleted:
-                view.core.pass_on(lease, live & stays, Detached())
-                view.partition.ride_along()
-            self._take_back(grant, lease, live & ~stays, is_unsent=False)
-        self._leases.clear()
-        self._detached.clear()
-        if self._look is not None:
-            self._look.cancel()
+        """The gateway did not come back."""
+        self.leases.forget()
         for task in self._asks:
             task.cancel()
-
-    def _take_back(self, grant: Grant, lease: Lease, bits: int, *, is_unsent: bool) -> None:
-        view = grant.queue.view_of(lease)
-        if view is None or not bits or grant.queue.deleted:
-            return
-        for part in list(lease.parts()):
-            if mine := part.bits & bits:
-                _free(view, part, mine, is_unsent=is_unsent)
 
     # ------------------------------------------------------------------------------------------------------ requests
 
@@ -314,20 +237,15 @@ class Visitor:
                     if settle.verb in _LETTING_GO:
                         self._settle(settle, None)
                     elif settle.verb not in _UNANSWERED:
-                        self._leave_to_next(settle)
+                        if settle.verb != "extend":  # what is returned after an ack must not be ready before it
+                            self.leases.leave_to_next(settle.grouped)
                         self._judged.append((settle.number, None, _TURNED))
             case Wants(wants):
                 if not wants:
                     self._has_heard.set()  # the next leader is told the wants
             case Asks(number):
                 self._answers.append(Answered(number, wrong=_TURNED))
-        self._flush_soon()
-
-    def _leave_to_next(self, settle: Settle) -> None:
-        """Messages that are returned after an ack or a nack must not be ready before it."""
-        for token, bits in settle.grouped.items() if settle.verb != "extend" else ():
-            if token in self._leases:
-                self._turned[token] = self._turned.get(token, 0) | to_bits(bits)
+        self.flush_soon()
 
     def _publish(self, call: Publish, traces: Traces | None) -> None:
         span = self._span("append", call, call.tenant, call.name, traces)
@@ -339,7 +257,7 @@ class Visitor:
                 self._placed.append((call.number, None, wrong(result)))
             else:
                 self._placed.append((call.number, result, None))
-            self._flush_soon()
+            self.flush_soon()
 
         publish_in(self._store, call, done)
 
@@ -358,7 +276,7 @@ class Visitor:
             queue = queue_at(self._store, call.place)
             grouped = {token: to_bits(bits) for token, bits in call.grouped.items()}
             if call.verb in _LETTING_GO:
-                self._let_go(call, grouped)
+                self.leases.let_go(call.verb, grouped, call.reason)
                 return
             if call.verb in _ABOUT_SESSIONS:
                 self._change_hands(call, grouped)
@@ -368,7 +286,7 @@ class Visitor:
             if span is not None:
                 span.ended(error.code)
             self._judged.append((call.number, None, wrong(error)))
-            self._flush_soon()
+            self.flush_soon()
             return
 
         def done(result: dict[str, int] | PushqError) -> None:
@@ -378,12 +296,11 @@ class Visitor:
                 self._judged.append((call.number, None, wrong(result)))
             else:
                 if call.verb != "extend":
-                    self._account(result)
+                    self.leases.account(result)
                 else:
                     self._detach_elsewhere(result)
-                told = {token: of_bits(bits) for token, bits in result.items()}
-                self._judged.append((call.number, told, None))
-            self._flush_soon()
+                self._judge(call.number, result)
+            self.flush_soon()
 
         queue.ask_grouped(grouped, ask, done)
 
@@ -402,88 +319,25 @@ class Visitor:
                 return extending(call.milliseconds or 0)
         raise InvalidRequest(f"{call.verb!r} is nothing that is done with receipts")
 
-    def _let_go(self, call: Settle, grouped: dict[str, int]) -> None:
-        """Ends leases at the gateway's own request (return, unsent, undeliverable); no answer is awaited."""
-        for token, bits in grouped.items():
-            known = self._leases.get(token)
-            view = known[0].queue.view_of(known[1]) if known is not None else None
-            if known is None or view is None:
-                continue
-            here = bits & known[2] & ~self._turned.get(token, 0)  # others may have been taken by another gateway
-            for part in list(known[1].parts()):
-                if mine := part.bits & here:
-                    if call.verb == "undeliverable":
-                        view.undeliverable(part, mine, call.reason)
-                    else:
-                        _free(view, part, mine, is_unsent=call.verb == "unsent")
-            self._note(token, known[2] & ~bits)
-
     def _change_hands(self, call: Settle, grouped: Mapping[str, int]) -> None:
         match call.verb:
             case "take":
-                self._take(call, grouped)
+                others = [other.leases for other in self._service.visitors.values()]
+                self.leases.take(call.place, grouped, others, partial(self._judge, call.number))
             case "keep":
                 self.keeps_s = min(SESSION_KEEP_SECONDS_MAX, (call.milliseconds or 0) / 1000)
             case "detach":
-                for token, bits in grouped.items():
-                    self._detach(token, bits)
-
-    def _detach(self, token: str, bits: int) -> None:
-        if token in self._leases:
-            self._detached[token] = self._detached.get(token, 0) | bits
+                self.leases.detach(grouped)
 
     def _detach_elsewhere(self, extended: Mapping[str, int]) -> None:
         """A client extended leases here that it got by another gateway: they do not end with that one."""
-        for token in extended.keys() - self._leases.keys():
-            for other in self._service.visitors.values():
-                other._detach(token, extended[token])
+        strange = {token: bits for token, bits in extended.items() if token not in self.leases}
+        for other in self._service.visitors.values() if strange else ():
+            other.leases.detach(strange)
 
-    def _take(self, call: Settle, grouped: Mapping[str, int]) -> None:
-        """Takes over leases from other gateways, whose session has come to this one. Answers with those that it has
-        now; where leases are stored, once it is stored that they are this gateway's."""
-        taken: dict[str, int] = {}
-        storing: set[View] = set()
-        for token, bits in grouped.items():
-            known = self._leases.get(token)
-            found = known[2] & bits if known is not None else 0  # more than none if the request is a repeat
-            for other in self._service.visitors.values():
-                if other is not self and found != bits:
-                    found |= other._pass_on(token, bits & ~found, self, call.place)
-            if found:
-                taken[token] = found
-                view = self._leases[token][0].queue.view_of(self._leases[token][1])
-                if view is not None and view.core.policy.stores_leases:
-                    storing.add(view)
-        waits = len(storing)
-
-        def stored(result: object) -> None:
-            nonlocal waits
-            waits -= 1
-            if waits <= 0:
-                answer = {token: of_bits(bits) for token, bits in taken.items()}
-                self._judged.append((call.number, answer, None))
-                self._flush_soon()
-
-        for view in storing:
-            view.when_durable(stored)
-        if not storing:
-            stored(None)
-
-    def _pass_on(self, token: str, bits: int, to: Visitor, place: Place) -> int:
-        """Hands messages of a lease to another gateway. Returns those that were held."""
-        known = self._leases.get(token)
-        view = known[0].queue.view_of(known[1]) if known is not None else None
-        if known is None or view is None or known[0].queue.deleted:
-            return 0
-        grant, lease, mine = known
-        before = to._leases.get(token)
-        holder = before[0] if before is not None else Grant(to, place, grant.queue, grant.visibility_ms)
-        passed = view.core.pass_on(lease, bits & mine, holder)
-        if passed:
-            to._leases[token] = holder, lease, passed | (before[2] if before is not None else 0)
-            self._tell_gone(token, passed)
-            self._note(token, mine & ~passed)
-        return passed
+    def _judge(self, number: int, done: Mapping[str, int]) -> None:
+        self._judged.append((number, {token: of_bits(bits) for token, bits in done.items()}, None))
+        self.flush_soon()
 
     def _want(self, want: Want) -> None:
         key = want.place, want.visibility_ms
@@ -521,7 +375,7 @@ class Visitor:
             unsent = [(grant, lease) for lease in grant.pending]
             counter_of(grant.queue).leave(grant)
             grant.drop_pending()
-            self.take_back_unsent(unsent)
+            take_back_unsent(unsent)
 
     def _forget_gone(self) -> None:
         """Drops grants of deleted queues and groups, as the gateway does not end these itself. The next look comes when
@@ -550,7 +404,7 @@ class Visitor:
     def tail_moved(self, place: Place) -> None:
         """A stream that this gateway reads has changed."""
         self._moved.add(place)
-        self._flush_soon()
+        self.flush_soon()
 
     def _ask(self, ask: Asks) -> None:
         try:
@@ -593,7 +447,7 @@ class Visitor:
 
     def _answer(self, answer: Answered) -> None:
         self._answers.append(answer)
-        self._flush_soon()
+        self.flush_soon()
 
     # --------------------------------------------------------------------------------------------------- leases
 
@@ -615,9 +469,6 @@ class Visitor:
 
     def room_soon(self) -> None:
         self._loop.call_soon(self.room)
-
-    def remember(self, grant: Grant, lease: Lease) -> None:
-        self._leases[lease.token] = grant, lease, lease.bits
 
     def hand(self, grant: Grant, lease: Lease) -> None:
         """Sends a lease to the gateway, at the end of this turn."""
@@ -641,83 +492,21 @@ class Visitor:
             )
         )
         self._handed_bytes += len(chunk.data)
-        self._flush_soon()
+        self.flush_soon()
 
     def missed(self, place: Place, gaps: list[Gap], group: EmbeddedQueue) -> None:
         """A stream dropped messages before the group read them."""
         self._missed.append((place, gaps))
         self._told_gaps.append((self._loop.time(), group, gaps))
-        self._flush_soon()
+        self.flush_soon()
 
     def group_gone(self, place: Place) -> None:
         self._groups_gone.append(place)
-        self._flush_soon()
+        self.flush_soon()
 
     def idle(self, grant: Grant) -> None:
         self._idle.append(Idle(grant.place, grant.visibility_ms, grant.granted))
-        self._flush_soon()
-
-    def _note(self, token: str, bits: int) -> None:
-        """Sets the bits of a lease that the gateway holds as far as it knows; none ends the lease."""
-        grant, lease, _ = self._leases[token]
-        if bits:
-            self._leases[token] = grant, lease, bits
-        else:
-            del self._leases[token]
-            self._detached.pop(token, None)
-
-    def _account(self, done: dict[str, int]) -> None:
-        """The gateway's own receipts ended these messages: their answers tell it."""
-        for token, bits in done.items():
-            if (known := self._leases.get(token)) is not None:
-                self._note_accounted(known[2] & bits)
-                self._note(token, known[2] & ~bits)
-
-    def _note_accounted(self, bits: int) -> None:
-        """Counts messages whose end the gateway is told. During a look it is unknown whether they were counted at its
-        begin: another look follows."""
-        if self._looking is None:
-            self._accounted += bits.bit_count()
-
-    def released(self, count: int) -> None:
-        self._released += count
-        self._look_soon()
-
-    def _look_soon(self) -> None:
-        if self._look is None:
-            self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_leases)
-
-    def _look_at_leases(self) -> None:
-        """Tells the gateway which of its messages other callers have settled: else its consumers' credit would stay
-        taken. It may hold very many, so a look is spread over turns of the loop."""
-        self._look = None
-        if self._looking is None:
-            if self._released == self._accounted:
-                return
-            self._accounted = self._released
-            self._looking = iter(list(self._leases))
-        tokens = list(islice(self._looking, LEASES_PER_LOOK_MAX))
-        for token in tokens:
-            if (known := self._leases.get(token)) is None:
-                continue
-            _, lease, bits = known
-            live = live_bits(lease)
-            if gone := bits & ~live:
-                self._gone.append((token, of_bits(gone)))
-                self._note(token, bits & live)
-        self._flush_soon()
-        if len(tokens) < LEASES_PER_LOOK_MAX:
-            self._looking = None
-        if self._looking is not None or self._released != self._accounted:
-            self._look_soon()
-
-    def lost(self, ended: dict[str, int]) -> None:
-        for token, bits in ended.items():
-            if (known := self._leases.get(token)) is not None:
-                self._lost.append((token, of_bits(bits)))
-                self._note_accounted(bits)
-                self._note(token, known[2] & ~bits)
-        self._flush_soon()
+        self.flush_soon()
 
     # ----------------------------------------------------------------------------------------- answers and news
 
@@ -731,7 +520,7 @@ class Visitor:
         if self._telling is not None:
             self._telling.documents()
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self.flush)
@@ -756,8 +545,8 @@ class Visitor:
     def _say(self, link: Link) -> None:
         if self._placed or self._judged:
             link.send(pack(Results(self._placed, self._judged)))
-        if self._lost or self._gone:
-            link.send(pack(Ended(self._lost, self._gone)))
+        if self.leases.lost or self.leases.gone:
+            link.send(pack(Ended(self.leases.lost, self.leases.gone)))
         if self._missed or self._groups_gone:
             link.send(pack(GroupNews(self._missed, self._groups_gone)))
         if moved := [(place, self._reads[place].now()) for place in self._moved if place in self._reads]:
@@ -803,16 +592,3 @@ def _is_behind(call: Publish, known: QueueDefinition) -> bool:
 def _name_of(kind: type[Operation]) -> str:
     """`TakeReport` → `take_report`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-
-
-def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:
-    """Returns messages of a lease: as never sent, or with the attempt counted."""
-    view.decide_first()
-    if not is_unsent and view.comes_behind(lease, partial(_free, view, lease, bits, is_unsent=False)):
-        return
-    if is_unsent:
-        view.core.unsent(lease, bits)
-        view.partition.ride_along()
-        view.on_ready()
-    elif view.core.give_back(lease, bits, now_ms=view.partition.steady_ms(), outcome=Outcome.RETURNED):
-        view.partition.request()

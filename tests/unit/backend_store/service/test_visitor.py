@@ -19,12 +19,13 @@ from backend_store.node.commit import committer
 from backend_store.remote.definitions.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
 from backend_store.remote.line.line import Call, Line
+from backend_store.service import held_leases
 from backend_store.service import visitor as visitors
 from backend_store.service.defining import GoneQueues
+from backend_store.service.held_leases import HeldLeases
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.operations import Purge
 from backend_store.service.serving import StoreServer, StoreService
-from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
@@ -275,7 +276,7 @@ async def test_what_waits_for_the_disk_when_its_count_ends_is_free() -> None:
 
 async def test_what_others_settled_while_a_gateway_was_away_is_told_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its consumers' credit stayed taken, for as long as they were connected."""
-    monkeypatch.setattr(visitors, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(held_leases, "LOOK_SECONDS", 0.0)
     store = await opened()
     queue = await made(store, "q")
     await published(queue, *map(draft, "123"))
@@ -292,7 +293,7 @@ async def test_what_others_settled_while_a_gateway_was_away_is_told_to_it(monkey
         await eventually(lambda: visitor.link is None)
         done: list[Any] = []
         queue.settle([token + "00"], done.append)
-        await eventually(lambda: done and visitor._look is None, "it was noticed, and could not be told")
+        await eventually(lambda: done and visitor.leases._look is None, "it was noticed, and could not be told")
         gateway = Gateway([(place, token, of_bits(0b111))])
         line = Line(0, directory, gateway, "gateway", None)
         await eventually(lambda: gateway.gone == {token: 0b001})
@@ -398,13 +399,13 @@ async def test_what_others_settled_of_very_many_leases_is_looked_for_a_part_at_a
 ) -> None:
     """Acks come to any gateway: each look at 100,000 leases held everybody up for a tenth of a second, and one followed
     the other."""
-    monkeypatch.setattr(visitors, "LEASES_PER_LOOK_MAX", 5)
+    monkeypatch.setattr(held_leases, "LEASES_PER_LOOK_MAX", 5)
     looks: list[int] = []
-    look, live_bits = Visitor._look_at_leases, visitors.live_bits
+    look, live_bits = HeldLeases._look_at_leases, held_leases.live_bits
 
-    def counted(visitor: Visitor) -> None:
+    def counted(held: HeldLeases) -> None:
         looks.append(0)
-        look(visitor)
+        look(held)
 
     def looked(lease: Lease) -> int:
         if looks:
@@ -418,8 +419,8 @@ async def test_what_others_settled_of_very_many_leases_is_looked_for_a_part_at_a
     async with visited(store) as (line, gateway):
         line.want(Want(Place("default", queue.name, queue.uid), 3_600_000, 22, 1))
         await eventually(lambda: len(gateway.tokens) == 22)
-        monkeypatch.setattr(Visitor, "_look_at_leases", counted)
-        monkeypatch.setattr(visitors, "live_bits", looked)
+        monkeypatch.setattr(HeldLeases, "_look_at_leases", counted)
+        monkeypatch.setattr(held_leases, "live_bits", looked)
         queue.settle_quietly(
             [token + SUFFIXES[to_bits(bits).bit_length() - 1] for token, bits in gateway.tokens.items()]
         )
