@@ -15,6 +15,7 @@ import structlog
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
@@ -74,6 +75,7 @@ class Console:
             Route("/console/live", self._guarded(self._live)),
             Route("/console/do/{act}", self._guarded(self._act), methods=["POST"]),
             *pages,
+            Route("/console/{rest:path}", self._guarded(self._unknown)),
         ]
 
     # ------------------------------------------------------------------------------------------------------ pages
@@ -93,20 +95,28 @@ class Console:
 
         return endpoint
 
+    async def _unknown(self, request: Request) -> Response:
+        """Answers an address of the console without a page: a browser with a page, others as outside the console."""
+        path = request.url.path[:200]
+        if "text/html" not in request.headers.get("accept", ""):
+            raise HTTPException(404, f"there is nothing at {path!r}; / leads on")
+        raise Problem(404, "Not found", "not-found", f"the console has no page {path!r}")
+
+    def _frame(self, visit: Visit, title: str) -> dict[str, Any]:
+        """What the frame needs around a page that is no view."""
+        menu = [one for one in VIEWS if one.in_menu and visit.may_see(one.name)]
+        return {"visit": visit, "view": None, "title": title, "menu": menu, "version": self._version, "notice": None}
+
     async def _load(self, view: View, visit: Visit) -> dict[str, Any]:
         if not visit.may_see(view.name):
             raise Problem(403, "Forbidden", "forbidden", f"{view.title} is not for the role {visit.role}")
         here = visit.path + (f"?{_encoded(visit)}" if visit.query else "")
         values: dict[str, Any] = {
-            "visit": visit,
+            **self._frame(visit, view.title),
             "view": view,
-            "title": view.title,
             "cli": view.cli.replace("{0}", visit.params[0] if visit.params else ""),
-            "menu": [one for one in VIEWS if one.in_menu and visit.may_see(one.name)],
             "here": here,
-            "version": self._version,
             "table": None,
-            "notice": None,
         }
         return {**values, **await view.load(visit)}
 
@@ -179,8 +189,7 @@ class Console:
         except Problem as problem:
             return await self._refused(visit, back, request.path_params["act"], form, problem)
         if done.secret is not None:
-            values = {"visit": visit, "done": done, "back": back, "version": self._version, "title": done.notice}
-            values |= {"menu": [v for v in VIEWS if v.in_menu and visit.may_see(v.name)], "notice": None, "view": None}
+            values = {**self._frame(visit, done.notice), "done": done, "back": back}
             return console_page("console/secret.html", values)
         visit.session.notice = ("bad" if done.is_bad else "good", done.notice)
         return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
@@ -211,10 +220,19 @@ class Console:
             except SignedOut:
                 return to_login(request)
             except Problem as problem:
-                values = {"problem": problem, "version": self._version}
-                return console_page("console/problem.html", values, problem.status)
+                return await self._problem_page(request, problem)
 
         return guarded
+
+    async def _problem_page(self, request: Request, problem: Problem) -> Response:
+        """The error as a page, with the menu for whoever is signed in."""
+        try:
+            visit = await self._door.visit(request, is_seen=False)
+        except Problem:
+            visit = None  # nobody can tell now who is signed in
+        around = {"version": self._version} if visit is None else self._frame(visit, problem.title)
+        template = "console/problem.html" if visit is None else "console/problem_framed.html"
+        return console_page(template, {**around, "problem": problem}, problem.status)
 
 
 class _LivePage(EventSourceResponse):

@@ -140,3 +140,18 @@ async def test_a_new_tenant_has_no_dashboards_of_one_before_it_of_its_name(app: 
         await sign_in(client, await key_of(app, "shop"))
         assert (await client.get("/console/dashboards", params={"format": "json"})).json()["items"] == []
     assert server.dashboards("shop") == {} and server.dashboards("shop2") == {"mine": ("orders",)}
+
+
+async def test_an_address_without_a_page_is_a_page_for_browsers_and_a_problem_for_others(app: Application) -> None:
+    async with browser(app) as client:
+        asked = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+        for _ in range(2):
+            for path in ("/console/nothing", "/console/do/publish", "/console/queues/orders/nothing"):
+                page = await client.get(path, headers=asked)
+                assert page.status_code == 404 and is_page(page) and f"no page &#39;{path}&#39;" in page.text
+                assert (await client.get(path)).json()["code"] == "not-found"
+            is_signed_in = "</nav>" in page.text and 'data-key="q"' in page.text
+            await sign_in(client, await key_of(app))
+        assert is_signed_in, "it has the menu"
+        gone = await client.get("/console/queues/orders", headers=asked)
+        assert gone.status_code == 404 and 'data-key="q"' in gone.text
