@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from web_console import alert_acts, cluster_acts, queue_acts
-from web_console.forms import Done, Form, given, number, typed, whole, wrong
+from web_console.forms import Done, Form, given, number, typed, version, whole, wrong
 from web_console.pages import dashboards
 from web_console.pages.access import QUOTAS
 from web_console.visit import Problem, Visit, page_path, queue_path
@@ -111,9 +111,9 @@ async def make_tenant(visit: Visit, form: Form) -> Done:
 
 
 async def change_tenant(visit: Visit, form: Form) -> Done:
-    """All its quotas: the form shows each as it is."""
-    name = form.get("item", "")
-    await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)})
+    """All its quotas: the form shows each as it is. Fails if the tenant was changed since."""
+    name, known = form.get("item", ""), version(form)
+    await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)}, headers=known)
     return Done(f"The quotas of {name} are changed", "/console/tenants")
 
 

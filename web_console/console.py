@@ -196,17 +196,19 @@ class Console:
 
     async def _refused(self, visit: Visit, back: str, act: str, form: Form, problem: Problem) -> Response:
         """The form's page, with what was typed in it and what is wrong with it."""
-        notice = ("bad", f"{problem.title} ({problem.code}): {problem.detail}")
+        is_stale = problem.code == "precondition-failed"
+        said = f"Nothing was saved: {problem.detail}." if is_stale else _said(problem)
+        notice = ("bad", said)
         target = urlsplit(back)
         view, params = self._find({"type": "http", "method": "GET", "path": target.path, "headers": []})
         if view is not None:
             there = replace(visit, path=target.path, query=dict(QueryParams(target.query)), params=params)
             try:
-                values = await self._load(view, there) | {"notice": notice}
+                values = await self._load(view, there) | {"notice": notice, "is_stale": is_stale}
             except Problem:
                 pass  # that page is gone meanwhile: the redirect's page shows the error
             else:
-                fill = partial(refilled, act=act, form=form, findings=problem.findings)
+                fill = partial(refilled, act=act, form=form, findings=problem.findings, is_stale=is_stale)
                 return console_page(f"console/{view.template}", values, problem.status, changed=fill)
         visit.session.notice = notice
         return RedirectResponse(back if view is None else HOME, 303, headers=CONSOLE_HEADERS)
@@ -233,6 +235,10 @@ class Console:
         around = {"version": self._version} if visit is None else self._frame(visit, problem.title)
         template = "console/problem.html" if visit is None else "console/problem_framed.html"
         return console_page(template, {**around, "problem": problem}, problem.status)
+
+
+def _said(problem: Problem) -> str:
+    return f"{problem.title} ({problem.code}): {problem.detail}"
 
 
 class _LivePage(EventSourceResponse):

@@ -66,8 +66,11 @@ class Definitions(Protocol):
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
         """Records when keys were last used."""
 
-    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """The tenant, and whether it is new. Without `quotas` an existing tenant keeps its own."""
+    async def put_tenant(
+        self, name: str, now_ms: int, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        """The tenant, and whether it is new. Without `quotas` an existing tenant keeps its own. `instead_of`: the
+        tenant must still equal this; raises `Conflict` if it does not."""
 
     async def delete_tenant(self, name: str) -> None:
         """Raises `NotFound`, and `Conflict` while the tenant has queues or the last operator's key."""

@@ -99,8 +99,10 @@ class Asking(ABC):
         found: list[Tenant] = await self._ask(ListTenants(after, limit))
         return found
 
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        made: tuple[Tenant, bool] = await self._ask(PutTenant(name, quotas))
+    async def put_tenant(
+        self, name: str, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        made: tuple[Tenant, bool] = await self._ask(PutTenant(name, quotas, instead_of))
         return made
 
     async def delete_tenant(self, name: str) -> None:

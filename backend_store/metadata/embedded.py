@@ -72,6 +72,13 @@ class Tenant(msgspec.Struct, frozen=True):
     quotas: Quotas = Quotas()
 
 
+def check_tenant(known: Tenant | None, instead_of: Tenant | None, tenant: Tenant) -> None:
+    """Checks that `tenant` may replace `known`; `instead_of` is what the caller knew, None if that does not matter.
+    Raises `Conflict`."""
+    if instead_of is not None and known not in (instead_of, tenant):  # the same once more: a lost answer
+        raise Conflict(f"tenant {tenant.name!r} was changed meanwhile; look at it again")
+
+
 class NamedCluster(msgspec.Struct, frozen=True):
     name: str
     identity: str
@@ -644,8 +651,11 @@ class Metadata:
             self.keys_used.take(key_id)
             self.changes.add(Change("key", key_id))
 
-    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """Returns the tenant, and whether it is new. Without `quotas` its quotas stay."""
+    async def put_tenant(
+        self, name: str, now_ms: int, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        """Returns the tenant, and whether it is new. Without `quotas` its quotas stay. `instead_of`: see
+        `check_tenant`."""
         async with self._turn:
             known = self.tenants.get(name)
             if known is None and len(self.tenants) >= TENANTS_MAX:
@@ -653,6 +663,7 @@ class Metadata:
             tenant = Tenant(name, now_ms) if known is None else known
             if quotas is not None:
                 tenant = msgspec.structs.replace(tenant, quotas=quotas)
+            check_tenant(known, instead_of, tenant)
             if tenant != known:
                 await self._put(TENANTS + name.encode(), tenant)
                 self.tenants[name] = tenant

@@ -68,8 +68,10 @@ class LocalMetadata:
     async def list_tenants(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[Tenant]:
         return _page(self._metadata.tenants.values(), lambda tenant: tenant.name, after, limit)
 
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        return await self._metadata.put_tenant(name, self._clock_ms(), quotas)
+    async def put_tenant(
+        self, name: str, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        return await self._metadata.put_tenant(name, self._clock_ms(), quotas, instead_of=instead_of)
 
     async def delete_tenant(self, name: str) -> None:
         await self._metadata.delete_tenant(name)

@@ -79,6 +79,7 @@ class ListTenants(_Operation, frozen=True, tag="list_tenants"):
 class PutTenant(_Operation, frozen=True, tag="put_tenant"):
     name: str
     quotas: Quotas | None = None
+    instead_of: Tenant | None = None
 
 
 class DeleteTenant(_Operation, frozen=True, tag="delete_tenant"):
@@ -178,7 +179,7 @@ async def perform(service: MetadataService, asked: Operation, *, own: MetadataSe
         case ListTenants():
             return await service.list_tenants(after=asked.after, limit=asked.limit)
         case PutTenant():
-            return await service.put_tenant(asked.name, asked.quotas)
+            return await service.put_tenant(asked.name, asked.quotas, instead_of=asked.instead_of)
         case DeleteTenant():
             return await service.delete_tenant(asked.name)
         case _:

@@ -61,8 +61,11 @@ class MetadataService(Protocol):
     async def list_tenants(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[Tenant]:
         """Tenants with names after `after`, by name."""
 
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        """Returns the tenant, and whether it is new. Without `quotas` its quotas stay."""
+    async def put_tenant(
+        self, name: str, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        """Returns the tenant, and whether it is new. Without `quotas` its quotas stay. `instead_of`: the tenant must
+        still equal this; raises `Conflict` if it does not."""
 
     async def delete_tenant(self, name: str) -> None:
         """Raises `NotFound`, and `Conflict` while it has queues or the last operator's key."""

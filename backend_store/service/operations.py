@@ -12,6 +12,7 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.queue import SettledAndPublished
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
+from backend_store.metadata.embedded import Tenant
 from backend_store.model import ApiKey, PushqError, Quotas
 from backend_store.node.ledger import QueueTotal
 from backend_store.service import (
@@ -54,6 +55,7 @@ class PutTenant(Asked, frozen=True):
     name: str
     now_ms: int
     quotas: Quotas | None
+    instead_of: Tenant | None = None
 
 
 class DeleteTenant(Asked, frozen=True):
@@ -211,7 +213,7 @@ async def _used(store: EmbeddedStore, asked: NoteKeysUsed) -> None:
 
 
 async def _put_tenant(store: EmbeddedStore, asked: PutTenant) -> Any:
-    return await store.node.metadata.put_tenant(asked.name, asked.now_ms, asked.quotas)
+    return await store.node.metadata.put_tenant(asked.name, asked.now_ms, asked.quotas, instead_of=asked.instead_of)
 
 
 async def _delete_tenant(store: EmbeddedStore, asked: DeleteTenant) -> None:

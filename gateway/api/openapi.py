@@ -183,7 +183,7 @@ HEADERS: Final = {
     "WWW-Authenticate": "`Bearer`.",
     "Allow": "The methods that there are.",
     "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
-    "ETag": "Of the config, rule, receiver or silence, for `If-Match`.",
+    "ETag": "Of the config, tenant, rule, receiver or silence, for `If-Match`.",
     "Location": "Where the work that was begun is looked at, and cancelled.",
     "Link": 'The next page, with `rel="next"`.',
 }

@@ -374,7 +374,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "operator",
         {200: bodies.TenantView, 201: bodies.TenantView},
         request=bodies.TenantBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 412, 413, 415),
+        has_etag=True,
+        takes_conditions=True,
     ),
     Operation(
         "GET",
@@ -416,7 +418,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=audit.FILTERS,
         refusals=(400, 401, 403, 404),
     ),
-    Operation("GET", "/v1/tenants/{tenant}", tenants.get, "One tenant", "operator", {200: bodies.TenantView}),
+    Operation(
+        "GET",
+        "/v1/tenants/{tenant}",
+        tenants.get,
+        "One tenant",
+        "operator",
+        {200: bodies.TenantView},
+        has_etag=True,
+    ),
     Operation(
         "DELETE",
         "/v1/tenants/{tenant}",

@@ -10,6 +10,7 @@ from backend_store.client import timestamp
 from backend_store.client.metadata import Tenant
 from backend_store.model import FieldError, Forbidden, InvalidRequest, NotFound, Quotas
 from gateway.api import dashboards
+from gateway.api.conditions import changed_meanwhile, check_conditions, condition_met, etag_of
 from gateway.api.http import Answer, Call, integer, json_answer
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes.bodies import TenantBody, TenantPage, TenantView
@@ -26,9 +27,30 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     wanted: TenantBody = await call.fields(TenantBody)
     if wanted.quotas is not None:
         _check_quotas(wanted.quotas)
-    tenant, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms(), wanted.quotas)
+    known = _known(gateway, call, name)
+    with condition_met(call, _named(name)):
+        tenant, created = await gateway.store.metadata.put_tenant(
+            name, gateway.clock_ms(), wanted.quotas, instead_of=known
+        )
     # Not looked up again: a look-up that must ask runs the handler again, and the tenant would not be new any more.
-    return json_answer(_view(tenant), 201 if created else 200)
+    return _shown(tenant, 201 if created else 200)
+
+
+def _known(gateway: Gateway, call: Call, name: str) -> Tenant | None:
+    """The tenant whose `ETag` the request names; None for a request without conditions. Raises the problem
+    `precondition-failed`."""
+    if call.header(b"if-match") is None and call.header(b"if-none-match") is None:
+        return None
+    known = gateway.store.metadata.tenants.get(name)
+    if known is not None:
+        check_conditions(call, etag_of(known), _named(name))
+    elif call.header(b"if-match") is not None:
+        raise changed_meanwhile(_named(name))
+    return known
+
+
+def _named(name: str) -> str:
+    return f"tenant {name!r}"
 
 
 def _check_quotas(quotas: Quotas) -> None:
@@ -42,7 +64,7 @@ def _check_quotas(quotas: Quotas) -> None:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    return json_answer(_view(gateway.store.metadata.tenants[_visible(gateway, call)]))
+    return _shown(gateway.store.metadata.tenants[_visible(gateway, call)])
 
 
 async def list_tenants(gateway: Gateway, call: Call) -> Answer:
@@ -64,6 +86,10 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     await gateway.watching.forget_tenant(name)
     await dashboards.forget_tenant(gateway.store.documents, name)
     return Answer(204, content_type=None)
+
+
+def _shown(tenant: Tenant, status: int = 200) -> Answer:
+    return json_answer(_view(tenant), status, ((b"etag", etag_of(tenant).encode()),))
 
 
 def _view(tenant: Tenant) -> TenantView:

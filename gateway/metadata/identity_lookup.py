@@ -91,9 +91,15 @@ class RemoteDefinitions:
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
         """Does nothing: with a metadata service, the last use of a key is known only to its gateway while that runs."""
 
-    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+    async def put_tenant(
+        self, name: str, now_ms: int, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
         """The service sets the creation time by its own clock; `now_ms` is not used."""
-        return await self._changing(self._store.tenants_known, name, lambda: self._service.put_tenant(name, quotas))
+
+        def put() -> Awaitable[tuple[Tenant, bool]]:
+            return self._service.put_tenant(name, quotas, instead_of=instead_of)
+
+        return await self._changing(self._store.tenants_known, name, put)
 
     async def delete_tenant(self, name: str) -> None:
         await self._changing(self._store.tenants_known, name, lambda: self._service.delete_tenant(name))

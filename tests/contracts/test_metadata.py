@@ -261,6 +261,18 @@ async def test_a_tenant_takes_its_keys_with_it_and_stays_while_it_has_queues(ser
         await service.delete_tenant("acme")
 
 
+async def test_of_two_changes_of_one_state_of_a_tenant_the_second_is_refused(subject: Subject) -> None:
+    tenant, _ = await subject.service.put_tenant("acme")
+    first, _ = await subject.service.put_tenant("acme", Quotas(queues=1), instead_of=tenant)
+    assert await subject.service.put_tenant("acme", Quotas(queues=1), instead_of=tenant) == (first, False), "repeated"
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        await subject.behind.put_tenant("acme", Quotas(queues=2), instead_of=tenant)
+    assert (await subject.service.get_tenant("acme")).value == first
+    await subject.service.delete_tenant("acme")
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        await subject.service.put_tenant("acme", Quotas(queues=2), instead_of=first)
+
+
 async def test_lists_come_in_pages_in_the_order_of_names(service: MetadataService) -> None:
     for number in (3, 1, 2, 0):
         await service.create_queue("default", f"q{number}", QueueConfig())

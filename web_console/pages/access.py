@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -36,8 +37,17 @@ async def load_tenants(visit: Visit) -> dict[str, Any]:
         path=visit.path,
         query=dict(visit.query),
     )
-    edited = next((one for one in tenants if one["name"] == visit.query.get("edit")), None)
-    return {"table": cut(table, visit.query, default="name"), "edited": edited, "quotas": QUOTAS}
+    edited, etag = await _edited(visit, {one["name"] for one in tenants})
+    return {"table": cut(table, visit.query, default="name"), "edited": edited, "etag": etag, "quotas": QUOTAS}
+
+
+async def _edited(visit: Visit, names: Set[str]) -> tuple[dict[str, Any] | None, str]:
+    """The tenant to be changed, and its ETag."""
+    wanted = visit.query.get("edit")
+    if wanted not in names:
+        return None, ""
+    found = await visit.ask("GET", f"/v1/tenants/{wanted}")
+    return found.json(), found.headers["etag"]
 
 
 async def load_keys(visit: Visit) -> dict[str, Any]:

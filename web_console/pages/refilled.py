@@ -27,13 +27,14 @@ _CALLED: Final = {"id": "message_id", "duration_ms": "minutes", "ends_at": "minu
 Attributes = dict[str, str | None]
 
 
-def refilled(page: str, act: str, form: Form, findings: Iterable[Finding]) -> str:
-    """The page with its form of `act` filled; unchanged if it has no such form any more."""
+def refilled(page: str, act: str, form: Form, findings: Iterable[Finding], *, is_stale: bool = False) -> str:
+    """The page with its form of `act` filled; unchanged if it has no such form any more. `is_stale`: what the form
+    changes was changed since, so that each field tells its present value where that differs."""
     for found in re.finditer(_FORM.format(act=re.escape(act)), page, re.DOTALL):
         fields = list(_fields(found[0]))
         if all(form.get(name) == of["value"] for name, of in fields if _is_fixed(name, of)):
             wrong = _at_fields(findings, {name for name, of in fields if of.get("type") != "hidden"})
-            filled = _FIELD.sub(_Filling(form, wrong), found[0])
+            filled = _FIELD.sub(_Filling(form, wrong, is_stale), found[0])
             return _opened(page[: found.start()]) + filled + page[found.end() :]
     return page
 
@@ -73,8 +74,8 @@ def _at_fields(findings: Iterable[Finding], names: set[str]) -> dict[str, str]:
 class _Filling:
     """Rewrites a form's fields, one after the other."""
 
-    def __init__(self, form: Form, wrong: dict[str, str]) -> None:
-        self._form, self._wrong = form, wrong
+    def __init__(self, form: Form, wrong: dict[str, str], is_stale: bool) -> None:
+        self._form, self._wrong, self._is_stale = form, wrong, is_stale
         self._told = 0
 
     def __call__(self, found: re.Match[str]) -> str:
@@ -87,6 +88,8 @@ class _Filling:
         said = self._wrong.pop(name, None)
         after = "" if said is None else self._marked(of, said)
         typed = self._form.get(name)
+        if self._is_stale:
+            after += _present(of, inner, typed)
         if of.get("type") in ("checkbox", "radio"):
             of.pop("checked", None)
             if typed is not None and typed == of.get("value", "on"):
@@ -108,6 +111,25 @@ class _Filling:
             of["autofocus"] = None
         self._told += 1
         return f'<strong class="wrong" id="{id_}">{html.escape(said)}</strong>'
+
+
+def _present(of: Attributes, inner: str | None, typed: str | None) -> str:
+    """The present value of a field, if it is not what was typed."""
+    if of.get("type") in ("checkbox", "radio"):
+        was, is_on = typed is not None and typed == of.get("value", "on"), "checked" in of
+        return "" if was == is_on else _now("on" if is_on else "off")
+    if inner is None:
+        now = of.get("value") or ""
+    else:
+        options = [(_attributes(one[1]), html.unescape(one[2]).strip()) for one in _OPTION.finditer(inner)]
+        first = options[0][1] if options else html.unescape(inner)
+        now = next((text for one, text in options if "selected" in one), first)
+        typed = next((text for one, text in options if one.get("value") == typed), typed)
+    return "" if typed is None or now.strip() == typed.strip() else _now(now.strip() or "empty")
+
+
+def _now(value: str) -> str:
+    return f'<span class="note">Now: {html.escape(value)}</span>'
 
 
 def _chosen(option: re.Match[str], typed: str) -> str:

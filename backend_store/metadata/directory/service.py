@@ -134,8 +134,10 @@ class DirectoryService:
         prefixes = [kind_prefix(arc, "t") for arc in range(ARCS)]
         return await self._page(prefixes, _tenant, _rest_after(prefixes[0]), after.encode(), after, limit)
 
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        return await self._writes.put_tenant(name, quotas)
+    async def put_tenant(
+        self, name: str, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        return await self._writes.put_tenant(name, quotas, instead_of)
 
     async def delete_tenant(self, name: str) -> None:
         await self._writes.delete_tenant(name)

@@ -45,7 +45,7 @@ from backend_store.metadata.directory.limits import (
 )
 from backend_store.metadata.directory.placement import Part, Placement, checked
 from backend_store.metadata.directory.store import DirectoryStore
-from backend_store.metadata.embedded import ADOPTED_UIDS, KEYS_MAX, QUEUES_MAX, Tenant
+from backend_store.metadata.embedded import ADOPTED_UIDS, KEYS_MAX, QUEUES_MAX, Tenant, check_tenant
 from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.model import (
     OPERATOR,
@@ -264,7 +264,9 @@ class Writes:
 
         await self._until_done(attempt)
 
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+    async def put_tenant(
+        self, name: str, quotas: Quotas | None = None, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
         check_name("tenant", name)
         key = tenant_key(name)
 
@@ -274,6 +276,7 @@ class Writes:
             tenant = known if known is not None else Tenant(name, self._clock_ms())
             if quotas is not None:
                 tenant = msgspec.structs.replace(tenant, quotas=quotas)
+            check_tenant(known, instead_of, tenant)
             if tenant != known:
                 await self._write((_unchanged(key, record),), (Put(key, _encode(tenant)),))
             return tenant, known is None

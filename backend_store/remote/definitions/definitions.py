@@ -174,8 +174,10 @@ class RemoteDefinitions:
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
         await self._ask(NoteKeysUsed(dict(used)))
 
-    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        return _tenant(await self._ask(PutTenant(name, now_ms, quotas)))
+    async def put_tenant(
+        self, name: str, now_ms: int, quotas: Quotas | None = None, *, instead_of: Tenant | None = None
+    ) -> tuple[Tenant, bool]:
+        return _tenant(await self._ask(PutTenant(name, now_ms, quotas, instead_of)))
 
     async def delete_tenant(self, name: str) -> None:
         await self._ask(DeleteTenant(name))

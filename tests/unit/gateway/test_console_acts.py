@@ -97,6 +97,43 @@ async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong
     assert (config["max_attempts"], config["delay_ms"]) == (10, 9)
 
 
+async def test_of_two_operators_with_one_tenants_quotas_the_second_is_told_and_keeps_what_was_typed(
+    person: Person,
+) -> None:
+    page, path = "/console/tenants?edit=acme", "/v1/tenants/acme"
+    await person.api("PUT", path, {"quotas": {"queues": 5, "connections": 9}})
+
+    async def form() -> dict[str, str]:
+        found = re.search(r'name="etag" value="([^"]*)"', (await person.client.get(page)).text)
+        assert found is not None
+        return {"item": "acme", "etag": html.unescape(found[1]), "queues": "5", "connections": "9"}
+
+    one, two = await form() | {"queues": "6"}, await form() | {"connections": "10"}
+    assert await person.act("change-tenant", page, **one) == "The quotas of acme are changed"
+    answer = await person.send("change-tenant", page, **two)
+    told = html.unescape(answer.text)
+    assert answer.status_code == 412 and "was changed meanwhile" in told and 'name="connections"' in told
+    assert re.search(r'name="connections" [^>]*value="10"', told), "what was typed stays"
+    assert '<a href="/console/tenants?edit=acme">Open it as it is now</a>' in told and "Now: 6" in told
+    quotas = (await person.api("GET", path))["quotas"]
+    assert (quotas["queues"], quotas["connections"]) == (6, 9)
+    said = await person.act("change-tenant", page, item="acme", queues="1")
+    assert "open its page again" in said
+
+
+async def test_a_tenant_is_changed_as_the_caller_knows_it_or_not_at_all(person: Person) -> None:
+    made = await person.client.put("/v1/tenants/acme", json={}, headers=person.bearer)
+    etag = made.headers["etag"]
+    assert (await person.client.get("/v1/tenants/acme", headers=person.bearer)).headers["etag"] == etag
+    body = {"quotas": {"queues": 5}}
+    changed = await person.client.put("/v1/tenants/acme", json=body, headers=person.bearer | {"If-Match": etag})
+    assert changed.status_code == 200 and changed.headers["etag"] != etag
+    for name, headers in (("acme", {"If-Match": etag}), ("acme", {"If-None-Match": "*"}), ("gone", {"If-Match": "*"})):
+        status, code, detail = await person.refused("PUT", f"/v1/tenants/{name}", body, **headers)
+        assert (status, code) == (412, "precondition-failed") and name in detail
+    assert (await person.api("PUT", "/v1/tenants/acme", {}))["quotas"]["queues"] == 5, "no condition needs to be given"
+
+
 async def test_a_queue_is_deleted_by_its_name_and_its_messages_may_move(person: Person) -> None:
     for name in ("orders", "mail"):
         await person.api("PUT", f"/v1/queues/{name}", {})

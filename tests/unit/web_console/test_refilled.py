@@ -61,6 +61,20 @@ def test_the_state_that_a_form_is_about_stays_as_it_was_sent() -> None:
     assert 'name="etag" value="1"' in page and 'name="form_token" value="t"' in page
 
 
+def test_a_form_of_an_overtaken_state_tells_the_present_value_of_each_field_that_differs() -> None:
+    fields = (
+        '<input name="a" value="6"><input name="b" value="9"><input name="c" value="">'
+        '<select name="s"><option value="x" selected>X</option><option value="y">Y &amp; Z</option></select>'
+        '<input type="checkbox" name="on" value="on" checked><textarea name="t">\nsame</textarea>'
+    )
+    sent = SENT | {"a": "5", "b": "9", "c": "1", "s": "y", "t": "same"}
+    page = refilled(form(fields), "publish", sent, (), is_stale=True)
+    assert re.findall(r'name="(\w+)"[^<]*(?:<option.*?</select>)?<span class="note">Now: (\w+)', page) == [
+        ("a", "6"), ("c", "empty"), ("s", "X"), ("on", "on"),
+    ]  # fmt: skip
+    assert "Now:" not in refilled(form(fields), "publish", sent, ())
+
+
 def test_what_is_wrong_stands_behind_its_field_and_the_first_one_has_the_cursor() -> None:
     fields = (
         '<label>A <input name="set.max_attempts" value="1" aria-describedby="about"></label>'
