@@ -257,22 +257,30 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     queue = "/v1/queues/invoices-of-a-customer-with-a-very-long-name"
     api(server, "POST", f"{queue}/messages", {"messages": [{"body": 1}] * 20})
     page.goto(f"{server.url}/console/alerts")
-    firing = page.locator("article.firing")
+    firing = page.locator(".alerts.firing tbody tr")
     expect(firing).to_contain_text("invoices wait")
+    expect(firing).to_contain_text("depth is 20 messages, above 10")
+    box = firing.bounding_box()
+    assert box is not None and box["height"] < 80, "one row, two lines at most"
+    firing.locator("summary").press("Enter")
+    expect(firing.get_by_role("link", name="Open the rule")).to_be_visible()
+    api(server, "POST", f"{queue}/messages", {"messages": [{"body": 1}]})
+    expect(firing).to_contain_text("depth is 21 messages, above 10")
+    expect(firing.get_by_role("link", name="Open the rule")).to_be_visible()
     assert serious(page) == []
     page.goto(f"{server.url}/console")
     said = page.locator(".notice", has_text="invoices wait")
-    expect(said).to_have_text(re.compile(r"^invoices wait: invoices-of-\S+: depth is 20 messages, above 10 Alerts$"))
+    expect(said).to_have_text(re.compile(r"^invoices wait: invoices-of-\S+: depth is 21 messages, above 10 Alerts$"))
     page.goto(f"{server.url}/console/alerts")
     firing.get_by_role("link", name="Silence").press("Enter")
     page.get_by_label("Reason").fill("the month's end")
     page.locator("details[open]").get_by_role("button", name="Silence").press("Enter")
     expect(page.locator(".notice")).to_contain_text("it mutes 1 alert now")
     page.goto(f"{server.url}/console/alerts")
-    expect(page.locator("article.silenced")).to_contain_text("invoices wait")
+    expect(page.locator(".alerts.silenced tbody tr")).to_contain_text("invoices wait")
     name = queue.rpartition("/")[2]
     api(server, "POST", f"{queue}/purge", {"confirm": name})
-    expect(page.locator("article.resolved")).to_contain_text("invoices wait")
+    expect(page.locator(".alerts.resolved tbody tr")).to_contain_text("invoices wait")
 
 
 def test_a_rule_made_here_tells_a_receiver_made_here(
