@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from web_console.tables import Button, Column, Table
 from web_console.visit import Problem, Visit
-from web_console.wording import counted, percent
+from web_console.wording import counted, percent, write
 
 NODES: Final = (
     Column("name", "Backend"),
@@ -28,7 +28,7 @@ CLUSTERS: Final = (
     Column("queues", "Queues", "number"),
     Column("used", "Used"),
     Column("fullest", "Fullest part"),
-    Column("state", "State"),
+    Column("state", "State", "state"),
     Column("detail", "Detail"),
     Column("reported_at", "Heard", "time"),
 )
@@ -115,7 +115,9 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
     ]
     on_their_way = [{**move, "share": percent(move["share"])} for move in under_way]
     return [
-        Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
+        Table(
+            "Clusters", CLUSTERS, [_cluster_row(one, state["managers"]) for one in state["clusters"]], nobody, path=path
+        ),
         *([Table("Queues on their way to another cluster", MOVES, on_their_way, "", path=path)] if under_way else []),
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
         *([Table("What the manager would do", PLAN, moves, "", path=path)] if moves else []),
@@ -132,12 +134,26 @@ def _split_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {"tenant": "default", **entry, "what": what, "from": source, "to": ", ".join(to)}
 
 
-def _cluster_row(cluster: dict[str, Any]) -> dict[str, Any]:
+def _cluster_row(cluster: dict[str, Any], managers: dict[str, Any]) -> dict[str, Any]:
     used = cluster["utilisation"]
     return {
         **cluster,
+        **_unheard(cluster, managers),
         "model": cluster["model"] and cluster["model"].replace("_", " "),
         "used": None if used is None else f"{used:.0%}",
+    }
+
+
+def _unheard(cluster: dict[str, Any], managers: dict[str, Any]) -> dict[str, Any]:
+    """The state and detail of a cluster of which nothing is heard because no manager listens; otherwise nothing."""
+    if cluster["state"] != "silent" or not managers["is_silent"]:
+        return {}
+    if managers["holder"] is None:
+        return {"state": "no manager", "detail": "pushq manager does not run, so nobody says how full this cluster is"}
+    seen = "yet" if managers["seen_at"] is None else f"since {write('moment', managers['seen_at'])}"
+    return {
+        "state": "manager away",
+        "detail": f"{managers['holder']} manages the clusters, and has not reported {seen}",
     }
 
 

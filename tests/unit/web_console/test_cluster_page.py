@@ -35,6 +35,7 @@ PLAN = {
     ],
     "partitions": [{"queue": "news", "partitions": 4, "clusters": ["eu", "us"], "tenant": "shop"}],
 }
+MANAGED = {"holder": "m", "term": 1, "since": "x", "seen_at": "2026-01-31T12:00:00.000Z", "is_silent": False}
 NOTHING: dict[str, Any] = {"version": 1, "moves": [], "partitions": []}
 
 
@@ -44,6 +45,7 @@ async def tables(**of_all: Any) -> dict[str, Table]:
 
 async def loaded(under_way: tuple[Any, ...] = (), **of_all: Any) -> dict[str, Any]:
     empty: dict[str, Any] = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": []}
+    empty["managers"] = MANAGED
     state = empty | {"plan": NOTHING, "backends_known": True, "is_embedded": False} | of_all
 
     async def maybe(path: str) -> dict[str, Any]:
@@ -61,6 +63,16 @@ async def test_every_cluster_has_a_row_also_one_that_was_never_heard() -> None:
         ("us", None, None, "silent"),
     ]
     assert "pushq manager" in found["Decisions"].empty and "What the manager would do" not in found
+
+
+async def test_a_cluster_that_no_manager_listens_to_is_not_called_silent() -> None:
+    nobody = dict.fromkeys(MANAGED) | {"is_silent": True}
+    (row,) = (await tables(clusters=[NEVER_HEARD], managers=nobody))["Clusters"].rows
+    assert row["state"] == "no manager" and "pushq manager does not run" in row["detail"]
+    gone = MANAGED | {"is_silent": True}
+    heard, lost = (await tables(clusters=[EU, NEVER_HEARD], managers=gone))["Clusters"].rows
+    assert heard["state"] == "hot" and lost["state"] == "manager away"
+    assert "m manages the clusters, and has not reported since 2026-01-31 12:00:00.000 UTC" in lost["detail"]
 
 
 async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
