@@ -91,7 +91,7 @@ class Console:
             if wanted is not None and isinstance(table, Table):
                 return _export(table, wanted, view.name)
             notice, visit.session.notice = visit.session.notice, None
-            return console_page(f"console/{view.template}", {**values, "notice": notice})
+            return console_page(f"console/{view.template}", {**values, "notice": notice}, values.get("status", 200))
 
         return endpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -27,9 +28,15 @@ async def load(visit: Visit) -> dict[str, Any]:
     if query.get("header"):
         header, _, value = query["header"].partition("=")
         wanted[f"header.{header.strip()}"] = value.strip()
-    page = await visit.get(
-        queue_path(name, "messages"), state=state, limit=ROWS_PER_PAGE, cursor=query.get("cursor"), **wanted
-    )
+    refused: Problem | None = None
+    try:
+        page = await visit.get(
+            queue_path(name, "messages"), state=state, limit=ROWS_PER_PAGE, cursor=query.get("cursor"), **wanted
+        )
+    except Problem as problem:
+        if problem.status != HTTPStatus.BAD_REQUEST or "format" in query:
+            raise
+        refused, page = problem, {"items": [], "next": None, "scanned": 0}
     rows = [message_row(name, state, message) for message in page["items"]]
     table = Table(
         f"Messages of {name}, {state.replace('_', ' ')}",
@@ -55,8 +62,18 @@ async def load(visit: Visit) -> dict[str, Any]:
         "table": table,
         "state": state,
         "scanned": page["scanned"],
+        "refused": refused,
+        "wrong": _wrong(refused),
+        "status": HTTPStatus.OK if refused is None else HTTPStatus.BAD_REQUEST,
         **more,
     }
+
+
+def _wrong(refused: Problem | None) -> set[str]:
+    """The form's fields that were refused."""
+    called = {given: field for field, given in FILTERS.items()}
+    parameters = [finding.pointer.rpartition("/")[2] for finding in refused.findings] if refused else []
+    return {"header" if one.startswith("header.") else called.get(one, one) for one in parameters}
 
 
 def message_row(name: str, state: str, message: dict[str, Any]) -> dict[str, Any]:

@@ -230,6 +230,21 @@ async def test_a_refused_form_whose_page_has_gone_says_why_on_the_next_page(pers
     assert "there is no queue 'orders'" in await person.look("/console")
 
 
+async def test_a_filter_that_is_refused_stays_in_its_form_with_what_is_wrong(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    address = "/console/queues/orders/messages?state=dead&text=lamp&message=&key=k1&since=yesterday"
+    answer = await person.client.get(address)
+    page = html.unescape(answer.text)
+    assert answer.status_code == 400 and "'yesterday' is no RFC 3339 time" in page
+    assert "<option selected>dead" in page and 'name="text" value="lamp"' in page
+    assert 'name="key" value="k1"' in page and 'name="since" value="yesterday"' in page
+    assert page.count("aria-invalid") == 1 and re.search(r'name="since" [^>]*aria-invalid="true"', page)
+    assert '<details class="more" open>' in page, "the field that is wrong is in sight"
+    assert "Looked at" not in page and "No message fits" not in page
+    assert (await person.client.get(f"{address}&format=csv")).status_code == 400
+    assert (await person.client.get("/console/queues/gone/messages")).status_code == 404
+
+
 async def test_times_say_that_they_are_in_utc(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
     assert re.search(r"Made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
