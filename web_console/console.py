@@ -223,6 +223,12 @@ class Console:
                 return to_login(request)
             except Problem as problem:
                 return await self._problem_page(request, problem)
+            except HTTPException:
+                raise
+            except Exception:
+                log.exception("a page failed", method=request.method, path=request.url.path)
+                ours = Problem(500, "Internal error", "internal", "this is our mistake; the log has more")
+                return await self._problem_page(request, ours)
 
         return guarded
 

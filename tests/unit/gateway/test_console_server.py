@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.client import Store
 from backend_store.model import Unauthenticated, Unavailable
@@ -108,6 +109,19 @@ async def test_what_cannot_be_written_down_lets_nobody_in_and_everybody_out(
         assert (await client.get("/console/help")).status_code == 303
         assert (await sign_in(client, credential)).status_code == 303
     assert [b"console.login" in entry.data for entry in audit.waiting()] == [True, True]
+
+
+async def test_a_page_that_fails_is_a_page_with_the_menu_and_the_failure_is_logged(
+    app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with browser(app) as client:
+        await sign_in(client, await key_of(app))
+        once(monkeypatch, app.gateway.store, "names", ValueError("a bug"))
+        with capture_logs() as logged:
+            page = await client.get("/console/queues")
+        assert page.status_code == 500 and is_page(page) and 'data-key="q"' in page.text and "a bug" not in page.text
+        assert [one["path"] for one in logged if one["event"] == "a page failed"] == ["/console/queues"]
+        assert (await client.get("/console/queues")).status_code == 200
 
 
 async def test_addresses_that_are_none_are_answered(app: Application) -> None:
