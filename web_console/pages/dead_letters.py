@@ -52,7 +52,7 @@ async def load(visit: Visit) -> dict[str, Any]:
 def ended(letter: dict[str, Any]) -> dict[str, Any]:
     end = letter.get("dead_letter") or {}
     last = (end.get("history") or [{}])[-1]
-    said = ": ".join(filter(None, (last.get("outcome"), last.get("reason"))))
+    said = ": ".join(filter(None, ((last.get("outcome") or "").replace("_", " "), last.get("reason"))))
     return {"reason": end.get("reason"), "at": end.get("at"), "attempts": end.get("attempts"), "said": said or None}
 
 

@@ -62,7 +62,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             ("Published", _sum(row.published_per_s for row in rows), "rate", lines.get("published_per_s", [])),
             ("Acknowledged", _sum(row.acked_per_s for row in rows), "rate", lines.get("acked_per_s", [])),
             ("Backlog", sum(waiting(row) for row in rows), "number", lines.get("ready", [])),
-            ("Oldest unacknowledged", oldest_ms, "age", lines.get("oldest_age_ms", [])),
+            ("Oldest unacknowledged", oldest_ms or None, "age", lines.get("oldest_age_ms", [])),
         ],
         "counts": {
             "queues": len(rows),

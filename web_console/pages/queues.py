@@ -173,7 +173,7 @@ def _last(values: list[float | None], unit: str) -> str:
     if not known:
         return "not measured"
     kind = {"age": "age", "bytes": "bytes"}.get(unit, "number")
-    return write(kind, known[-1])
+    return f"{write(kind, known[-1])} {unit}" if unit in ("ms", "%") else write(kind, known[-1])
 
 
 async def _consumers(visit: Visit, name: str) -> list[dict[str, Any]]:

@@ -187,6 +187,8 @@ def test_plots_name_their_lines_in_words() -> None:
     made = queues.plots(series, (*queues.PLOTS, *records.NODE_PLOTS))
     assert made[0][2] == "waiting 90\u202f000, in flight 90\u202f000, delayed 90\u202f000"
     assert made[2][2] == "oldest 1 min 30 s"
+    told = {heading: said for heading, _, said, _ in made}
+    assert told["Loop lag"] == "loop lag 90\u202f000 ms" and told["Disk used"] == "disk used 90\u202f000 %"
     assert [said for _, _, said, data in made if "_" in said or "_per_s" in data] == []
     assert queues.plots(series, words=queues.OF_STREAM)[0][2].startswith("kept ")
 

@@ -114,6 +114,12 @@ function marks(plot, splits, axis, space, step) {
 const AGES = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1_000, "s"], [0, "ms"]];
 const SIZES = [[1024 ** 4, "TiB"], [1024 ** 3, "GiB"], [1024 ** 2, "MiB"], [1024, "KiB"], [0, "B"]];
 
+// Distances between the marks of an axis, so that they are round in the unit that is shown.
+const STEPS = {
+  age: [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 43_200].map((s) => s * 1_000), ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000].map((d) => d * 86_400_000)],
+  bytes: Array.from({ length: 54 }, (_, power) => 2 ** power),
+};
+
 // A value as a plot of this unit says it: short, for there is little room.
 function said(unit, value) {
   if (value == null) return "–";
@@ -148,7 +154,7 @@ function draw() {
     const time = { label: "Time (UTC)", value: (_, at) => (at == null ? "–" : `${dayOf(new Date(at * 1000))} ${clockOf(new Date(at * 1000), true)}`) };
     const axes = [
       { ...axis, space: 80, values: marks },
-      { ...axis, size: 76, values: (_, splits) => splits.map((value) => said(unit, value)) },
+      { ...axis, size: 76, ...(STEPS[unit] && { incrs: STEPS[unit] }), values: (_, splits) => splits.map((value) => said(unit, value)) },
     ];
     const plot = new uPlot(
       {
