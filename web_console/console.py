@@ -26,6 +26,9 @@ from web_console.door import (
     HOME,
     LOGIN,
     Door,
+    Entered,
+    Held,
+    held_in,
     read_form,
     require_form_token,
     require_same_origin,
@@ -70,7 +73,7 @@ class Console:
         pages = [Route(view.path, self._guarded(self._page(view))) for view in VIEWS]
         return [
             Route(LOGIN, self._guarded(self._door.login_page)),
-            Route(LOGIN, self._guarded(self._door.login), methods=["POST"]),
+            Route(LOGIN, self._guarded(self._login), methods=["POST"]),
             Route("/console/logout", self._guarded(self._door.logout), methods=["POST"]),
             Route("/console/live", self._guarded(self._live)),
             Route("/console/do/{act}", self._guarded(self._act), methods=["POST"]),
@@ -173,26 +176,56 @@ class Console:
     async def _act(self, request: Request) -> Response:
         require_same_origin(request)
         visit = await self._door.visit(request)
+        form, word = await read_form(request), str(request.path_params["act"])
+        back = safe_target(form.get("back"))
         if visit is None:
-            return to_login(request)
-        form = await read_form(request)
-        require_form_token(visit.session, form)
-        name = request.path_params["act"].replace("-", " ")
+            return await self._signed_out(request, Held(word, form), back)
+        try:
+            require_form_token(visit.session, form)
+        except Problem as problem:
+            return await self._refused(visit, back, word, form, problem)
+        name = word.replace("-", " ")
         act = ACTS.get(name)
         if act is None:
             raise Problem(404, "Not found", "not-found", "there is no such act")
         if not visit.may_do(name):
             raise Problem(403, "Forbidden", "forbidden", f"{name} is not for the role {visit.role}")
-        back = safe_target(form.get("back"))
         try:
             done = await act(visit, form)
+        except SignedOut:
+            return await self._signed_out(request, Held(word, form), back)
         except Problem as problem:
-            return await self._refused(visit, back, request.path_params["act"], form, problem)
+            return await self._refused(visit, back, word, form, problem)
         if done.secret is not None:
             values = {**self._frame(visit, done.notice), "done": done, "back": back}
             return console_page("console/secret.html", values)
         visit.session.notice = ("bad" if done.is_bad else "good", done.notice)
         return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
+
+    async def _login(self, request: Request) -> Response:
+        require_same_origin(request)
+        form = await read_form(request)
+        entered = await self._door.login(request, form)
+        if isinstance(entered, Response):
+            return entered
+        target, held = safe_target(form.get("next")), held_in(form)
+        if held is not None:
+            return await self._shown_again(request, entered, held, target)
+        return self._door.give_cookie(request, RedirectResponse(target, 303, headers=CONSOLE_HEADERS), entered)
+
+    async def _signed_out(self, request: Request, held: Held, back: str) -> Response:
+        """Answers a form that came without a session with the sign-in form, which keeps what was typed."""
+        entered = await self._door.dev_entry(request)
+        if entered is not None:
+            return await self._shown_again(request, entered, held, back)
+        wrong = "Your session is over, and nothing was done. Sign in, and what you typed is shown again."
+        return self._door.login_form(back, wrong, 401, held)
+
+    async def _shown_again(self, request: Request, entered: Entered, held: Held, back: str) -> Response:
+        detail = "your session was over, so nothing was done; look at the form, and send it again"
+        over = Problem(401, "Signed out", "unauthenticated", detail)
+        page = await self._refused(entered.visit, back, held.act, held.form, over)
+        return self._door.give_cookie(request, page, entered)
 
     async def _refused(self, visit: Visit, back: str, act: str, form: Form, problem: Problem) -> Response:
         """The form's page, with what was typed in it and what is wrong with it."""

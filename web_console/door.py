@@ -6,14 +6,20 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from web_console.limits import CREDENTIAL_CHARS_MAX, FORM_BYTES_MAX, FORM_FIELDS_MAX, SESSION_SECONDS_MAX
+from web_console.limits import (
+    CREDENTIAL_CHARS_MAX,
+    FORM_BYTES_MAX,
+    FORM_FIELDS_MAX,
+    HELD_FORM_CHARS_MAX,
+    SESSION_SECONDS_MAX,
+)
 from web_console.pages.demo import is_loopback
 from web_console.pages.render import CONSOLE_HEADERS, console_page
 from web_console.roles import role_of
@@ -30,6 +36,25 @@ _COOKIE_TLS: Final = "__Host-pushq_console"
 _MULTIPART: Final = "multipart/form-data"
 _SIGNED_OUT: Final = "signed_out"
 """Query parameter of the sign-in form: after a sign-out, `--dev` does not sign in again at once."""
+
+
+class Entered(NamedTuple):
+    """Somebody has signed in."""
+
+    visit: Visit
+    secret: str
+    """The cookie's."""
+
+
+class Held(NamedTuple):
+    """A form that was sent without a session, for its page to show it again after the sign-in."""
+
+    act: str
+    form: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        return urlencode({name: value for name, value in self.form.items() if name != "form_token"})
 
 
 @dataclass(slots=True)
@@ -68,45 +93,53 @@ class Door:
             tuple(str(value) for value in request.path_params.values()),
         )
 
-    def begin(self, request: Request, response: Response, caller: Caller, credential: str) -> Session:
+    def begin(self, request: Request, caller: Caller, credential: str) -> Entered:
         secret = secrets.token_urlsafe(32)
         session = self.sessions.begin(
             caller, credential, secret=secret, form_token=secrets.token_urlsafe(24), now_s=time.monotonic()
         )
+        return Entered(self._visit(request, session, caller), secret)
+
+    def give_cookie(self, request: Request, response: Response, entered: Entered) -> Response:
         is_tls = request.url.scheme == "https"
         response.set_cookie(
             _cookie_name(request),
-            secret,
+            entered.secret,
             max_age=SESSION_SECONDS_MAX,
             path="/" if is_tls else HOME,
             secure=is_tls,
             httponly=True,
             samesite="strict",
         )
-        return session
+        return response
 
     # ---------------------------------------------------------------------------------------------------- sign-in
 
     async def login_page(self, request: Request) -> Response:
         target = safe_target(request.query_params.get("next"))
+        entered = None if _SIGNED_OUT in request.query_params else await self.dev_entry(request)
+        if entered is not None:
+            return self.give_cookie(request, RedirectResponse(target, 303, headers=CONSOLE_HEADERS), entered)
+        return self.login_form(target)
+
+    async def dev_entry(self, request: Request) -> Entered | None:
+        """The sign-in by itself under `--dev`; otherwise None."""
         dev = self.server.dev_credential()
-        if dev is not None and _SIGNED_OUT not in request.query_params and is_loopback(request.url.hostname or ""):
-            response: Response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
-            self.begin(request, response, await self.server.identify(dev), dev)
-            return response
-        return self._form(target)
+        if dev is None or not is_loopback(request.url.hostname or ""):
+            return None
+        return self.begin(request, await self.server.identify(dev), dev)
 
-    def _form(self, target: str, wrong: str = "", status: int = 200) -> Response:
-        return console_page(
-            "console/login.html", {"target": target, "wrong": wrong, "version": self.version}, status=status
-        )
+    def login_form(self, target: str, wrong: str = "", status: int = 200, held: Held | None = None) -> Response:
+        kept = held if held is not None and len(held.text) <= HELD_FORM_CHARS_MAX else None
+        values = {"target": target, "wrong": wrong, "held": kept, "version": self.version}
+        return console_page("console/login.html", values, status=status)
 
-    async def login(self, request: Request) -> Response:
-        require_same_origin(request)
-        form = await read_form(request)
-        target, address = safe_target(form.get("next")), _address(request)
+    async def login(self, request: Request, form: dict[str, str]) -> Response | Entered:
+        target, address, held = safe_target(form.get("next")), _address(request), held_in(form)
         if not self.attempts.may_try(address, time.monotonic()):
-            response = self._form(target, "Too many sign-ins were refused from here. Try again in a minute.", 429)
+            response = self.login_form(
+                target, "Too many sign-ins were refused from here. Try again in a minute.", 429, held
+            )
             response.headers["Retry-After"] = "60"
             return response
         credential = form.get("credential", "").strip()
@@ -117,11 +150,9 @@ class Door:
         except Refused as refusal:
             self.attempts.refused(address, time.monotonic())
             log.warning("sign-in refused", address=address, reason=str(refusal))
-            return self._form(target, f"{str(refusal)[:1].upper()}{str(refusal)[1:]}.", 401)
+            return self.login_form(target, f"{str(refusal)[:1].upper()}{str(refusal)[1:]}.", 401, held)
         await self.server.write_down(caller, "console.login", address)
-        response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
-        self.begin(request, response, caller, credential)
-        return response
+        return self.begin(request, caller, credential)
 
     async def logout(self, request: Request) -> Response:
         require_same_origin(request)
@@ -138,6 +169,13 @@ class Door:
         is_tls = request.url.scheme == "https"
         response.delete_cookie(name, path="/" if is_tls else HOME, secure=is_tls, httponly=True, samesite="strict")
         return response
+
+
+def held_in(form: dict[str, str]) -> Held | None:
+    """The form that a sign-in form carries."""
+    if not form.get("act"):
+        return None
+    return Held(form["act"], dict(parse_qsl(form.get("held", ""), keep_blank_values=True)))
 
 
 def to_login(request: Request) -> Response:
@@ -178,7 +216,8 @@ def _host(origin: str) -> str | None:
 
 def require_form_token(session: Session, form: dict[str, str]) -> None:
     if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
-        raise Problem(403, "Forbidden", "forbidden", "the form is not of this session; open its page again")
+        detail = "the form is of another session, so nothing was done; look at it, and send it again"
+        raise Problem(403, "Forbidden", "forbidden", detail)
 
 
 async def read_form(request: Request) -> dict[str, str]:

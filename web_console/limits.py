@@ -21,6 +21,8 @@ CREDENTIAL_CHARS_MAX: Final = 16_384
 FORM_BYTES_MAX: Final = 2_097_152
 """Size of a form's body."""
 FORM_FIELDS_MAX: Final = 200
+HELD_FORM_CHARS_MAX: Final = 524_288
+"""A form that was sent without a session, and is kept in the sign-in form, encoded once more."""
 STREAMS_MAX: Final = 200
 """Live pages of one process at a time."""
 STREAMS_PER_TENANT_MAX: Final = 40

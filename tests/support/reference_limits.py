@@ -866,6 +866,7 @@ GROUPS = (
             "web_console.limits:CREDENTIAL_CHARS_MAX": "",
             "web_console.limits:FORM_BYTES_MAX": "",
             "web_console.limits:FORM_FIELDS_MAX": "Fields of a form.",
+            "web_console.limits:HELD_FORM_CHARS_MAX": "",
             "web_console.limits:STREAMS_MAX": "",
             "web_console.limits:STREAMS_PER_TENANT_MAX": "",
             "web_console.limits:STREAMS_PER_SESSION_MAX": "",

@@ -253,3 +253,36 @@ async def test_times_say_that_they_are_in_utc(person: Person) -> None:
         assert re.search(rf">{label}</a> <small>UTC</small>\s*</th>", keys)
     assert not re.search(r">Name</a> <small>", keys)
     assert re.search(r"When <small>UTC</small>", await person.look("/console/audit"))
+
+
+async def test_a_form_that_comes_after_its_session_is_shown_again_after_the_sign_in(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    page = "/console/queues/orders/publish"
+    cookies = dict(person.client.cookies)
+    person.client.cookies.clear()
+    typed = {
+        "queue": "orders",
+        "body": '{"a": "<b>"}',
+        "as": "json",
+        "key": "k & k",
+        "back": page,
+        "form_token": "0verdue",
+    }
+    asked = await person.client.post("/console/do/publish", data=typed)
+    assert asked.status_code == 401 and "Your session is over" in asked.text and "0verdue" not in asked.text
+    fields = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', asked.text)}
+    assert fields["next"] == page
+    wrong = await person.client.post("/console/login", data=fields | {"credential": "no"})
+    assert wrong.status_code == 401 and f'name="held" value="{html.escape(fields["held"])}"' in wrong.text
+    key = person.bearer["Authorization"].removeprefix("Bearer ")
+    again = await person.client.post("/console/login", data=fields | {"credential": key})
+    shown = html.unescape(again.text)
+    assert f">\n{typed['body']}</textarea>" in shown and 'name="key" value="k & k"' in shown
+    assert f'data-here="{page}"' in shown and "send it again" in shown and dict(person.client.cookies) != cookies
+    assert (await person.api("GET", "/v1/queues/orders"))["stats"]["ready"] == 0, "nothing was done"
+    token = re.search(r'name="form_token" value="([^"]+)"', again.text)
+    assert token is not None
+    stale = await person.client.post("/console/do/publish", data=typed)
+    assert stale.status_code == 403 and 'name="key" value="k & k"' in html.unescape(stale.text)
+    assert (await person.client.post("/console/do/publish", data=typed | {"form_token": token[1]})).status_code == 303
+    assert (await person.api("GET", "/v1/queues/orders"))["stats"]["ready"] == 1

@@ -36,6 +36,10 @@ function refused(status) {
   setTimeout(() => htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live }), AGAIN_MS);
 }
 
+function lost() {
+  if (state.dataset.state === "live" && !isPaused) say("waiting", "Connection lost: connecting again…");
+}
+
 function setPaused(wanted) {
   isPaused = wanted;
   pause.setAttribute("aria-pressed", String(isPaused));
@@ -73,7 +77,7 @@ if (state) {
     refused(status);
   });
   document.addEventListener("htmx:error", () => refused(0));
-  document.addEventListener("htmx:sse:error", (event) => event.detail.status === 401 && refused(401));
+  document.addEventListener("htmx:sse:error", (event) => (event.detail.status === 401 ? refused(401) : lost()));
   document.addEventListener("htmx:sse:before:connection", (event) => state.dataset.state === "over" && event.preventDefault());
   pause.addEventListener("click", () => setPaused(!isPaused));
   setInterval(look, LOOK_MS);
@@ -83,7 +87,33 @@ if (state) {
 }
 
 // A form that was refused is answered with its page: loaded again, that page comes, and nothing is sent a second time.
-if (location.pathname.startsWith("/console/do/")) history.replaceState(null, "", document.getElementById("main").dataset.here ?? "/console");
+const here = document.getElementById("main").dataset.here;
+if (location.pathname.startsWith("/console/do/") || (here && location.pathname === "/console/login")) history.replaceState(null, "", here ?? "/console");
+
+// ---------------------------------------------------------------------------------------------------------- forms
+
+// A form that is sent to a server that is gone would leave the browser's error page in place of what was typed.
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.method !== "post" || event.defaultPrevented || form.dataset.isChecked) return;
+  event.preventDefault();
+  if (form.dataset.isAsking) return; // pressed twice
+  form.dataset.isAsking = "yes";
+  const isThere = await fetch("/static/favicon.svg", { method: "HEAD", cache: "no-store" }).then((answer) => answer.ok, () => false);
+  delete form.dataset.isAsking;
+  form.querySelector(".unsent")?.remove();
+  if (!isThere) {
+    const said = document.createElement("strong");
+    said.className = "wrong unsent";
+    said.setAttribute("role", "alert");
+    said.textContent = "The server does not answer. Nothing was sent; try again.";
+    form.append(said);
+    return;
+  }
+  form.dataset.isChecked = "yes";
+  form.requestSubmit(event.submitter);
+  delete form.dataset.isChecked;
+});
 
 // ---------------------------------------------------------------------------------------------------------- plots
 
