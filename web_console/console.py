@@ -230,7 +230,7 @@ class Console:
     async def _refused(self, visit: Visit, back: str, act: str, form: Form, problem: Problem) -> Response:
         """The form's page, with what was typed in it and what is wrong with it."""
         is_stale = problem.code == "precondition-failed"
-        said = f"Nothing was saved: {problem.detail}." if is_stale else _said(problem)
+        said = f"Nothing was saved: {problem.detail.partition(';')[0]}." if is_stale else _said(problem)
         notice = ("bad", said)
         target = urlsplit(back)
         view, params = self._find({"type": "http", "method": "GET", "path": target.path, "headers": []})

@@ -37,6 +37,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         if problem.status != HTTPStatus.BAD_REQUEST or "format" in query:
             raise
         refused, page = problem, {"items": [], "next": None, "scanned": 0}
+    is_filtered = any(query.get(field) for field in (*FILTERS, "header"))
     rows = [message_row(name, state, message) for message in page["items"]]
     table = Table(
         f"Messages of {name}, {state.replace('_', ' ')}",
@@ -48,7 +49,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("body", "Body", "code"),
         ),
         rows,
-        "No message fits. What the queue holds in this state is listed here.",
+        "No message matches the filter." if is_filtered else f"No messages are {state.replace('_', ' ')} now.",
         path=visit.path,
         query=dict(query),
         total=len(rows),

@@ -110,12 +110,14 @@ def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
 
 
 async def load_list(visit: Visit) -> dict[str, Any]:
-    rows = picked(await visit.queues(), visit.query.get("q", "")[:200], visit.query.get("only", ""))
+    every = await visit.queues()
+    rows = picked(every, visit.query.get("q", "")[:200], visit.query.get("only", ""))
+    none_yet = "No queues yet. Each is listed here, with what it holds and how fast it moves."
     table = Table(
         "Queues",
         COLUMNS,
         [_unlinked(row) for row in rows],
-        "No queue fits. Queues are listed here, with what each holds and how fast it moves.",
+        "No queue matches the filter." if every else none_yet,
         path=visit.path,
         query=dict(visit.query),
     )

@@ -240,9 +240,20 @@ async def test_a_filter_that_is_refused_stays_in_its_form_with_what_is_wrong(per
     assert 'name="key" value="k1"' in page and 'name="since" value="yesterday"' in page
     assert page.count("aria-invalid") == 1 and re.search(r'name="since" [^>]*aria-invalid="true"', page)
     assert '<details class="more" open>' in page, "the field that is wrong is in sight"
-    assert "Looked at" not in page and "No message fits" not in page
+    assert "Looked at" not in page and "matches" not in page
     assert (await person.client.get(f"{address}&format=csv")).status_code == 400
     assert (await person.client.get("/console/queues/gone/messages")).status_code == 404
+
+
+async def test_a_list_without_queues_says_so(person: Person) -> None:
+    assert "No queues yet." in await person.look("/console/queues?q=mail")
+
+
+async def test_a_list_says_whether_nothing_matches(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    assert "No queue matches the filter." in await person.look("/console/queues?q=mail")
+    assert "No messages are in flight now." in await person.look("/console/queues/orders/messages?state=in_flight")
+    assert "No message matches the filter." in await person.look("/console/queues/orders/messages?key=k")
 
 
 async def test_times_say_that_they_are_in_utc(person: Person) -> None:
