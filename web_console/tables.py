@@ -59,6 +59,8 @@ class Table:
     following: str | None = None
     """The cursor of the next page, if the server cuts the pages."""
     has_buttons: bool = False
+    shown_max: int | None = None
+    """Of a log: rows in sight; those behind them are shown on demand."""
 
     def address(self, **changes: str | None) -> str:
         """The address of this table's page with some query parameters changed; None leaves a parameter out."""

@@ -9,6 +9,8 @@ from web_console.tables import Button, Column, Table
 from web_console.visit import Problem, Visit
 from web_console.wording import counted, percent, write
 
+LOG_ROWS: Final = 10
+"""Of decisions and events: those in sight."""
 NODES: Final = (
     Column("name", "Backend"),
     Column("zone", "Zone"),
@@ -97,7 +99,14 @@ async def load(visit: Visit) -> dict[str, Any]:
             *of_all,
             Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
             Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
-            Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
+            Table(
+                "Events",
+                EVENTS,
+                state["events"][::-1],
+                "Nothing has happened yet.",
+                path=visit.path,
+                shown_max=LOG_ROWS,
+            ),
         ],
         "unknown": None,
     }
@@ -119,7 +128,7 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
             "Clusters", CLUSTERS, [_cluster_row(one, state["managers"]) for one in state["clusters"]], nobody, path=path
         ),
         *([Table("Queues on their way to another cluster", MOVES, on_their_way, "", path=path)] if under_way else []),
-        Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
+        Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path, shown_max=LOG_ROWS),
         *([Table("What the manager would do", PLAN, moves, "", path=path)] if moves else []),
     ]
 

@@ -75,6 +75,16 @@ async def test_a_cluster_that_no_manager_listens_to_is_not_called_silent() -> No
     assert "m manages the clusters, and has not reported since 2026-01-31 12:00:00.000 UTC" in lost["detail"]
 
 
+async def test_earlier_events_are_shown_on_demand() -> None:
+    rows = [{"number": number, "at": "x", "kind": "left", "text": f"event {number}."} for number in range(30)]
+    visit = SimpleNamespace(session=SimpleNamespace(form_token="t"))
+    values = {**await loaded(events=rows), "plots": [], "visit": visit, "here": "/console/node"}
+    page = render.live_part("console/node.html", values)
+    first, more, rest = page.partition('<details class="more"')
+    assert more and "20 earlier" in rest
+    assert "event 29." in first and "event 20." in first and "event 19." not in first and "event 19." in rest
+
+
 async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
     rows = (await tables(clusters=[EU], plan=PLAN))["What the manager would do"].rows
     assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
