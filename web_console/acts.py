@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from web_console import alert_acts, cluster_acts, queue_acts
-from web_console.forms import Done, Form, given, number, typed, version, whole, wrong
+from web_console.forms import Done, Form, duration, given, number, typed, version, whole, wrong
 from web_console.pages import dashboards
 from web_console.pages.access import QUOTAS
 from web_console.visit import Problem, Visit, page_path, queue_path
@@ -89,7 +89,7 @@ async def make_key(visit: Visit, form: Form) -> Done:
 
 
 async def rotate_key(visit: Visit, form: Form) -> Done:
-    body = {"grace_ms": whole(form, "grace_ms") or 0}
+    body = {"grace_ms": duration(form, "grace_ms") or 0}
     made = (await visit.ask("POST", f"/v1/keys/{form.get('item', '')}/rotate", body)).json()
     return Done(f"The new secret of {made['name']}", secret=made["key"])
 

@@ -242,6 +242,12 @@ def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str],
     page.get_by_role("link", name="Back").click()
     expect(page.locator("code.secret")).to_have_count(0)
     expect(page.get_by_role("rowheader").get_by_text(EVIL[:60])).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.locator("summary", has_text="Revoke").first.press("Enter")
+    page.wait_for_function("""() => {
+        const box = document.querySelector("td details[open] form").getBoundingClientRect();
+        return box.left >= 0 && box.right <= innerWidth;
+    }""")
     assert page.evaluate("() => window.hacked") is None
 
 

@@ -77,7 +77,7 @@ def _key_row(one: dict[str, Any]) -> dict[str, Any]:
         "Rotate",
         {"item": one["id"]},
         f"Gives {one['name']!r} a new secret, shown once. The old one works on for the time below.",
-        inputs=(("grace_ms", "Old secret works on for (ms)", "3600000"),),
+        inputs=(("grace_ms", "Old secret works on for, such as 90s, 15m, 2h", "1h"),),
     )
     revoke = Button(
         "revoke-key",

@@ -256,6 +256,18 @@ async def test_a_list_says_whether_nothing_matches(person: Person) -> None:
     assert "No message matches the filter." in await person.look("/console/queues/orders/messages?key=k")
 
 
+async def test_an_old_secret_works_on_for_the_time_that_is_typed(person: Person) -> None:
+    made = await person.api("POST", "/v1/keys", {"name": "ci", "scopes": ["view:*"]})
+    bearer = {"Authorization": f"Bearer {made['key']}"}
+    said = await person.act("rotate-key", "/console/keys", item=made["id"], grace_ms="soon")
+    assert "a time such as" in said
+    rotated = await person.send("rotate-key", "/console/keys", item=made["id"], grace_ms="2h")
+    assert rotated.status_code == 200
+    assert (await person.client.get("/v1/queues", headers=bearer)).status_code == 200
+    await person.send("rotate-key", "/console/keys", item=made["id"], grace_ms="0")
+    assert (await person.client.get("/v1/queues", headers=bearer)).status_code == 401
+
+
 async def test_times_say_that_they_are_in_utc(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
     assert re.search(r"Made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))

@@ -251,6 +251,11 @@ function closeForm(within) {
   form.querySelector("summary").focus();
 }
 
+// In a table that is wider than its page a form may open beyond the edge.
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches("td details.act[open]")) event.target.querySelector("form").scrollIntoView({ block: "nearest", inline: "nearest" });
+}, true);
+
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") return closeForm(event.target);
   if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select")) return;
