@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend_store.model import Forbidden, NotFound
+from backend_store.model import FieldError, Forbidden, NotFound, QueueNotFound
 from gateway.api.http import Answer, Call, json_answer
 from gateway.api.shapes.bodies import JobView, RotationBody
 from gateway.context import Gateway
@@ -39,7 +39,8 @@ async def start(gateway: Gateway, call: Call) -> Answer:
 def _uid(gateway: Gateway, call: Call, number: int, name: str) -> int:
     definition = gateway.store.metadata.queues.get((call.principal.tenant, name))
     if definition is None:
-        raise invalid_field(f"/queues/{number}", f"there is no queue {name[:200]!r}")
+        detail = f"there is no queue {name[:200]!r}"
+        raise QueueNotFound(detail, errors=(FieldError(f"/queues/{number}", detail),))
     if not definition.config.encrypted:
         raise invalid_field(f"/queues/{number}", f"queue {name!r} is not encrypted, so it has no key to replace")
     return definition.uid

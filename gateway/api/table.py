@@ -250,7 +250,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "operator",
         {202: bodies.JobView},
         request=bodies.RotationBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
         "GET",

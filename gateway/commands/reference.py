@@ -28,6 +28,9 @@ INTRODUCTION = """# Command line
 - **Asking.** What destroys something asks first; `--yes` answers beforehand.
 """
 
+EXIT_NOTES = """6 is about what the command works on. An absent queue to which a setting, a plan or an
+option refers (`--move-to`) makes a request that is not valid: 1."""
+
 
 def reference() -> str:
     """The content of the page."""
@@ -35,6 +38,7 @@ def reference() -> str:
 
     lines = [INTRODUCTION, "## Exit codes", "", "| Code | Meaning |", "|---|---|"]
     lines += [f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items()]
+    lines += ["", EXIT_NOTES]
     commands = list(commands_below(click.Context(cli, info_name="pushq")))
     lines += ["", *_common_options(commands)]
     for ctx in commands:

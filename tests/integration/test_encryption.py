@@ -327,6 +327,11 @@ def test_keys_are_replaced_by_the_command_line_while_messages_flow(server: Pushq
         assert [m["body"] for m in receive(http, "orders", wait_ms=2000)] == [1, 2, 3]
 
 
+def test_a_rotation_of_an_absent_queue_ends_with_6(server: PushqServer) -> None:
+    ran = Cli(server).any("rotate-keys", "--queue", "absent", "--data", str(server.data))
+    assert ran.code == 6 and "there is no queue 'absent'" in ran.err
+
+
 def test_rotations_are_for_operators_and_files_for_those_on_the_machine(server: PushqServer, http: Client) -> None:
     created(http, "q")
     created(http, "open", encrypted=False)
@@ -334,7 +339,8 @@ def test_rotations_are_for_operators_and_files_for_those_on_the_machine(server: 
         refused(admin.post("/v1/rotations", json={"all_queues": True}), 403, "forbidden")
     refused(http.post("/v1/rotations", json={"master_file": "/etc/passwd"}), 403, "forbidden")
     refused(http.post("/v1/rotations", json={}), 400, "invalid-request")
-    refused(http.post("/v1/rotations", json={"queues": ["absent"]}), 400, "invalid-request")
+    absent = refused(http.post("/v1/rotations", json={"queues": ["q", "absent"]}), 404, "queue-not-found")
+    assert [error["pointer"] for error in absent["errors"]] == ["/queues/1"]
     refused(http.post("/v1/rotations", json={"queues": ["open"]}), 400, "invalid-request")
     refused(http.get("/v1/rotations/absent"), 404, "not-found")
     with client_of(server, local=True) as local:
