@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from gateway.commands.exits import Failure, translate
+from gateway.commands.exits import EXIT_BY_CODE, Exit, Failure, translate
 from gateway.commands.scratch import scratch_queue
 from gateway.commands.target import OPEN_TIMEOUT_S, Target
 
@@ -25,6 +25,8 @@ PUSH_S_MAX = 1.0
 """A slower message was held back: no proxy on the way may buffer pushed messages."""
 CLOCK_S_MAX = 5.0
 """The Date header counts whole seconds; beyond this, times in messages and keys mislead."""
+_UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
+"""Statuses of a server that is not ready, and of a proxy that does not reach it."""
 _DATE_STEP_S = 1.0
 """Less than this a Date header, which has no parts of a second, cannot tell."""
 
@@ -47,6 +49,8 @@ class Finding(NamedTuple):
     is_ok: bool
     detail: str
     fix: str | None = None
+    exit: Exit = Exit.FAILED
+    """How the command ends if this is the first check that failed."""
 
 
 async def examine(target: Target, *, with_queue: bool) -> list[Finding]:
@@ -83,8 +87,14 @@ async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], fix: str)
         failure = error if isinstance(error, Failure) else translate(error)
         if failure is None:
             raise
-        is_other = failure.problem.get("code") == NOT_PUSHQ
-        return Finding(name, False, "; ".join([failure.message, *failure.lines]), ADDRESS_FIX if is_other else fix)
+        if failure.problem.get("code") == NOT_PUSHQ:
+            fix = ADDRESS_FIX
+        return _failed(name, failure, fix)
+
+
+def _failed(name: str, failure: Failure, fix: str) -> Finding:
+    detail = "; ".join([failure.message, *failure.lines])
+    return Finding(name, False, detail, fix, Exit(failure.exit_code))
 
 
 async def _tcp(url: str) -> Finding:
@@ -97,7 +107,8 @@ async def _tcp(url: str) -> Finding:
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError) as error:
         reason = str(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
-        return Finding("tcp", False, f"{where}: {reason}", "start it with `pushq serve`, or mend address and firewall")
+        fix = "start it with `pushq serve`, or mend address and firewall"
+        return Finding("tcp", False, f"{where}: {reason}", fix, Exit.UNAVAILABLE)
     writer.close()
     return Finding("tcp", True, f"{where} in {_ms(began)}")
 
@@ -107,7 +118,9 @@ async def _health(admin: Admin, name: str, path: str) -> Finding:
     answer = await admin.raw("GET", path)
     if answer.status_code == 200:
         return Finding(name, True, f"{path} in {_ms(began)}")
-    return Finding(name, False, f"{path} answers {answer.status_code}: {answer.text[:200]}", "see the server's log")
+    detail = f"{path} answers {answer.status_code}: {answer.text[:200]}"
+    exit = Exit.UNAVAILABLE if answer.status_code in _UNAVAILABLE_STATUSES else Exit.FAILED
+    return Finding(name, False, detail, "see the server's log", exit)
 
 
 async def _clock(admin: Admin) -> Finding:
@@ -156,7 +169,7 @@ async def _round_trips(target: Target) -> AsyncIterator[Finding]:
     except Exception as error:
         if (failure := translate(error)) is None:
             raise
-        yield Finding("queue", False, "; ".join([failure.message, *failure.lines]), fix)
+        yield _failed("queue", failure, fix)
 
 
 async def _round_trip(target: Target, transport: TransportName, queue: str) -> Finding:
@@ -170,14 +183,14 @@ async def _round_trip(target: Target, transport: TransportName, queue: str) -> F
             took = await _publish_and_receive(target, transport, queue, refusals)
     except TimeoutError:
         if (problem := refusals.last) is not None:
-            return Finding(name, False, said(problem), BUSY_FIX)
+            return Finding(name, False, said(problem), BUSY_FIX, EXIT_BY_CODE.get(problem.code, Exit.FAILED))
         return Finding(name, False, f"no message within {ROUND_TRIP_TIMEOUT_S:g} s", fix)
     except Exception as error:
         if (failure := translate(error)) is None:
             raise
-        is_busy = failure.problem.get("code") in BUSY_CODES
-        detail = "; ".join([failure.message, *failure.lines]) if is_busy else failure.message
-        return Finding(name, False, detail, BUSY_FIX if is_busy else fix)
+        if failure.problem.get("code") in BUSY_CODES:
+            return _failed(name, failure, BUSY_FIX)
+        return Finding(name, False, failure.message, fix, Exit(failure.exit_code))
     if took.stored_s > PUSH_S_MAX:
         return Finding(name, False, f"the server took {took.stored_s:.1f} s to store a message", BUSY_FIX)
     if took.pushed_s > PUSH_S_MAX:

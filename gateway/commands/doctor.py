@@ -8,9 +8,10 @@ import click
 
 from gateway.commands.base import command, json_option, run
 from gateway.commands.checks import Finding, examine
-from gateway.commands.exits import Exit
 from gateway.commands.output import put, put_json, tell
 from gateway.commands.target import Target, target_options
+
+_SHOWN = ("name", "is_ok", "detail", "fix")
 
 
 @command("doctor")
@@ -23,19 +24,21 @@ def doctor(ctx: click.Context, address: str | None, no_queue: bool, target: Targ
     """Check a server from here, step by step.
 
     Address, health, clock, version, key, and a message over each transport. Each line that fails says what mends it.
-    The round trips make a queue and delete it, so the key needs the scope admin.
+    The round trips make a queue and delete it, so the key needs the scope admin. It ends with the exit code of the
+    first check that fails: 5 without a server, 4 for a key that is refused.
     """
     target = replace(target, url=address) if address else target
     findings = run(examine(target, with_queue=not no_queue))
-    is_well = all(finding.is_ok for finding in findings)
+    failed = [finding for finding in findings if not finding.is_ok]
+    is_well = not failed
     if as_json:
-        checks = [finding._asdict() for finding in findings]
+        checks = [{name: getattr(finding, name) for name in _SHOWN} for finding in findings]
         put_json({"url": target.base_url, "ok": is_well, "checks": checks})
     else:
         _print(findings)
         tell(f"{target.base_url}: " + ("everything works" if is_well else "something does not work"))
-    if not is_well:
-        ctx.exit(Exit.FAILED)
+    if failed:
+        ctx.exit(failed[0].exit)
 
 
 def _print(findings: list[Finding]) -> None:

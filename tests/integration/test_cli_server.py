@@ -122,14 +122,17 @@ def test_doctor_names_the_queue_it_could_not_delete(cli: Cli, tmp_path: Path) ->
 
 def test_doctor_says_what_is_wrong_and_what_mends_it(cli: Cli) -> None:
     absent = cli.any("doctor", f"http://127.0.0.1:{free_port()}")
-    assert absent.code == 1
+    assert absent.code == 5
     assert absent.out.startswith("FAIL  tcp")
     assert "pushq serve" in absent.out
     report = cli.any("doctor", "--json", env={"PUSHQ_KEY": "pushq_no_such"})
-    assert report.code == 1
+    assert report.code == 4
     failed = [check for check in report.json()["checks"] if not check["is_ok"]]
     assert [check["name"] for check in failed] == ["key"]
     assert "pushq key create" in failed[0]["fix"]
+    weak = cli("key", "create", "weak", "--scope", "view:*").out.strip()
+    no_queue = cli.any("doctor", *cli.data, env={"PUSHQ_KEY": weak})
+    assert no_queue.code == 4 and "FAIL  queue" in no_queue.out
 
 
 def test_a_full_server_is_told_as_such_and_nothing_else_is_blamed(start_server: StartServer) -> None:
@@ -141,8 +144,10 @@ def test_a_full_server_is_told_as_such_and_nothing_else_is_blamed(start_server: 
         with ThreadPoolExecutor() as threads:
             # It waits where the server asks for less than 15 s, and the server draws anew: in the end it asks for more.
             publishing = threads.submit(cli.any, "publish", "orders", "1")
-            report = cli.any("doctor", "--json", *cli.data).json()
+            doctor = cli.any("doctor", "--json", *cli.data)
+            report = doctor.json()
             ran = publishing.result(RUN_S_MAX)
+        assert doctor.code == 5
         assert ran.code == 5, ran
         assert "Overloaded: 1 connection is open" in ran.err
         assert "try again in" in ran.err
@@ -158,8 +163,9 @@ def test_doctor_tells_a_server_of_another_kind(cli: Cli) -> None:
     with other_server(
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\n\r\n"
     ) as url:
-        report = cli.any("doctor", url, "--json").json()
-    wrong = {check["name"] for check in report["checks"] if not check["is_ok"]}
+        ran = cli.any("doctor", url, "--json")
+    assert ran.code == 1
+    wrong = {check["name"] for check in ran.json()["checks"] if not check["is_ok"]}
     assert wrong == {"alive", "ready", "clock", "version", "key"}
 
 
