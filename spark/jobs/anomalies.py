@@ -82,3 +82,9 @@ def _last_hour(flows: DataFrame, usage: DataFrame | None) -> int:
     last = hours.agg(F.max(F.unix_seconds("hour")).alias("last")).first()
     assert last is not None
     return int(last["last"] or 0)
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

@@ -22,3 +22,9 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
     with told():
         parsed(given)
         return {"messages": archive(session, given, options.folder), "folder": options.folder}
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

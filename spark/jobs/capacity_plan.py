@@ -83,3 +83,9 @@ def _prices(path: Path | None) -> dict[str, float]:
         return {name: from_zero(str(given[name])) for name in names}
     except (OSError, ValueError, KeyError, TypeError, ArgumentTypeError) as error:
         raise BadFolder(f"--prices {path}: it needs the numbers {' and '.join(names)}: {error!r}") from None
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

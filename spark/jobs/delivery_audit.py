@@ -81,3 +81,9 @@ def _told(tables: Tables) -> dict[str, Any]:
 
 def _sum(numbers: pa.ChunkedArray) -> int:
     return int(pc.sum(numbers, min_count=0).as_py())
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

@@ -112,3 +112,9 @@ def _lines(session: SparkSession, options: Namespace) -> DataFrame:
         .option("pathGlobFilter", "minutes-*.ndjson.gz")
         .json(str(options.source))
     )
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

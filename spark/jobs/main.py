@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -88,6 +88,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {why}", file=sys.stderr)
         return FAILED
     return 0
+
+
+def main_of(file: str) -> NoReturn:
+    """Runs the job whose module `file` is, with the arguments of the process: for `python -m` and `spark-submit`."""
+    sys.exit(main([Path(file).stem, *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -206,3 +206,9 @@ def _days(rows: DataFrame, *sums: Any) -> list[Any]:
 
 def _sums(names: Sequence[str]) -> list[Any]:
     return [F.sum(name).alias(name) for name in names]
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

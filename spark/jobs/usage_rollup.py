@@ -77,3 +77,9 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, options: Namespace)
     for part in kept:
         part.unpersist()
     return done | {"days": sorted(days)}
+
+
+if __name__ == "__main__":
+    from spark.jobs.main import main_of
+
+    main_of(__file__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import runpy
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -25,6 +27,18 @@ def test_without_a_job_it_lists_them() -> None:
 def test_a_job_says_what_it_takes() -> None:
     said = CliRunner().invoke(usage, ["run", "--", "delivery_audit", "--help"])
     assert said.exit_code == 0 and "--screen" in said.output
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_as_a_module_too(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = importlib.import_module(f"spark.jobs.{job}").__file__
+    assert file is not None
+    monkeypatch.setattr(sys, "argv", [file])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(file, run_name="__main__")
+    assert ended.value.code == 2 and f"pushq usage run {job}: error:" in capsys.readouterr().err
 
 
 def test_without_spark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
