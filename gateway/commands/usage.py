@@ -132,10 +132,10 @@ def verify(folder: Path, as_json: bool) -> None:
         raise Failure(f"the ledger is not whole: {len(broken)} faults", exit=Exit.FAILED, lines=lines)
 
 
-@usage.command("run", context_settings={"ignore_unknown_options": True})
+@usage.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("arguments", metavar="JOB [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def run_spark_job(arguments: Sequence[str]) -> None:
-    """Run a job on Spark, over usage files or messages. Without JOB it lists them; `-- JOB --help` says more."""
+    """Run a job on Spark, over usage files or messages. Without JOB it lists them; `JOB --help` says more."""
     try:
         from spark.jobs.main import main
     except ModuleNotFoundError as error:

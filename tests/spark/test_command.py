@@ -24,9 +24,15 @@ def test_without_a_job_it_lists_them() -> None:
     assert said.exit_code == 0 and all(job in said.output for job in JOBS)
 
 
-def test_a_job_says_what_it_takes() -> None:
-    said = CliRunner().invoke(usage, ["run", "--", "delivery_audit", "--help"])
+@pytest.mark.parametrize("words", [["delivery_audit"], ["--", "delivery_audit"]])
+def test_a_job_says_what_it_takes(words: list[str]) -> None:
+    said = CliRunner().invoke(usage, ["run", *words, "--help"])
     assert said.exit_code == 0 and "--screen" in said.output
+
+
+def test_an_option_before_the_job_is_named_as_unknown() -> None:
+    said = CliRunner().invoke(usage, ["run", "--sceren", "delivery_audit"])
+    assert said.exit_code == 2 and "No such option" in said.output and "--sceren" in said.output
 
 
 @pytest.mark.parametrize("job", JOBS)
