@@ -18,7 +18,7 @@ import msgspec
 
 from backend_store.storage.engine import StorageError
 from backend_store.storage.env import copy_environment, count_rows
-from backend_store.storage.folder import BALLAST_FILE, DATA_FILE, create_private, sync_folder
+from backend_store.storage.folder import BALLAST_FILE, DATA_FILE, create_private, made_for_work, sync_folder
 from backend_store.storage.space import BALLAST_BYTES_MAX, BALLAST_DISK_FRACTION
 
 MANIFEST_FILE = "manifest.json"
@@ -49,20 +49,25 @@ def backup(path: Path, target: Path, *, seconds_max: float = BACKUP_SECONDS_MAX)
         raise BackupFailed(f'folder "{path}" holds no store')
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupFailed(f'target "{target}" is not an empty folder')
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with made_for_work(target):
+        try:
+            return _copy(path, target, time.monotonic() + seconds_max)
+        except BaseException:
+            for name in (DATA_FILE, MANIFEST_FILE):
+                (target / name).unlink(missing_ok=True)
+            raise
+
+
+def _copy(path: Path, target: Path, deadline: float) -> Manifest:
     data = target / DATA_FILE
-    try:
-        digest = _stream(path, data, time.monotonic() + seconds_max)
-        disk_id, rows = count_rows(target)
-        manifest = Manifest(1, disk_id, _now(), data.stat().st_size, digest, rows)
-        with create_private(target / MANIFEST_FILE) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(target)
-    except BaseException:
-        data.unlink(missing_ok=True)
-        raise
+    digest = _stream(path, data, deadline)
+    disk_id, rows = count_rows(target)
+    manifest = Manifest(1, disk_id, _now(), data.stat().st_size, digest, rows)
+    with create_private(target / MANIFEST_FILE) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(target)
     return manifest
 
 

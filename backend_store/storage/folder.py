@@ -5,6 +5,8 @@ LMDB would let a second process write too; two nodes on one log would assign the
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +24,21 @@ def make_private(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not any(path.iterdir()):
         path.chmod(0o700)
+
+
+@contextmanager
+def made_for_work(path: Path) -> Iterator[None]:
+    """Makes the folder and its parents as `make_private` does; if the work in it fails, removes those it made and finds
+    empty."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_private(path)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        raise
 
 
 def refuse_unfinished_restore(path: Path) -> None:

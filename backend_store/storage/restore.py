@@ -16,7 +16,7 @@ import msgspec
 from backend_store.storage.backup import MANIFEST_FILE, Manifest
 from backend_store.storage.engine import Batch, StorageError, Table
 from backend_store.storage.env import count_rows, open_engine, structure_problems
-from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER, create_private, make_private, sync_folder
+from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER, create_private, made_for_work, sync_folder
 from backend_store.storage.keys import META_DISK_ID, META_RESTORED
 from backend_store.storage.verify import Check, first_broken
 
@@ -33,15 +33,17 @@ class RestoreRefused(StorageError):
 def restore(source: Path, target: Path, *, check: Check) -> Manifest:
     """Verifies the backup in `source` — file, structure, every entry by `check` — and makes `target` from it."""
     manifest = _read_manifest(source)
-    work = _begin(target)
-    try:
-        _copy_data(source / DATA_FILE, work / DATA_FILE, manifest)
-        _refuse_broken_structure(source, work, manifest)
-        _refuse_broken_entries(source, work, check)
-        _give_new_identity(work)
-        (work / DATA_FILE).rename(target / DATA_FILE)
-    finally:
-        shutil.rmtree(work)
+    work = _work_folder(target)
+    with made_for_work(target):
+        work.mkdir(mode=0o700)
+        try:
+            _copy_data(source / DATA_FILE, work / DATA_FILE, manifest)
+            _refuse_broken_structure(source, work, manifest)
+            _refuse_broken_entries(source, work, check)
+            _give_new_identity(work)
+            (work / DATA_FILE).rename(target / DATA_FILE)
+        finally:
+            shutil.rmtree(work)
     sync_folder(target)
     return manifest
 
@@ -55,16 +57,15 @@ def _read_manifest(source: Path) -> Manifest:
         raise RestoreRefused(f'"{source / MANIFEST_FILE}" cannot be read: {error}') from error
 
 
-def _begin(target: Path) -> Path:
-    """The folder to work in: inside the target, because the last step, a rename, must not cross file systems."""
+def _work_folder(target: Path) -> Path:
+    """The folder to work in, which is missing: inside the target, because the last step, a rename, must not cross file
+    systems."""
     work = target / RESTORING_FOLDER
     if target.exists():
         if not target.is_dir() or any(entry != work for entry in target.iterdir()):
             raise RestoreRefused(f'target "{target}" is not an empty folder')
         if work.exists():
             shutil.rmtree(work)  # left by a restore that was cut off
-    make_private(target)
-    work.mkdir(mode=0o700)
     return work
 
 

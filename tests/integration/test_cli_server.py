@@ -85,6 +85,7 @@ def test_restore_refuses_what_does_not_verify(cli: Cli, tmp_path: Path) -> None:
     refused = cli.any("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
     assert refused.code == 1
     assert "is not the file its manifest describes" in refused.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_demo_comes_back_after_a_crash_and_ends_when_told(tmp_path: Path, cli: Cli) -> None:

@@ -34,8 +34,8 @@ def _manifest(folder: Path) -> Manifest:
     return msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=Manifest)
 
 
-def _assert_nothing_in(target: Path) -> None:
-    assert not target.exists() or list(target.iterdir()) == []
+def _assert_nothing_at(target: Path) -> None:
+    assert not target.exists()
 
 
 def test_a_restored_folder_has_every_row_a_new_disk_id_and_says_so(tmp_path: Path, saved: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_backup_without_its_manifest_was_cut_off_and_is_refused(tmp_path: Path
     (saved / MANIFEST_FILE).unlink()
     with pytest.raises(RestoreRefused, match="was cut off"):
         restore(saved, tmp_path / "new", check=entry_problem)
-    _assert_nothing_in(tmp_path / "new")
+    _assert_nothing_at(tmp_path / "new")
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"null", b'{"version": 2}'])
@@ -104,7 +104,17 @@ def test_one_flipped_bit_is_refused_wherever_it_is(tmp_path: Path, saved: Path) 
         (saved / DATA_FILE).write_bytes(bytes(damaged))
         with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
             restore(saved, tmp_path / "new", check=entry_problem)
-        _assert_nothing_in(tmp_path / "new")
+        _assert_nothing_at(tmp_path / "new")
+
+
+def test_a_refused_restore_removes_the_folders_that_it_made_and_no_other(tmp_path: Path, saved: Path) -> None:
+    (saved / DATA_FILE).write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    for target in (tmp_path / "a" / "b" / "new", tmp_path / "empty", tmp_path / "empty" / "new"):
+        with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+            restore(saved, target, check=entry_problem)
+    _assert_nothing_at(tmp_path / "a")
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 @pytest.mark.parametrize("kept", [0, 1, 0.5, 0.999])
@@ -119,7 +129,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, saved: Path) -> None:
     (saved / DATA_FILE).unlink()
     with pytest.raises(RestoreRefused, match="cannot be copied"):
         restore(saved, tmp_path / "new", check=entry_problem)
-    _assert_nothing_in(tmp_path / "new")
+    _assert_nothing_at(tmp_path / "new")
 
 
 def _sign(saved: Path) -> None:
@@ -137,7 +147,7 @@ def test_damage_older_than_the_backup_is_found_in_the_structure(tmp_path: Path, 
     _sign(saved)
     with pytest.raises(RestoreRefused, match="is broken in"):
         restore(saved, tmp_path / "new", check=entry_problem)
-    _assert_nothing_in(tmp_path / "new")
+    _assert_nothing_at(tmp_path / "new")
 
 
 def test_damage_inside_an_entry_is_found_by_its_check(tmp_path: Path, saved: Path) -> None:
@@ -148,7 +158,7 @@ def test_damage_inside_an_entry_is_found_by_its_check(tmp_path: Path, saved: Pat
     _sign(saved)
     with pytest.raises(RestoreRefused, match=f"broken entry at key {key.hex()}: checksum"):
         restore(saved, tmp_path / "new", check=entry_problem)
-    _assert_nothing_in(tmp_path / "new")
+    _assert_nothing_at(tmp_path / "new")
 
 
 def test_a_manifest_that_counts_other_rows_is_refused(tmp_path: Path, saved: Path) -> None:
