@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 from backend_store.node.log.damage import broken_entry
-from backend_store.storage.backup import Manifest, backup
+from backend_store.storage.backup import Manifest
+from backend_store.storage.backup import backup as _backup
 from backend_store.storage.engine import StorageError
-from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER, create_private
+from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER
 from backend_store.storage.restore import restore as _restore
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Manifest",
     "StorageError",
     "backup",
-    "copy_master_key",
     "restore",
 ]
 
@@ -27,18 +26,12 @@ MASTER_KEY_FILE: Final = "master.key"
 """The file in which a gateway by default keeps its key beside the data; the store itself never reads it."""
 
 
+def backup(path: Path, target: Path, *, with_master_key: bool) -> Manifest:
+    """Copies the folder at `path` into `target`. Raises `StorageError`, and then nothing was made."""
+    return _backup(path, target, beside=[MASTER_KEY_FILE] if with_master_key else [])
+
+
 def restore(source: Path, target: Path) -> Manifest:
-    """Verifies the backup in `source` and makes `target` from it. Raises `StorageError`, and then nothing was made."""
-    return _restore(source, target, check=broken_entry)
-
-
-def copy_master_key(source: Path, target: Path) -> None:
-    """Copies the master key of a data folder. Raises `StorageError`."""
-    try:
-        text = (source / MASTER_KEY_FILE).read_bytes()
-        with create_private(target / MASTER_KEY_FILE) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageError(f"{source / MASTER_KEY_FILE} cannot be copied: {error.strerror}") from None
+    """Verifies the backup in `source` and makes `target` from it, with the master key if the backup has it. Raises
+    `StorageError`, and then nothing was made."""
+    return _restore(source, target, check=broken_entry, beside=[MASTER_KEY_FILE])

@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,14 @@ import msgspec
 
 from backend_store.storage.engine import StorageError
 from backend_store.storage.env import copy_environment, count_rows
-from backend_store.storage.folder import BALLAST_FILE, DATA_FILE, create_private, made_for_work, sync_folder
+from backend_store.storage.folder import (
+    BALLAST_FILE,
+    DATA_FILE,
+    create_private,
+    made_for_work,
+    sync_folder,
+    write_private,
+)
 from backend_store.storage.space import BALLAST_BYTES_MAX, BALLAST_DISK_FRACTION
 
 MANIFEST_FILE = "manifest.json"
@@ -35,6 +43,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_bytes: int
     sha256: str
     rows: dict[str, int]
+    files: dict[str, str] = {}
+    """Names of further files of the folder that were asked for → their SHA-256."""
 
 
 class BackupFailed(StorageError):
@@ -43,32 +53,48 @@ class BackupFailed(StorageError):
     code = "backup-failed"
 
 
-def backup(path: Path, target: Path, *, seconds_max: float = BACKUP_SECONDS_MAX) -> Manifest:
-    """Copies the folder at `path` into `target`, which must be missing or empty. Blocks: call it from a thread."""
+def backup(
+    path: Path, target: Path, *, beside: Sequence[str] = (), seconds_max: float = BACKUP_SECONDS_MAX
+) -> Manifest:
+    """Copies the folder at `path` into `target`, which must be missing or empty. Blocks: call it from a thread.
+
+    `beside`: names of further small files of the folder to copy. They must not change meanwhile: the copy would be of
+    two moments.
+    """
     if not (path / DATA_FILE).exists():
         raise BackupFailed(f'folder "{path}" holds no store')
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupFailed(f'target "{target}" is not an empty folder')
     with made_for_work(target):
         try:
-            return _copy(path, target, time.monotonic() + seconds_max)
+            return _copy(path, target, beside, time.monotonic() + seconds_max)
         except BaseException:
-            for name in (DATA_FILE, MANIFEST_FILE):
+            for name in (DATA_FILE, *beside, MANIFEST_FILE):
                 (target / name).unlink(missing_ok=True)
             raise
 
 
-def _copy(path: Path, target: Path, deadline: float) -> Manifest:
+def _copy(path: Path, target: Path, beside: Sequence[str], deadline: float) -> Manifest:
     data = target / DATA_FILE
+    others = {name: _read(path / name) for name in beside}
     digest = _stream(path, data, deadline)
     disk_id, rows = count_rows(target)
-    manifest = Manifest(1, disk_id, _now(), data.stat().st_size, digest, rows)
-    with create_private(target / MANIFEST_FILE) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    for name, content in others.items():
+        if _read(path / name) != content:
+            raise BackupFailed(f'"{path / name}" was changed while the backup ran: run it again')
+        write_private(target / name, content)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in others.items()}
+    manifest = Manifest(1, disk_id, _now(), data.stat().st_size, digest, rows, digests)
+    write_private(target / MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     sync_folder(target)
     return manifest
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BackupFailed(f'"{file}" cannot be copied: {error.strerror}') from None
 
 
 def _stream(path: Path, data: Path, deadline: float) -> str:

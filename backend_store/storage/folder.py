@@ -54,6 +54,14 @@ def create_private(path: Path) -> BinaryIO:
     return open(fd, "wb")
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a new file with mode 600 durably to disk."""
+    with create_private(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
     """Makes the names in the folder durable; without it a power cut may undo a rename."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -8,6 +8,7 @@ import hashlib
 import shutil
 import time
 import uuid
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +17,14 @@ import msgspec
 from backend_store.storage.backup import MANIFEST_FILE, Manifest
 from backend_store.storage.engine import Batch, StorageError, Table
 from backend_store.storage.env import count_rows, open_engine, structure_problems
-from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER, create_private, made_for_work, sync_folder
+from backend_store.storage.folder import (
+    DATA_FILE,
+    RESTORING_FOLDER,
+    create_private,
+    made_for_work,
+    sync_folder,
+    write_private,
+)
 from backend_store.storage.keys import META_DISK_ID, META_RESTORED
 from backend_store.storage.verify import Check, first_broken
 
@@ -30,8 +38,12 @@ class RestoreRefused(StorageError):
     code = "restore-refused"
 
 
-def restore(source: Path, target: Path, *, check: Check) -> Manifest:
-    """Verifies the backup in `source` — file, structure, every entry by `check` — and makes `target` from it."""
+def restore(source: Path, target: Path, *, check: Check, beside: Collection[str] = ()) -> Manifest:
+    """Verifies the backup in `source` — file, structure, every entry by `check` — and makes `target` from it.
+
+    `beside`: names of further files that a backup may have; they are taken along also where its manifest, of an earlier
+    version, does not list them.
+    """
     manifest = _read_manifest(source)
     work = _work_folder(target)
     with made_for_work(target):
@@ -41,7 +53,9 @@ def restore(source: Path, target: Path, *, check: Check) -> Manifest:
             _refuse_broken_structure(source, work, manifest)
             _refuse_broken_entries(source, work, check)
             _give_new_identity(work)
-            (work / DATA_FILE).rename(target / DATA_FILE)
+            others = _copy_others(source, work, manifest, beside)
+            for name in (*others, DATA_FILE):
+                (work / name).rename(target / name)
         finally:
             shutil.rmtree(work)
     sync_folder(target)
@@ -82,6 +96,22 @@ def _copy_data(source: Path, copy: Path, manifest: Manifest) -> None:
     if (size, digest.hexdigest()) != (manifest.file_bytes, manifest.sha256):
         found = f"{size} bytes, sha256 {digest.hexdigest()}"
         raise RestoreRefused(f'"{source}" is not the file its manifest describes: {found}')
+
+
+def _copy_others(source: Path, work: Path, manifest: Manifest, beside: Collection[str]) -> list[str]:
+    """The names of the files that were copied."""
+    if unknown := sorted(manifest.files.keys() - set(beside)):
+        raise RestoreRefused(f'"{source / MANIFEST_FILE}" lists "{unknown[0]}", which no backup has')
+    names = [name for name in beside if name in manifest.files or (source / name).exists()]
+    for name in names:
+        try:
+            content = (source / name).read_bytes()
+        except OSError as error:
+            raise RestoreRefused(f'"{source / name}" cannot be copied: {error.strerror}') from None
+        if manifest.files.get(name) not in (None, hashlib.sha256(content).hexdigest()):
+            raise RestoreRefused(f'"{source / name}" is not the file its manifest describes')
+        write_private(work / name, content)
+    return names
 
 
 def _refuse_broken_structure(source: Path, work: Path, manifest: Manifest) -> None:

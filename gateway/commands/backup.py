@@ -41,16 +41,19 @@ def backup(target: Path, data: Path, with_master_key: bool, as_json: bool) -> No
     """Copy a data folder while its server runs.
 
     TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies. The
-    file master.key is not in it: keep a copy of that elsewhere, without it the messages cannot be read.
+    file master.key is not in it unless --with-master-key says so, and the manifest lists it then: keep a copy of that
+    elsewhere, without it the messages cannot be read.
     """
-    from backend_store.client.backup import DATA_FILE, copy_master_key
+    from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE
     from backend_store.client.backup import backup as copy
 
     with _growing("copying", target / DATA_FILE):
-        manifest = _stored(lambda: copy(data, target))
-        if with_master_key:
-            _stored(lambda: copy_master_key(data, target))
+        manifest = _stored(lambda: copy(data, target, with_master_key=with_master_key))
     _report(manifest, as_json, f"copied {data} to {target}")
+    if with_master_key:
+        tell(f"{MASTER_KEY_FILE} is in it: who has {target} can read everything")
+    else:
+        tell(f"{MASTER_KEY_FILE} is not in it: keep a copy of that elsewhere, without it nobody can read the messages")
 
 
 @command("restore")
@@ -70,13 +73,11 @@ def restore(source: Path, data: Path, as_json: bool) -> None:
     admin.key is not; master.key only where SOURCE has it. Messages that were acked after the backup was taken come
     back.
     """
-    from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE, RESTORING_FOLDER, copy_master_key
+    from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE, RESTORING_FOLDER
     from backend_store.client.backup import restore as make
 
     with _growing("restoring", data / RESTORING_FOLDER / DATA_FILE):
         manifest = _stored(lambda: make(source, data))
-        if (source / MASTER_KEY_FILE).exists():
-            _stored(lambda: copy_master_key(source, data))
     _report(manifest, as_json, f"restored {source} to {data}")
     if not (data / MASTER_KEY_FILE).exists():
         tell(f"put {MASTER_KEY_FILE} into {data}, from where you keep it, before a server starts on it")

@@ -46,12 +46,12 @@ def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, 
     cli("publish", "orders", "--lines", stdin="1\n2\n3\n")
     saved = cli("backup", str(tmp_path / "saved"), "--with-master-key", *cli.data)
     assert saved.out == ""
-    assert "copied" in saved.err
+    assert "copied" in saved.err and "master.key is in it" in saved.err
     cli("publish", "orders", "4")
     again = cli.any("backup", str(tmp_path / "saved"), *cli.data)
     assert again.code == 1
     manifest = cli("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"), "--json").json()
-    assert manifest["version"] == 1
+    assert manifest["version"] == 1 and list(manifest["files"]) == ["master.key"]
     restored = start_server(data=tmp_path / "new")
     there = cli("queue", "peek", "orders", "--url", restored.url, "--json").json()
     assert [item["body"] for item in there["items"]] == [1, 2, 3]
@@ -64,7 +64,8 @@ def test_a_backup_without_its_master_key_says_what_is_missing_and_starts_with_it
     cli = Cli(server)
     cli("queue", "create", "orders")
     cli("publish", "orders", "1")
-    cli("backup", str(tmp_path / "saved"), *cli.data)
+    saved = cli("backup", str(tmp_path / "saved"), "--json", *cli.data)
+    assert "master.key is not in it" in saved.err and saved.json()["files"] == {}
     assert not (tmp_path / "saved/master.key").exists()
     told = cli("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
     assert "put master.key into" in told.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from backend_store.storage.backup import MANIFEST_FILE, BackupFailed, Manifest, backup
 from backend_store.storage.engine import Table
-from backend_store.storage.env import open_engine
+from backend_store.storage.env import copy_environment, open_engine
 from backend_store.storage.folder import DATA_FILE
 from backend_store.storage.keys import log_key
 from backend_store.storage.restore import restore
@@ -95,6 +96,35 @@ def test_the_manifest_describes_the_file_and_both_are_private(tmp_path: Path) ->
     assert sorted(file.name for file in (tmp_path / "backup").iterdir()) == [DATA_FILE, MANIFEST_FILE]
     assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "backup").iterdir()} == {0o600}
+
+
+def test_the_manifest_lists_the_further_files_that_were_asked_for(tmp_path: Path) -> None:
+    open_engine(tmp_path / "data").close()
+    (tmp_path / "data" / "master.key").write_text("secret\n")
+    assert backup(tmp_path / "data", tmp_path / "without").files == {}
+    manifest = backup(tmp_path / "data", tmp_path / "with", beside=["master.key"])
+    assert manifest.files == {"master.key": hashlib.sha256(b"secret\n").hexdigest()}
+    assert sorted(os.listdir(tmp_path / "with")) == [DATA_FILE, MANIFEST_FILE, "master.key"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "with").iterdir()} == {0o600}
+
+
+def test_a_further_file_that_is_absent_or_changes_meanwhile_is_no_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_engine(tmp_path / "data").close()
+    with pytest.raises(BackupFailed, match=r'master\.key" cannot be copied: No such file'):
+        backup(tmp_path / "data", tmp_path / "backup", beside=["master.key"])
+    key = tmp_path / "data" / "master.key"
+    key.write_text("old")
+
+    def copied_while_it_is_replaced(path: Path, sink: int) -> None:
+        copy_environment(path, sink)
+        key.write_text("new")
+
+    monkeypatch.setattr("backend_store.storage.backup.copy_environment", copied_while_it_is_replaced)
+    with pytest.raises(BackupFailed, match="was changed while the backup ran"):
+        backup(tmp_path / "data", tmp_path / "backup", beside=["master.key"])
+    assert not (tmp_path / "backup").exists()
 
 
 def test_a_folder_without_a_store_and_a_used_target_are_refused(tmp_path: Path) -> None:

@@ -96,6 +96,35 @@ def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path, saved: Path, 
         restore(saved, tmp_path / "new", check=entry_problem)
 
 
+def test_a_further_file_comes_along_and_is_verified(tmp_path: Path, saved: Path) -> None:
+    (tmp_path / "data" / "master.key").write_text("secret")
+    backup(tmp_path / "data", tmp_path / "with", beside=["master.key"])
+    restore(tmp_path / "with", tmp_path / "new", check=entry_problem, beside=["master.key"])
+    assert (tmp_path / "new" / "master.key").read_text() == "secret"
+    with pytest.raises(RestoreRefused, match=r'lists "master\.key", which no backup has'):
+        restore(tmp_path / "with", tmp_path / "other", check=entry_problem)
+    (tmp_path / "with" / "master.key").write_text("another")
+    with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+        restore(tmp_path / "with", tmp_path / "other", check=entry_problem, beside=["master.key"])
+    (tmp_path / "with" / "master.key").unlink()
+    with pytest.raises(RestoreRefused, match=r'master\.key" cannot be copied'):
+        restore(tmp_path / "with", tmp_path / "other", check=entry_problem, beside=["master.key"])
+    _assert_nothing_at(tmp_path / "other")
+
+
+def test_a_backup_of_an_earlier_version_brings_the_further_file_that_lies_beside_it(
+    tmp_path: Path, saved: Path
+) -> None:
+    manifest = msgspec.json.decode((saved / MANIFEST_FILE).read_bytes())
+    del manifest["files"]
+    (saved / MANIFEST_FILE).write_bytes(msgspec.json.encode(manifest))
+    restore(saved, tmp_path / "without", check=entry_problem, beside=["master.key"])
+    (saved / "master.key").write_text("secret")
+    restore(saved, tmp_path / "with", check=entry_problem, beside=["master.key"])
+    assert not (tmp_path / "without" / "master.key").exists()
+    assert (tmp_path / "with" / "master.key").read_text() == "secret"
+
+
 def test_one_flipped_bit_is_refused_wherever_it_is(tmp_path: Path, saved: Path) -> None:
     whole = (saved / DATA_FILE).read_bytes()
     for at in range(0, len(whole), len(whole) // 37):
