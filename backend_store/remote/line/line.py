@@ -353,7 +353,8 @@ class Line:
             if isinstance(first, Turned):
                 if first.wrong.code == OTHER_VERSION:
                     raise OtherVersion(first.wrong.detail, who=_shown(address))
-                self._problem = first.wrong.detail
+                is_elsewhere = first.wrong.code == NOT_LEADER
+                self._problem = f"is not at {_shown(address)}" if is_elsewhere else f"refuses: {first.wrong.detail}"
                 return first.leader
             if not isinstance(first, Greeted):
                 raise InvalidRequest(f"{_shown(address)} is no backend")

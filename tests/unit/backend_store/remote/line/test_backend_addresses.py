@@ -179,3 +179,15 @@ async def test_a_gateway_that_was_told_of_nobody_who_is_left_says_so(
     await cluster.leave("a")
     with pytest.raises(Unavailable, match="the backend of shard 0 is not there"):
         await cluster.gateway("a")
+
+
+async def test_a_gateway_whose_backends_lead_nothing_says_where_it_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "START_SECONDS_MAX", 0.1)
+    server = StoreServer({})
+    address = ("127.0.0.1", await server.listen("127.0.0.1", 0, None))
+    store = RemoteBackends(FixedDirectory([address]), None, LookingUp, addresses=[address])
+    with pytest.raises(Unavailable, match=rf"^the backend of shard 0 is not at 127\.0\.0\.1:{address[1]}$"):
+        await store.open()
+    await server.close()
