@@ -58,9 +58,10 @@ def move(
     """Have QUEUE move to another cluster, while it is in use.
 
     Publishes pause for some 100 ms, wait meanwhile, and go on at the new cluster. What the old one has is delivered
-    from there, and its receipts stay valid. A queue that several clusters share is merged: all of it goes there, one
-    cluster's part after the other. It can be run again: what has begun goes on whoever waits for it. `pushq cluster
-    moves` shows how far it is. The key has the scope operator.
+    from there, and its receipts stay valid; of a stream, readers find it there until retention drops it. A queue that
+    several clusters share is merged: all of it goes there, one cluster's part after the other. It can be run again:
+    what has begun goes on whoever waits for it. `pushq cluster moves` shows how far it is. The key has the scope
+    operator.
     """
     if (to is None) != give_up:
         raise click.UsageError("say what becomes of it: --to CLUSTER or --give-up, one of the two")
@@ -111,9 +112,9 @@ def moves(target: Target, as_json: bool) -> None:
     """Show which queues are on their way from one cluster to another.
 
     sealing: the old cluster is about to take no more publishes, and the move may be given up. draining: publishes
-    arrive at the new one, and what is left in the old one is delivered from there. remembering: nothing is left there
-    but the ids that it knows again. share: which part of the queue goes. A queue that has come there is not in the
-    list. The key has the scope operator.
+    arrive at the new one, and what is left in the old one is delivered from there, or read until retention drops it.
+    remembering: nothing is left there but the ids that it knows again. share: which part of the queue goes. A queue
+    that has come there is not in the list. The key has the scope operator.
     """
     items = run(ask(target, lambda admin: admin.ask("GET", MOVES)))["items"]
     if as_json:
@@ -188,12 +189,12 @@ async def _spread(
 
 
 def _arrived(queue: str, place: dict[str, Any]) -> str:
-    left = [f"{one['from']} delivers {_rest(one['left'])}" for one in place["moves"] if one["state"] == "draining"]
+    left = [f"{one['from']} still has {_rest(one['left'])}" for one in place["moves"] if one["state"] == "draining"]
     return "; ".join([f'publishes to "{queue}" arrive at {lies_in(place)}', *left])
 
 
 def _rest(left: int | None) -> str:
-    return "what it still has" if left is None else f"{counted(left, 'message')} that it still has"
+    return "what came before" if left is None else counted(left, "message")
 
 
 async def _given_up(admin: Admin, tenant: str, queue: str) -> dict[str, Any]:
