@@ -28,12 +28,13 @@ PROBLEMS_SAID_MAX = 20
 
 @command("plan")
 @target_options
-def plan(target: Target) -> None:
+@json_option
+def plan(target: Target, as_json: bool) -> None:
     """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
 
     It is what the manager found last, for a person to look at. While nothing is to be cooled it has queues that are
     shared and that one cluster could do alone: these are to be merged. A plan without moves: no cluster is hot, or
-    nothing that is known would cool it.
+    nothing that is known would cool it. The file is JSON, with --json as without it.
     """
     from backend_store.client import plans
 

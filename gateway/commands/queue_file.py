@@ -63,8 +63,9 @@ class Planned(msgspec.Struct):
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--all", "is_all", is_flag=True, help="All queues that the key may view.")
 @target_options
-def export(names: tuple[str, ...], is_all: bool, target: Target) -> None:
-    """Write the settings of queues to stdout, as JSON for `pushq queue import`.
+@json_option
+def export(names: tuple[str, ...], is_all: bool, target: Target, as_json: bool) -> None:
+    """Write the settings of queues to stdout, as JSON for `pushq queue import`, with --json as without it.
 
     One document, queues by name, settings in the order of the reference: the same queues are the same bytes. Messages,
     numbers and what the server makes are not in it, nor are QUEUE.dead and QUEUE.late, which come with their queue. Of

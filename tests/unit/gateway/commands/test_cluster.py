@@ -99,6 +99,15 @@ def test_a_server_of_before_shows_its_one_cluster() -> None:
     assert found.exit_code == 0 and "NODE" in found.output and "DECISION" not in found.output
     plan, _ = ran(OF_BEFORE, "plan")
     assert plan.exit_code != 0 and "knows no plan" in plan.output
+    told, _ = ran(OF_BEFORE, "plan", "--json")
+    assert json.loads(told.stderr)["title"] == "this server is of a version that knows no plan"
+
+
+def test_a_plan_is_the_same_file_with_and_without_json() -> None:
+    state: dict[str, Any] = OF_BEFORE | {"plan": {"version": 1, "moves": [], "partitions": []}}
+    plain, _ = ran(state, "plan")
+    asked, _ = ran(state, "plan", "--json")
+    assert plain.stdout == asked.stdout and json.loads(asked.stdout) == state["plan"]
 
 
 def test_another_cluster_is_named_in_every_call() -> None:
