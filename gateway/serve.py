@@ -28,7 +28,7 @@ from backend_store.client import Metadata, Store, open_store
 from backend_store.model import PushqError, Unavailable
 from backend_store.remote.store import RemoteBackends
 from backend_store.shard.rounds import Patience
-from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.storage.engine import ClockAhead, FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
 from gateway.admission.dependency_guard import Guards
 from gateway.admission.memory import keep_what_is_imported
@@ -64,7 +64,7 @@ from gateway.observability.tracing import spans_of
 from gateway.processes.sessions import SharedSessions
 from gateway.processes.siblings import Siblings
 from gateway.processes.tickets import SharedTickets
-from gateway.roles.errors import CannotStart
+from gateway.roles.errors import CannotStart, clock_ahead
 from gateway.roles.systemd import SIGNALS, tell_ready, tell_stopping
 from gateway.version import VERSION
 
@@ -342,11 +342,14 @@ async def _open(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
     kept = settings.storage
     space = SpaceRules(kept.publish_stop_percent / 100, kept.ballast_bytes or None)
     try:
-        return await open_store(settings.directory, make, space), made[0]
+        days_max = kept.clock_jump_days_max
+        return await open_store(settings.directory, make, space, clock_jump_days_max=days_max), made[0]
     except (MasterError, Unavailable) as error:
         raise CannotStart(f"cannot read the messages of {settings.data}: {error}") from None
     except FolderInUse as error:
         raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    except ClockAhead as error:
+        raise clock_ahead(settings.data, str(error), error.days) from None
     except (StorageError, OSError) as error:
         raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
 

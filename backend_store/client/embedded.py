@@ -33,11 +33,12 @@ from backend_store.model import (
     placed,
 )
 from backend_store.node.audit import AuditLog
+from backend_store.node.clock_jump import refuse_clock_jump
 from backend_store.node.ledger import LedgerBook
 from backend_store.node.meter import Load
-from backend_store.node.node import Node
+from backend_store.node.node import Node, wall_clock_ms
 from backend_store.node.transfer.queue_deletion import forwarded
-from backend_store.storage.engine import Table
+from backend_store.storage.engine import StorageError, Table
 from backend_store.storage.keys import META_DISK_ID
 from backend_store.storage.space import DEFAULT_RULES, SpaceRules
 
@@ -348,9 +349,14 @@ MakeSealer = Callable[[Metadata], Awaitable[Sealer]]
 
 
 async def open_store(
-    directory: Path, make_sealer: MakeSealer | None = None, space: SpaceRules = DEFAULT_RULES
+    directory: Path,
+    make_sealer: MakeSealer | None = None,
+    space: SpaceRules = DEFAULT_RULES,
+    *,
+    clock_jump_days_max: int | None = None,
 ) -> EmbeddedStore:
-    """Opens or makes the data folder and recovers its content. Raises `storage` errors, which the CLI explains.
+    """Opens or makes the data folder and recovers its content. Raises `storage` errors, which the CLI explains:
+    `ClockAhead` where the clock is more than `clock_jump_days_max` beyond the last time in the folder.
 
     `make_sealer` makes the `Sealer` of the queues' blocks from their stored keys. An exception from it ends the start.
     """
@@ -359,7 +365,14 @@ async def open_store(
 
     prepare_interpreter()
     with growing():
-        node = Node(open_engine(directory), directory=directory, space=space)
+        engine = open_engine(directory)
+        try:
+            if clock_jump_days_max is not None:
+                refuse_clock_jump(engine, wall_clock_ms(), clock_jump_days_max)
+        except StorageError:
+            engine.close()
+            raise
+        node = Node(engine, directory=directory, space=space)
     if make_sealer is not None:
         try:
             node.seal_with(await make_sealer(node.metadata))

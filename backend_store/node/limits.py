@@ -26,6 +26,10 @@ KEPT_LOOK_SECONDS = 60.0
 dropped."""
 CLOCK_LOOK_SECONDS = 1.0
 """How often the clock is read while anything waits for a time: how late that may be after the machine slept."""
+SEEN_SECONDS = 3600.0
+"""How often the time is noted in the folder, for the next start to compare its clock with."""
+CLOCK_JUMP_DAYS_UNTOLD = 30
+"""The most days since the last time in the folder of which a start says nothing."""
 FAILED_TICK_MS = 1_000
 """How long after an internal error the timers of a queue are tried again."""
 VERIFY_AT_START_BYTES_MAX = 1 << 30

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -27,10 +28,18 @@ from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, PushqError, Unavailable
 from backend_store.node.audit import AuditLog
+from backend_store.node.clock_jump import days_since_seen, note_seen
 from backend_store.node.commit.committer import Committer
 from backend_store.node.garbage_collector import GarbageCollector, is_swept
 from backend_store.node.ledger import Counted, LedgerBook
-from backend_store.node.limits import CLOCK_LOOK_SECONDS, FAILED_TICK_MS, KEPT_LOOK_SECONDS, SPACE_CHECK_SECONDS
+from backend_store.node.limits import (
+    CLOCK_JUMP_DAYS_UNTOLD,
+    CLOCK_LOOK_SECONDS,
+    FAILED_TICK_MS,
+    KEPT_LOOK_SECONDS,
+    SEEN_SECONDS,
+    SPACE_CHECK_SECONDS,
+)
 from backend_store.node.log.apply import TIMED, replicas_in
 from backend_store.node.log.set_aside import Aside
 from backend_store.node.partition import Partition
@@ -168,6 +177,8 @@ class Node:
         batch.delete(Table.META, META_RESTORED)
         if self._is_led:
             self._name_copy(batch, anew=restored)
+        self._tell_clock_jump()
+        note_seen(self.engine, batch, self.steady_ms())
         self.metadata.found(batch, self.clock_ms())
         if restored:
             self.metadata.skip_uids(batch)
@@ -188,7 +199,21 @@ class Node:
         self._tasks += [
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
+            self.loop.create_task(self._note_time(), name="time of the folder"),
         ]
+
+    def _tell_clock_jump(self) -> None:
+        days = days_since_seen(self.engine, self.steady_ms())
+        if days > CLOCK_JUMP_DAYS_UNTOLD:
+            log.warning("what has outlived its time since then goes now, if the clock is right", days_since_then=days)
+
+    async def _note_time(self) -> None:
+        while self.space is not None:  # without a folder nothing starts again
+            await asyncio.sleep(SEEN_SECONDS)
+            batch = Batch()
+            note_seen(self.engine, batch, self.steady_ms())
+            with suppress(PushqError):  # the disk is full, say: the next time will do
+                await self.committer.write(batch)
 
     def _name_copy(self, batch: Batch, *, anew: bool) -> None:
         """The first leader of a log names the log's data; later leaders keep the name."""
@@ -272,6 +297,7 @@ class Node:
         ]
         batch = Batch()
         batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions, self.steady_ms())))
+        note_seen(self.engine, batch, self.steady_ms())
         return batch
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:

@@ -165,6 +165,17 @@ class FolderInUse(StorageError):
     code = "folder-in-use"
 
 
+class ClockAhead(StorageError):
+    """The clock is further beyond the last time in the folder than it may be at a start; nothing was changed."""
+
+    code = "clock-ahead"
+
+    def __init__(self, detail: str, *, days: int) -> None:
+        """`days`: how many it is ahead, rounded up."""
+        super().__init__(detail)
+        self.days = days
+
+
 class EngineClosed(StorageError):
     """The engine was closed, or belongs to the parent of a forked process."""
 

@@ -227,6 +227,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "limits.leftover_bytes_max": (0, 1 << 40),
     "limits.leftover_seconds_max": (0, 3600),
     "storage.publish_stop_percent": (1, 99),
+    "storage.clock_jump_days_max": (1, 36_500),
     "usage.period_seconds": (1, 3600),
     "usage.bytes_max": (1024 * 1024, 1 << 50),
     "usage.kept_days": (1, 3660),

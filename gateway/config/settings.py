@@ -195,12 +195,14 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StorageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of the data folder's disk stays free."""
+    """How much of the data folder's disk stays free, and with which clock it is opened."""
 
     publish_stop_percent: int = 90
     """How full the disk may be, by whatever cause, before publishes are refused."""
     ballast_bytes: int = 0
     """Size of the file that is deleted when the disk is full; 0: 2 % of the disk, at most 256 MiB."""
+    clock_jump_days_max: int = 366
+    """How far the clock may be beyond the last time in the folder at a start."""
 
 
 class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

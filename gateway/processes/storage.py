@@ -16,7 +16,7 @@ from backend_store.client import Store, open_store
 from backend_store.core.log.sublogs import VIEW_OUTBOX
 from backend_store.model import COMPANION
 from backend_store.service.serving import StoreServer, StoreService
-from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.storage.engine import ClockAhead, FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
 from backend_store.wire.store_frames import Copies
 from gateway.admission.memory import keep_what_is_imported
@@ -27,7 +27,7 @@ from gateway.observability.logs import configure_logs
 from gateway.observability.tracing import spans_of
 from gateway.processes.child import Parent, Spec
 from gateway.processes.limits import LEAVING_SECONDS_MAX
-from gateway.roles.errors import CannotStart
+from gateway.roles.errors import CannotStart, clock_ahead
 from gateway.usage.export import Exporter
 from gateway.usage.meter import Meter
 
@@ -77,9 +77,11 @@ async def _opened(settings: Settings) -> Store:
     kept = settings.storage
     space = SpaceRules(kept.publish_stop_percent / 100, kept.ballast_bytes or None)
     try:
-        return await open_store(settings.directory, space=space)
+        return await open_store(settings.directory, space=space, clock_jump_days_max=kept.clock_jump_days_max)
     except FolderInUse as error:
         raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    except ClockAhead as error:
+        raise clock_ahead(settings.data, str(error), error.days) from None
     except (StorageError, OSError) as error:
         raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
 

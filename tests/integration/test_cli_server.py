@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from backend_store.node.clock_jump import SEEN
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.env import open_engine
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
 from tests.support.server import PushqServer, free_port
@@ -37,6 +40,28 @@ def test_second_server_on_a_folder_or_a_port_ends_with_3(cli: Cli, tmp_path: Pat
     in_use = cli.any("serve", *cli.data, "--listen", f"127.0.0.1:{free_port()}")
     assert in_use.code == 3
     assert str(cli.server.pid) in in_use.err
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_a_start_with_a_clock_years_ahead_ends_with_3_and_deletes_nothing(tmp_path: Path, gateways: int) -> None:
+    data = tmp_path / "data"
+    with PushqServer(data) as server:
+        cli = Cli(server)
+        cli("queue", "create", "orders", "--message-ttl-ms", "86400000")
+        cli("publish", "orders", "1")
+        server.stop()
+    engine = open_engine(data)
+    batch = Batch()
+    batch.put(Table.META, SEEN, int((time.time() - 3 * 366 * 86_400) * 1000).to_bytes(8))
+    engine.commit(batch, lambda: None)
+    engine.close()
+    command = ("serve", "--data", str(data), "--listen", f"127.0.0.1:{free_port()}", "--gateways", str(gateways))
+    refused = cli.any(*command)
+    assert refused.code == 3, refused
+    assert "set the clock" in refused.err and "1099 days after the last time in it" in refused.err
+    variable, _, days = refused.err.partition("PUSHQ_STORAGE__")[2].partition(":")[0].partition("=")
+    with PushqServer(data, env={f"PUSHQ_STORAGE__{variable}": days}) as server:
+        assert Cli(server).stats("orders")["ready"] == 1
 
 
 def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, tmp_path: Path) -> None:

@@ -222,6 +222,8 @@ GROUPS = (
             "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a part of the disk.",
             "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often the disk's room is looked at.",
             "backend_store.node.limits:CLOCK_LOOK_SECONDS": "",
+            "backend_store.node.limits:SEEN_SECONDS": "",
+            "backend_store.node.limits:CLOCK_JUMP_DAYS_UNTOLD": "",
             "backend_store.node.limits:FAILED_TICK_MS": "",
             "backend_store.node.limits:KEPT_LOOK_SECONDS": "",
             "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; above it "

@@ -214,6 +214,9 @@ SETTINGS = {
     "[when the disk is full](../how-to/full-disk.md).",
     "storage.ballast_bytes": "The size of the file that is given up when the disk is full, at least 1,048,576; 0 is "
     "2 % of the disk, at most 256 MiB.",
+    "storage.clock_jump_days_max": "How many days after the last time in the data folder the clock may be at a start, "
+    "1 to 36,500; further ahead, the server does not start. See "
+    "[clocks](../explanation/clocks.md#the-process-starts-with-another-clock).",
     "usage.dir": "Where [usage files](../how-to/usage.md) are written; empty is `usage` in the data folder.",
     "usage.period_seconds": "How often there are new ones, 1 to 3600.",
     "usage.bytes_max": "What that folder may hold. The oldest minutes go first; the ledger and the audit wait in the "
