@@ -38,6 +38,7 @@ from backend_store.model import (
     QueueDefinition,
     QueueNotFound,
     Replication,
+    Unavailable,
     Whereabouts,
     placed,
 )
@@ -54,7 +55,7 @@ from backend_store.remote.definitions.moves import Moves
 from backend_store.remote.definitions.unheard import Unheard
 from backend_store.remote.facade import FarNode
 from backend_store.remote.home import Home
-from backend_store.remote.limits import OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
+from backend_store.remote.limits import CHOOSE_RETRY_MS, OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
 from backend_store.remote.line.pulses import PulseBook, RemotePulses
 from backend_store.remote.queues.answers import Known, Landing, LookingUp
 from backend_store.remote.queues.laned import LanedQueue
@@ -403,7 +404,11 @@ class RemoteBackends:
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> RemoteQueue | None:
         _check_dead_letters(name, config)
         queue = self.here(tenant, name)
-        config = placed(config, queue.replication, name)
+        asked, place = config.replication.asked(), queue.replication
+        config = placed(config, place, name)
+        if not asked.keys() <= place.asked().keys():
+            detail = f"queue {name!r}: its backends do not say how they copy, as those of earlier versions; leave "
+            raise Unavailable(f"{detail}`replication` out, or upgrade them", retry_after_ms=CHOOSE_RETRY_MS)
         if (away := next((home.line for home in queue.homes if home.line.is_away), None)) is not None:
             raise away.unavailable()  # before anything is changed: the answer includes that shard's numbers
         lanes = max(self._lanes_at(queue.definition, place) for place in places_of(queue.definition))

@@ -172,6 +172,10 @@ async def test_backends_that_do_not_say_how_they_copy_are_not_asked_for_it(world
         await made(store, "q", Replication(mode="async"))
     queue = await made(store, "q")
     assert await made(store, "q", Replication(mode="async")) is queue, "nobody knows that it is not so"
+    asked = msgspec.structs.replace(PLAIN, replication=Replication(mode="async"), max_attempts=3)
+    with pytest.raises(Unavailable, match="'q': its backends do not say how they copy"):
+        await store.update_queue(TENANT, "q", asked, 1)
+    assert await store.update_queue(TENANT, "q", msgspec.structs.replace(asked, replication=Replication()), 1)
 
 
 async def test_of_two_gateways_that_make_a_queue_at_once_one_gets_other_copies_than_it_asked_for(world: World) -> None:
