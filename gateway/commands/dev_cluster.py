@@ -18,10 +18,11 @@ from gateway.dev_cluster.limits import BACKENDS_MAX, BACKENDS_MIN, CALL_BYTES_MA
 from web_console.wording import counted
 
 if TYPE_CHECKING:
-    from gateway.config.settings import Model
+    from gateway.config.settings import Model, Replication
     from gateway.dev_cluster.state import State
 
 MODELS: tuple[Model, ...] = ("leader_follower", "independent_hosts")
+REPLICATIONS: tuple[Replication, ...] = ("sync", "async")
 
 _directory_option = click.option(
     "--directory",
@@ -56,12 +57,23 @@ def dev_cluster() -> None:
     type=click.Choice(MODELS),
     help="How the backends of new clusters share queues. Repeats, for each cluster.  [default: leader_follower]",
 )
+@click.option(
+    "--replication",
+    type=click.Choice(REPLICATIONS),
+    help="When a message of new clusters is confirmed, see cluster.replication.  [default: sync]",
+)
 @_directory_option
 @json_option
-def up(clusters: int | None, models: Sequence[Model], directory: Path, as_json: bool) -> None:
+def up(
+    clusters: int | None,
+    models: Sequence[Model],
+    replication: Replication | None,
+    directory: Path,
+    as_json: bool,
+) -> None:
     """Start the clusters, or what of them does not run, and wait until all of it is ready.
 
-    They go on when this command ends. Their data stay in DIR, and so do their number and models.
+    They go on when this command ends. Their data stay in DIR, and so do their number, models and replication.
     """
     from gateway.dev_ca import CaError
     from gateway.dev_cluster import running
@@ -70,7 +82,7 @@ def up(clusters: int | None, models: Sequence[Model], directory: Path, as_json: 
     from gateway.dev_cluster.state import StateError
 
     try:
-        state = running.up(directory, tell, models, clusters)
+        state = running.up(directory, tell, models, clusters, replication)
     except (MissingProgram, CaError, StateError, NotReady, OSError) as error:
         raise Failure(str(error), exit=Exit.CANNOT_START) from error
     if as_json:

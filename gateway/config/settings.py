@@ -259,6 +259,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Model = Literal["leader_follower", "independent_hosts"]
+Replication = Literal["sync", "async"]
 """How the backends of a cluster share its queues."""
 
 
@@ -282,7 +283,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: int = 4
     replicas: int = 3
     min_in_sync: int = 2
-    replication: Literal["sync", "async"] = "sync"
+    replication: Replication = "sync"
     async_shards: int = 1
     """Further shards for queues that ask for mode async; not needed if `replication` is async."""
     replace_after_s: int = 300

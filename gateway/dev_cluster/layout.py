@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.config.settings import Model
+from gateway.config.settings import Model, Replication
 from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
 from gateway.dev_cluster.limits import (
     BACKENDS_MAX,
@@ -40,6 +40,7 @@ _ZONES: Final = 3
 _PORTS_OF_BACKEND: Final = 3
 _COORDINATOR: Final = "PUSHQ_CLUSTER__COORDINATOR"
 _MODEL: Final = "PUSHQ_CLUSTER__MODEL"
+_REPLICATION: Final = "PUSHQ_CLUSTER__REPLICATION"
 _SERVICE: Final = "PUSHQ_NODE__SERVICE"
 _PORTS: Final = range(20_000, 32_000)
 """Below the ephemeral ports of the system: no other connection takes them while a part is down."""
@@ -61,6 +62,11 @@ def models_of(state: State) -> list[Model]:
     return ["independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower" for env in envs]
 
 
+def replication_of(state: State) -> Replication:
+    """The mode of replication of all clusters, from the settings of a backend."""
+    return "async" if state.of("backend")[0].env.get(_REPLICATION) == "async" else "sync"
+
+
 def cluster_names(count: int) -> list[str]:
     """The names of `count` clusters, the home cluster first."""
     return [HOME, *(f"cluster{number}" for number in range(2, count + 1))]
@@ -72,13 +78,14 @@ class _Kind(NamedTuple):
     cluster: str
     coordinator: str
     model: Model
+    replication: Replication
     evens_out: bool
     """A new backend gets its share of copies soon."""
 
 
-def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
-    """Plans new clusters of these models, with ports, certificates and files below `folder`. Several clusters get a
-    manager.
+def make(folder: Path, models: Sequence[Model] = ("leader_follower",), replication: Replication = "sync") -> State:
+    """Plans new clusters of these models and this mode of replication, with ports, certificates and files below
+    `folder`. Several clusters get a manager.
 
     Raises `MissingProgram`, `CaError`, `OSError`.
     """
@@ -92,7 +99,7 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
     member = _etcd(folder, etcd, next(ports), next(ports))
     names = cluster_names(len(models))
     kinds = [
-        _Kind(name, f"etcd://{member.address}" + ("" if name == HOME else f"/{name}"), model, several)
+        _Kind(name, f"etcd://{member.address}" + ("" if name == HOME else f"/{name}"), model, replication, several)
         for name, model in zip(names, models, strict=True)
     ]
     backends = [_backend(folder, kind, number, ports) for kind in kinds for number in range(1, BACKENDS_MIN + 1)]
@@ -123,7 +130,8 @@ def add_backend(folder: Path, state: State, cluster: str) -> Part:
     model: Model = "independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower"
     taken = {int(port) for port in re.findall(rb"127\.0\.0\.1:(\d+)", msgspec.json.encode(state))}
     ports = iter([f"{HOST}:{port}" for port in free_ports(_PORTS_OF_BACKEND, besides=taken)])
-    part = _backend(folder, _Kind(cluster, env[_COORDINATOR], model, len(state.clusters) > 1), number, ports)
+    kind = _Kind(cluster, env[_COORDINATOR], model, replication_of(state), len(state.clusters) > 1)
+    part = _backend(folder, kind, number, ports)
     state.last[cluster] = number
     state.parts.insert(state.parts.index(known[-1]) + 1, part)
     return part
@@ -180,6 +188,7 @@ def _backend(folder: Path, kind: _Kind, number: int, ports: Iterator[str]) -> Pa
         _SERVICE: next(ports),
         _COORDINATOR: kind.coordinator,
         _MODEL: kind.model,
+        _REPLICATION: kind.replication,
         "PUSHQ_CLUSTER__LANES": str(BACKENDS_MIN),
         "PUSHQ_CLUSTER__SHARDS": str(BACKENDS_MIN),
         "PUSHQ_STORAGE__BALLAST_BYTES": str(BALLAST_BYTES),

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.config.settings import Model
+from gateway.config.settings import Model, Replication
 from gateway.dev_cluster import layout
 from gateway.dev_cluster.limits import ASK_SECONDS_MAX
 from gateway.dev_cluster.processes import Say, end, start, wait
@@ -27,23 +27,30 @@ def key_file(folder: Path) -> Path:
     return folder / layout.GATEWAYS[0] / ADMIN_KEY_FILE
 
 
-def up(folder: Path, say: Say, models: Sequence[Model] = (), clusters: int | None = None) -> State:
+def up(
+    folder: Path,
+    say: Say,
+    models: Sequence[Model] = (),
+    clusters: int | None = None,
+    replication: Replication | None = None,
+) -> State:
     """Starts what does not run, and returns when all is ready. Clusters that existed before keep their data.
 
     `models`: of new clusters, one for each or one for all; empty means those that exist, or the default. `clusters`:
-    how many; None means those that exist, or as many as models. Raises `MissingProgram`, `CaError`, `StateError`,
-    `NotReady`, `OSError`. Processes started by then keep running: `down` ends them.
+    how many; None means those that exist, or as many as models. `replication`: the mode of all of them; None means that
+    which they have, or sync. Raises `MissingProgram`, `CaError`, `StateError`, `NotReady`, `OSError`. Processes started
+    by then keep running: `down` ends them.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with alone(folder):
         state = load(folder)
         if state is None:
-            state = layout.make(folder, _models(models, clusters or max(1, len(models))))
+            state = layout.make(folder, _models(models, clusters or max(1, len(models))), replication or "sync")
             save(folder, state)
             (folder / layout.UNFINISHED).unlink(missing_ok=True)
         else:
-            _check_same(folder, state, models, clusters)
+            _check_same(folder, state, models, clusters, replication)
         _start_all(folder, state, say)
     return state
 
@@ -56,13 +63,17 @@ def _models(models: Sequence[Model], clusters: int) -> Sequence[Model]:
     return models
 
 
-def _check_same(folder: Path, state: State, models: Sequence[Model], clusters: int | None) -> None:
+def _check_same(
+    folder: Path, state: State, models: Sequence[Model], clusters: int | None, replication: Replication | None
+) -> None:
     there = layout.models_of(state)
     another = "choose another folder with --directory"
     if clusters is not None and clusters != len(there):
         raise StateError(f"{folder} has {len(there)} clusters, and keeps them; {another}")
     if models and _models(models, len(there)) != there:
         raise StateError(f"the model in {folder} is {', '.join(there)}, which stays; {another}")
+    if replication is not None and (has := layout.replication_of(state)) != replication:
+        raise StateError(f"the replication in {folder} is {has}, which stays; {another}")
 
 
 def _start_all(folder: Path, state: State, say: Say) -> None:

@@ -139,6 +139,20 @@ def test_a_cluster_keeps_its_model(tmp_path: Path) -> None:
         running.up(tmp_path, lambda text: None, ["leader_follower"])
 
 
+@pytest.mark.usefixtures("programs")
+def test_a_cluster_keeps_its_mode_of_replication_also_in_a_further_backend(tmp_path: Path) -> None:
+    made = layout.make(tmp_path, replication="async")
+    further = layout.add_backend(tmp_path, made, "main")
+    for part in made.of("backend"):
+        assert load_settings({}, part.env).settings.cluster.replication == "async"
+    assert further in made.of("backend")
+    save(tmp_path, made)
+    with pytest.raises(StateError, match=r"the replication in .* is async, which stays"):
+        running.up(tmp_path, lambda text: None, replication="sync")
+    earlier = State([Part("backend", "a", "", "", [], {}, "log", None, 0)])
+    assert layout.replication_of(earlier) == "sync", "as one of an earlier version has it"
+
+
 # ---------------------------------------------------------------------------------------------------- several clusters
 
 
