@@ -72,7 +72,13 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """The console script."""
-    cli.main(prog_name="pushq")
+    try:
+        cli.main(prog_name="pushq")
+    except OSError as error:  # a command translates its own; this is the text of --help or --version
+        from gateway.commands.exits import Failure, os_text
+
+        Failure(f"stdout: {os_text(error)}").show()
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

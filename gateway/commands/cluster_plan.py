@@ -14,7 +14,7 @@ from gateway.commands.base import command, json_option, run, yes_option
 from gateway.commands.cluster_moves import WAIT_S, arrived, begin, place_of, spread
 from gateway.commands.exits import Failure, translate
 from gateway.commands.figures import FigureRange
-from gateway.commands.output import confirm, progress, put_items, put_table, tell
+from gateway.commands.output import confirm, progress, put, put_items, put_table, tell
 from gateway.commands.places import Place, Step, is_split, listed, steps
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
@@ -41,7 +41,7 @@ def plan(target: Target, as_json: bool) -> None:
     found = run(ask(target, lambda admin: admin.ask("GET", "/v1/cluster"))).get("plan")
     if found is None:
         raise Failure("this server is of a version that knows no plan")
-    click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
+    put(plans.written(plans.parse(json.dumps(found).encode())).decode().rstrip("\n"))
 
 
 @command("apply-plan")

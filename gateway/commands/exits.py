@@ -117,8 +117,14 @@ def _failure_of(error: Exception, key_origin: str | None) -> Failure | None:
         detail, lines = _said_once(error.detail, error.errors)
         return _plain(error.code, detail or lines.pop(0), lines)
     if isinstance(error, OSError):
-        return Failure(str(error))
+        return Failure(os_text(error))
     return None
+
+
+def os_text(error: OSError) -> str:
+    """What the system says, after the file that it is about."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if isinstance(error.filename, str) else reason
 
 
 def _refused(problem: Any, key_origin: str | None) -> Failure:

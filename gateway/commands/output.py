@@ -15,8 +15,15 @@ Advance = Callable[[int], None]
 
 
 def put(text: str) -> None:
-    """One line of data."""
-    click.echo(text)
+    """One line of data. Raises `Failure` where stdout takes none."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from gateway.commands.exits import Failure, os_text
+
+        raise Failure(f"stdout: {os_text(error)}") from error
 
 
 def tell(text: str) -> None:
@@ -26,7 +33,7 @@ def tell(text: str) -> None:
 
 def put_json(value: Any) -> None:
     """One indented JSON document."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    put(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def json_line(value: Any) -> str:

@@ -113,6 +113,15 @@ def test_help_imports_nothing_heavy() -> None:
     assert HEAVY.isdisjoint(shown.stderr.split())
 
 
+@pytest.mark.parametrize("arguments", [("--version",), ("queue", "--help"), ("config", "show"), ("completion", "bash")])
+def test_a_stdout_that_takes_nothing_is_named(arguments: tuple[str, ...], empty_folder: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "gateway", *arguments]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(command, cwd=empty_folder, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (1, "pushq: stdout: No space left on device\n")
+
+
 def test_version_is_told() -> None:
     assert run("--version").stdout.startswith("pushq ")
 

@@ -36,6 +36,18 @@ def test_refusal_is_title_and_detail_then_pointers_code_and_trace() -> None:
     assert failure.exit_code == Exit.FAILED
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/proc/x"), "/proc/x: No such file or directory"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("Multiple exceptions: a, b"), "Multiple exceptions: a, b"),
+    ],
+)
+def test_what_the_system_refuses_names_the_file_and_no_number(error: OSError, told: str) -> None:
+    assert failure_of(error).message == told
+
+
 @pytest.mark.parametrize("detail", ["/messages/0/key: at most 256 bytes", "at most 256 bytes"])
 def test_a_sentence_that_is_also_a_line_is_said_once(detail: str) -> None:
     failure = failure_of(api_error(msgspec.structs.replace(REFUSED, detail=detail)))
