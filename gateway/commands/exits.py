@@ -30,7 +30,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.CANNOT_START: "the server cannot start: settings, data folder or address",
     Exit.AUTH: "no key, an unknown key, or one without the scope",
     Exit.UNAVAILABLE: "no server, or one that asks to come back later",
-    Exit.NOT_FOUND: "no such queue, key, tenant or message",
+    Exit.NOT_FOUND: "no such queue, group, key, tenant, message, context, cluster or the like",
 }
 
 EXIT_BY_CODE: dict[str, Exit] = {

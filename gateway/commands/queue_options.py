@@ -51,8 +51,10 @@ class _JsonObjectOrFile(_JsonObject):
         if not value.lstrip().startswith("{"):
             try:
                 value = Path(value).read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                self.fail(f"cannot read {value!r}: {getattr(error, 'strerror', None) or error}", param, ctx)
+            except OSError as error:
+                self.fail(f"cannot read {value!r}: {error.strerror or error}", param, ctx)
+            except UnicodeDecodeError:
+                self.fail(f"cannot read {value!r}: it is no text in UTF-8", param, ctx)
         return super().convert(value, param, ctx)
 
 

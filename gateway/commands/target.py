@@ -83,7 +83,8 @@ class Target:
             parts = urlsplit(found)
             is_whole = bool(parts.hostname) and parts.port != 0 and " " not in found
         except ValueError as error:
-            raise click.UsageError(f"the server's URL: {error}") from None
+            why, about = str(error), "the server's URL"
+            raise click.UsageError(why if why.startswith(about) else f"{about}: {why}") from None
         if not is_whole:
             raise click.UsageError(f"the server's URL is {found!r}; it must name a host, as http://127.0.0.1:8080 does")
         if (context := click.get_current_context(silent=True)) is not None:

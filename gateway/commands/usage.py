@@ -9,7 +9,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
-from gateway.commands.exits import Exit, Failure
+from gateway.commands.exits import Exit, Failure, os_text
 from gateway.commands.figures import WholeRange
 from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
@@ -94,8 +94,10 @@ def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json:
         done = bring_together(to, places, moves=moves)
     except SameFolder as error:
         raise Failure(f"cannot collect: {error}", exit=Exit.USAGE) from None
+    except FileNotFoundError as error:
+        raise Failure(f"cannot collect: {os_text(error)}") from None
     except OSError as error:
-        raise Failure(f"cannot collect: {error}", exit=Exit.FAILED, lines=["run it again: it goes on where it was"])
+        raise Failure(f"cannot collect: {os_text(error)}", lines=["run it again: it goes on where it was"]) from None
     if as_json:
         put_json({"copied": done.copied, "known": done.known, "removed": done.removed})
     else:

@@ -133,7 +133,9 @@ def _from_file(path: Path | None) -> Iterator[Found]:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError("config", f"cannot be read: {error.strerror}; name a file that is there", str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError("config", "is no TOML: it is no text in UTF-8", str(path)) from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError("config", f"is no TOML: {error}", str(path)) from None
     yield from _flattened(content, str(path))
 

@@ -146,7 +146,8 @@ class Rotations:
                 raise MasterError("this server's master key lies in no file; change it where it is and restart")
             masters.put_first(parse_masters(file.read_text(), str(file))[0])
         except (MasterError, OSError, UnicodeDecodeError) as error:
-            detail = f"this master key cannot be taken: {error}"
+            why = f"{file} is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            detail = f"this master key cannot be taken: {why}"
             raise InvalidRequest(detail, errors=(FieldError("/master_file", detail),)) from None
 
     async def _begin(self, stored: StoredRotation) -> Rotation:

@@ -35,6 +35,8 @@ def collect(
 
     Raises `OSError`, and `SameFolder` before anything is done.
     """
+    for source in sources:
+        source.stat()  # before anything is made
     to.mkdir(mode=0o700, parents=True, exist_ok=True)
     for source in sources:
         if source.samefile(to):  # also by a link, or mounted elsewhere

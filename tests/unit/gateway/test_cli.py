@@ -140,7 +140,9 @@ def test_version_is_told() -> None:
         (["publish", "q", "x", "--header", "a"], "NAME=VALUE"),
         (["publish", "q", "x", "--lines"], "--lines reads its messages from stdin"),
         (["publish", "q", "--lines", "--id", "a"], "--id"),
-        (["publish", "q", "x", "--url", "ftp://elsewhere"], "http://"),
+        (["publish", "q", "x", "--url", "ftp://elsewhere"], "Error: the server's URL must begin with http://"),
+        (["publish", "q", "x", "--url", "http://here:99999"], "Error: the server's URL: Port out of range"),
+        (["queue", "create", "q", "--config-file", "latin1"], "cannot read 'latin1': it is no text in UTF-8"),
         (["consume", "q", "--transport", "pigeon"], "pigeon"),
         (["consume", "q", "--count", "0"], "0 is not in the range"),
         (["consume", "q", "--raw", "--json"], "name one of them"),
@@ -170,6 +172,7 @@ def test_wrong_command_line_ends_with_2_and_says_what_is_wrong(
 ) -> None:
     (empty_folder / "pushq-data").mkdir()
     (empty_folder / "pushq-data/admin.key").write_text("pushq_id_secret\n")
+    (empty_folder / "latin1").write_bytes(b"\xe4")
     ran = run(*arguments)
     assert ran.exit_code == 2
     assert told in ran.stderr

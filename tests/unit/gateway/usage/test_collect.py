@@ -31,6 +31,12 @@ def test_what_is_there_already_is_not_copied_again(tmp_path: Path) -> None:
     assert not verify(to).broken
 
 
+def test_a_place_that_there_is_not_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"):
+        collect(tmp_path / "all", [written(tmp_path / "a", "node-1", (0, 3)), tmp_path / "gone"])
+    assert not (tmp_path / "all").exists()
+
+
 def test_files_of_several_places_come_together(tmp_path: Path) -> None:
     sources = [written(tmp_path / name, name, (0, 3)) for name in ("node-1", "node-2")]
     collect(tmp_path / "all", sources)
