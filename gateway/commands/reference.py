@@ -21,7 +21,7 @@ INTRODUCTION = """# Command line
 - **https://.** `--ca`, else `PUSHQ_CA_FILE`, has the authorities to trust in place of the system's. `PUSHQ_CERT_FILE`
   has a certificate of your own with its key, for a server that asks for one.
 - **Output.** Data goes to stdout, talk to stderr. `--json` puts JSON on stdout: one document, or one line a message
-  where messages stream. Errors are then a JSON problem on stderr.
+  where messages stream. Errors are then a JSON problem on stderr, but for a wrong command line.
 - **Terminals.** Long work shows a progress bar when stderr is a terminal. `NO_COLOR` switches colours off.
 - **A busy server.** Where it asks to come back within 15 s, a command waits and says so; where it asks for longer, the
   command ends with 5 and the time.
