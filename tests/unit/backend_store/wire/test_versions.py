@@ -208,9 +208,9 @@ async def test_an_operator_is_told_that_a_backend_is_of_another_version(monkeypa
 
 def test_frames_of_this_version_may_end_with_more_than_is_known() -> None:
     """So fields can be added at the end without another version."""
-    greeting = msgspec.msgpack.encode(["greeting", STORE_VERSION, "g", 0, [], 0, None, True, "more"])
+    greeting = msgspec.msgpack.encode(["greeting", STORE_VERSION, "g", 0, [], 0, None, True, True, "more"])
     assert msgspec.msgpack.decode(greeting, type=Greeting | Operating) == Greeting(
-        STORE_VERSION, "g", 0, [], hears_backends=True
+        STORE_VERSION, "g", 0, [], hears_backends=True, gives_sessions=True
     )
     older = msgspec.msgpack.encode(["greeting", STORE_VERSION, "g", 0, []])
     assert msgspec.msgpack.decode(older, type=Greeting | Operating) == Greeting(STORE_VERSION, "g", 0, [])

@@ -31,7 +31,7 @@ from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.views.acks import Acks
 from backend_store.node.views.factory import core_of
-from backend_store.service.visitor import _free
+from backend_store.service.held_leases import _free
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
 from tests.support.world import REPLICA, SECRET, Consumer, World, partitions_of
 
