@@ -108,8 +108,8 @@ def _named(name: str) -> Show:
         header = name.removeprefix(_HEADER)
         return lambda message: _shown(message.headers.get(header))
     near = difflib.get_close_matches(name, FIELDS, n=1)
-    meant = f"did you mean {{{near[0]}}}? " if near else ""
-    raise _wrong(f"there is no field {{{name}}}; {meant}There are {', '.join(FIELDS)} and headers.NAME")
+    meant = f"; did you mean {{{near[0]}}}? " if near else ". "
+    raise _wrong(f"there is no field {{{name}}}{meant}Fields are {', '.join(FIELDS)} and headers.NAME")
 
 
 def _plain(text: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from push.client.arguments import check_fields
 from push.client.bodies import fit, refused
 from push.client.config import Limits
 from push.client.core.numbering import Numbered
@@ -214,6 +215,7 @@ class Producer:
         try:
             return self._codec.message(message)
         except OverflowError:
+            check_fields(priority=message.priority, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms)
             raise refused("an integer beyond 64 bits has no form in MessagePack; send it as a string") from None
         except UnicodeEncodeError:
             raise refused("a text with half a surrogate pair is none; send it as bytes") from None

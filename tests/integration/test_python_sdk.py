@@ -125,6 +125,16 @@ async def test_integers_that_messagepack_has_not_come_back_as_they_went(
         assert await drain(pushq, queue, len(bodies)) == bodies
 
 
+@pytest.mark.parametrize("field", ["priority", "delay_ms", "ttl_ms"])
+async def test_a_number_beyond_64_bits_is_refused_by_the_name_of_its_field(
+    shared_server: PushqServer, queue: str, field: str
+) -> None:
+    async with opened(shared_server, encoding="msgpack") as pushq:
+        with pytest.raises(ApiError) as caught:
+            await pushq.publish(queue, 1, **{field: 2**64})  # type: ignore[arg-type]
+    assert [error.pointer for error in caught.value.problem.errors or ()] == [f"/{field}"]
+
+
 @pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 309, "9" * 5000])
 async def test_a_number_that_this_client_could_not_read_is_refused_at_every_door(
     shared_server: PushqServer, queue: str, number: str

@@ -70,7 +70,7 @@ def test_help_names_each_field_in_the_order_of_the_refusal() -> None:
     assert f"in braces: {', '.join(FIELDS)}".partition(", headers")[0] in " ".join((consume.help or "").split())
     with pytest.raises(click.BadParameter) as refused:
         template("{}")
-    assert f"There are {', '.join(FIELDS)}" in refused.value.message
+    assert f"Fields are {', '.join(FIELDS)}" in refused.value.message
 
 
 def test_a_publishers_own_number_is_shown_where_it_gave_one() -> None:
@@ -82,7 +82,7 @@ def test_a_publishers_own_number_is_shown_where_it_gave_one() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{bdy}", "no field {bdy}; did you mean {body}? There are id, queue"),
+        ("{bdy}", "no field {bdy}; did you mean {body}? Fields are id, queue"),
         ("{}", "no field {}"),
         ("{headers.}", "no field {headers.}"),
         ("{id", "character 1 is a { alone; {{ stands for itself"),
