@@ -93,13 +93,15 @@ if (location.pathname.startsWith("/console/do/") || (here && location.pathname =
 // ---------------------------------------------------------------------------------------------------------- forms
 
 // A form that is sent to a server that is gone would leave the browser's error page in place of what was typed.
+const GONE = [502, 503, 504]; // from a proxy whose server is gone
+
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (form.method !== "post" || event.defaultPrevented || form.dataset.isChecked) return;
   event.preventDefault();
   if (form.dataset.isAsking) return; // pressed twice
   form.dataset.isAsking = "yes";
-  const isThere = await fetch("/static/favicon.svg", { method: "HEAD", cache: "no-store" }).then((answer) => answer.ok, () => false);
+  const isThere = await fetch("/static/favicon.svg", { method: "HEAD", cache: "no-store" }).then((answer) => !GONE.includes(answer.status), () => false);
   delete form.dataset.isAsking;
   form.querySelector(".unsent")?.remove();
   if (!isThere) {
