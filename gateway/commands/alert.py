@@ -46,15 +46,15 @@ def _shown(value: object) -> object:
 
 @group("alert", lazy={"import": "gateway.commands.alert_file:import_"})
 def alert() -> None:
-    """Show alerts; manage their rules, silences and receivers."""
+    """Show alerts and manage alert rules, silences and receivers."""
 
 
 @alert.command("list")
-@click.option("--state", type=click.Choice(["pending", "firing", "resolved"]), help="Only those.")
+@click.option("--state", type=click.Choice(["pending", "firing", "resolved"]), help="Show only alerts in this state.")
 @target_options
 @json_option
 def list_alerts(state: str | None, target: Target, as_json: bool) -> None:
-    """Show the alerts of now, the worst first."""
+    """Show current alerts, most severe first."""
     fields = ("state", "severity", "rule_name", "subject", "value", "limit", "since", "silenced_by")
     _show(_all(target, "/v1/alerts", state=state), fields, as_json=as_json)
 
@@ -63,7 +63,7 @@ def list_alerts(state: str | None, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def history(target: Target, as_json: bool) -> None:
-    """Show when alerts began and ended, the newest first."""
+    """Show when alerts started and ended, newest first."""
     fields = ("at", "state", "severity", "rule_name", "subject", "value", "limit")
     _show(_all(target, "/v1/alerts/history"), fields, as_json=as_json)
 
@@ -72,17 +72,17 @@ def history(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rules(target: Target, as_json: bool) -> None:
-    """Show the alert rules."""
+    """Show alert rules."""
     fields = ("id", "name", "kind", "queue", "limit", "for_ms", "severity", "enabled")
     _show(_all(target, "/v1/alert-rules"), fields, as_json=as_json)
 
 
 @alert.command("add")
 @click.argument("name", metavar="NAME")
-@click.option("--kind", required=True, metavar="KIND", help="What it looks at; `pushq alert kinds` lists them.")
-@click.option("--queue", metavar="PATTERN", help="The queues it is about.  [default: *]")
-@click.option("--limit", type=Figure(), help="Past it the alert fires.")
-@click.option("--clear-at", type=Figure(), help="Where it is over.  [default: 10 % on the good side]")
+@click.option("--kind", required=True, metavar="KIND", help="The metric to watch; see `pushq alert kinds`.")
+@click.option("--queue", metavar="PATTERN", help="Queues the rule applies to.  [default: *]")
+@click.option("--limit", type=Figure(), help="Fire when the value crosses this limit.")
+@click.option("--clear-at", type=Figure(), help="Resolve at this value.  [default: 10 % on the good side of the limit]")
 @click.option(
     "--for",
     "--for-ms",
@@ -90,7 +90,7 @@ def rules(target: Target, as_json: bool) -> None:
     type=DURATION,
     default=0,
     show_default=True,
-    help="How long the limit must be passed.",
+    help="How long the value must stay past the limit before the alert fires.",
 )
 @click.option(
     "--keep",
@@ -99,18 +99,20 @@ def rules(target: Target, as_json: bool) -> None:
     type=DURATION,
     default=0,
     show_default=True,
-    help="How long it must be well again.",
+    help="How long the value must stay back to normal before the alert resolves.",
 )
-@click.option("--window", "--window-ms", "window_ms", type=DURATION, help="What growth and rates look back on.")
+@click.option(
+    "--window", "--window-ms", "window_ms", type=DURATION, help="The period over which growth and rates are measured."
+)
 @click.option("--severity", type=click.Choice(["info", "warning", "critical"]), default="warning", show_default=True)
-@click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Who is told. Repeats.")
-@click.option("--objective", type=Figure(), help="Of an SLO, in percent.")
+@click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Receiver to notify. Repeatable.")
+@click.option("--objective", type=Figure(), help="The SLO target, in percent.")
 @click.option("--latency", "--latency-ms", "latency_ms", type=DURATION, help="Of slo_latency.")
-@click.option("--preview", is_flag=True, help="Only say what it would find now.")
+@click.option("--preview", is_flag=True, help="Show what the rule would match now, without creating it.")
 @target_options
 @json_option
 def add(name: str, receivers: tuple[str, ...], preview: bool, target: Target, as_json: bool, **given: Any) -> None:
-    """Make an alert rule, or try one out."""
+    """Create an alert rule, or try one out."""
     body = {"name": name, "receivers": list(receivers), **{key: v for key, v in given.items() if v is not None}}
     found = _ask(target, "POST", "/v1/alert-rules/preview" if preview else "/v1/alert-rules", body)
     if as_json:
@@ -128,13 +130,13 @@ def add(name: str, receivers: tuple[str, ...], preview: bool, target: Target, as
 @target_options
 @json_option
 def remove(rule: str, is_sure: bool, target: Target, as_json: bool) -> None:
-    """Remove an alert rule and its alerts."""
-    confirm(f"Remove alert rule {rule} and its alerts?", is_sure=is_sure)
+    """Delete an alert rule and its alerts."""
+    confirm(f"Delete alert rule {rule} and its alerts?", is_sure=is_sure)
     run(ask(target, lambda admin: admin.request("DELETE", f"/v1/alert-rules/{rule}")))
     if as_json:
         put_json({"id": rule, "deleted": True})
     else:
-        tell(f"alert rule {rule} is removed, and its alerts")
+        tell(f"deleted alert rule {rule} and its alerts")
 
 
 @alert.command("test")
@@ -142,7 +144,7 @@ def remove(rule: str, is_sure: bool, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def test(rule: str, target: Target, as_json: bool) -> None:
-    """Tell the receivers of a rule, with a message that says that it is a test."""
+    """Send a test notification to a rule's receivers."""
     found = _ask(target, "POST", f"/v1/alert-rules/{rule}/test")
     _show(found["items"], ("receiver", "ok", "status", "error", "ms"), as_json=as_json)
 
@@ -151,16 +153,16 @@ def test(rule: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def kinds(target: Target, as_json: bool) -> None:
-    """Show what rules may be about."""
+    """Show the metrics that rules can watch."""
     _show(_all(target, "/v1/alerts/kinds"), ("kind", "about", "direction", "unit", "meaning"), as_json=as_json)
 
 
 @alert.command("silence")
-@click.option("--queue", metavar="PATTERN", help="Alerts about these queues.")
-@click.option("--rule", metavar="RULE", help="Alerts of this rule.")
-@click.option("--for", "for_ms", type=DURATION, help="For how long: 90s, 15m, 2h, 7d.")
-@click.option("--minutes", type=FigureRange(min=0, min_open=True), help="The same in minutes.")
-@click.option("--reason", required=True, help="Why; it is shown to everybody.")
+@click.option("--queue", metavar="PATTERN", help="Silence alerts for these queues.")
+@click.option("--rule", metavar="RULE", help="Silence alerts from this rule.")
+@click.option("--for", "for_ms", type=DURATION, help="How long the silence lasts: 90s, 15m, 2h, 7d.")
+@click.option("--minutes", type=FigureRange(min=0, min_open=True), help="The duration in minutes.")
+@click.option("--reason", required=True, help="The reason, shown to everyone.")
 @target_options
 @json_option
 def silence(
@@ -172,9 +174,9 @@ def silence(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Mute alerts for a while."""
+    """Silence alerts for a while."""
     if (for_ms is None) == (minutes is None):
-        raise click.UsageError("say for how long with --for, such as --for 2h")
+        raise click.UsageError("give a duration with --for, such as --for 2h")
     duration_ms = round(minutes * 60_000) if minutes is not None else for_ms
     named = {name: value for name, value in (("queue", queue), ("rule", rule)) if value is not None}
     found = _ask(target, "POST", "/v1/silences", {**named, "duration_ms": duration_ms, "reason": reason})
@@ -182,14 +184,14 @@ def silence(
         put_json(found)
     else:
         put(found["id"])
-        tell(f"{counted(found['mutes'], 'alert is', 'alerts are')} muted until {found['ends_at']}")
+        tell(f"{counted(found['mutes'], 'alert is', 'alerts are')} silenced until {found['ends_at']}")
 
 
 @alert.command("silences")
 @target_options
 @json_option
 def silences(target: Target, as_json: bool) -> None:
-    """Show silences, those that are over among them."""
+    """Show silences, including expired ones."""
     _show(
         _all(target, "/v1/silences"),
         ("id", "state", "queue", "rule", "author", "reason", "ends_at", "mutes"),
@@ -207,25 +209,25 @@ def unsilence(silence: str, target: Target, as_json: bool) -> None:
     if as_json:
         put_json({"id": silence, "deleted": True})
     else:
-        tell(f"silence {silence} is over")
+        tell(f"silence {silence} has ended")
 
 
 @alert.command("receivers")
 @target_options
 @json_option
 def receivers(target: Target, as_json: bool) -> None:
-    """Show who is told, and how that went."""
+    """Show receivers and their delivery status."""
     fields = ("id", "name", "type", "url", "delivered", "failed", "last_error")
     _show(_all(target, "/v1/alert-receivers"), fields, as_json=as_json)
 
 
 @alert.command("add-receiver")
 @click.argument("name", metavar="NAME")
-@click.option("--webhook", metavar="URL", help="Where webhooks go; without it alerts go into the server's log.")
+@click.option("--webhook", metavar="URL", help="The webhook URL; without it, alerts go to the server log.")
 @target_options
 @json_option
 def add_receiver(name: str, webhook: str | None, target: Target, as_json: bool) -> None:
-    """Make a receiver. The secret that its webhooks are signed with is shown this once."""
+    """Create a receiver. Its webhook signing secret is shown only once."""
     body = {"name": name, "type": "webhook", "url": webhook} if webhook else {"name": name, "type": "log"}
     found = _ask(target, "POST", "/v1/alert-receivers", body)
     if as_json:
@@ -235,9 +237,9 @@ def add_receiver(name: str, webhook: str | None, target: Target, as_json: bool) 
 
 
 @alert.command("export")
-@click.option("--prometheus", is_flag=True, required=True, help="As a rules file of Prometheus.")
+@click.option("--prometheus", is_flag=True, required=True, help="Export as a Prometheus rules file.")
 @target_options
 def export(prometheus: bool, target: Target) -> None:
-    """Put the rules on stdout, for another system."""
+    """Export the rules to stdout, for another system."""
     found = run(ask(target, lambda admin: admin.request("GET", "/v1/alert-rules/prometheus")))
     put(found.text.rstrip("\n"))

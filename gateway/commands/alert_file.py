@@ -44,21 +44,23 @@ class Planned(msgspec.Struct):
 
 @command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Who is told, of each rule. Repeats.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--update", "is_update", is_flag=True, help="Change rules that are there and differ.")
+@click.option(
+    "--receiver", "receivers", multiple=True, metavar="ID", help="Receiver to notify, for every rule. Repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing anything.")
+@click.option("--update", "is_update", is_flag=True, help="Update existing rules that differ.")
 @target_options
 @json_option
 def import_(
     file: BinaryIO, receivers: tuple[str, ...], dry_run: bool, is_update: bool, target: Target, as_json: bool
 ) -> None:
-    """Make the alert rules of FILE that are missing; `-` reads stdin.
+    """Create the alert rules of FILE that do not exist yet; `-` reads stdin.
 
-    FILE is what the job anomalies writes for a tenant into alert_rules, or the like: a rule has the fields of POST
-    /v1/alert-rules and is known by its name. Of rules that are there it is said what differs, and --update changes it.
-    No rule is removed. Imported again, it does nothing.
+    FILE is what the job anomalies writes for a tenant into alert_rules, or a file in the same format: a rule has the
+    fields of POST /v1/alert-rules and is identified by its name. Differences in existing rules are reported, and
+    --update applies them. No rule is deleted. Importing the same file twice changes nothing.
 
-    The whole of FILE is checked by the server before anything is done.
+    The server checks the whole file before it changes anything.
     """
     rules = [rule | ({"receivers": list(receivers)} if receivers else {}) for rule in read(file)]
     plan: list[Planned] = run(ask(target, lambda admin: _import(admin, rules, dry_run, is_update)))
@@ -68,33 +70,33 @@ def import_(
         for each in plan:
             _put(each, dry_run)
     if (left := sum(each.result == "differs" for each in plan)) and not is_update:
-        tell(f"{counted(left, 'rule differs', 'rules differ')} and {'was' if left == 1 else 'were'} left alone")
-        raise Failure("not all rules are as FILE says: --update changes them")
-    tell("nothing was changed: --dry-run" if dry_run else f"{counted(len(plan), 'rule')} as FILE says")
+        tell(f"{counted(left, 'rule differs', 'rules differ')} and {'was' if left == 1 else 'were'} left unchanged")
+        raise Failure("some rules differ from FILE: --update changes them")
+    tell("nothing changed: --dry-run" if dry_run else f"{counted(len(plan), 'rule')} match FILE")
 
 
 def read(file: BinaryIO) -> list[Rule]:
     """The rules of a document, each with a unique name. Raises `BadParameter` that says what is wrong, and where."""
     raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise _wrong(f"it has more than {FILE_BYTES_MAX} bytes")
+        raise _wrong(f"the file is larger than {FILE_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(raw, type=Document)
     except msgspec.ValidationError as error:
-        raise _wrong(f"{error}; it is {{'version': 1, 'rules': [{{'name', 'kind', …}}]}}") from None
+        raise _wrong(f"{error}; expected {{'version': 1, 'rules': [{{'name', 'kind', …}}]}}") from None
     except msgspec.DecodeError as error:
-        raise _wrong(f"this is not JSON: {error}") from None
+        raise _wrong(f"not valid JSON: {error}") from None
     if document.version != VERSION:
-        raise _wrong(f"it has version {document.version}, and this pushq reads version {VERSION}")
+        raise _wrong(f"the file has version {document.version}, but this pushq reads version {VERSION}")
     if len(document.rules) > RULES_MAX:
-        raise _wrong(f"it has {len(document.rules)} rules, and {RULES_MAX} is the most")
+        raise _wrong(f"the file has {len(document.rules)} rules; the maximum is {RULES_MAX}")
     names: set[str] = set()
     for number, rule in enumerate(document.rules):
         name = rule.get("name")
         if not isinstance(name, str):
-            raise _wrong(f"/rules/{number}/name: a rule needs a name; it is known by that")
+            raise _wrong(f"/rules/{number}/name: name is required")
         if name in names:
-            raise _wrong(f'/rules/{number}/name: rule "{name}" is in it twice')
+            raise _wrong(f'/rules/{number}/name: duplicate rule "{name}"')
         names.add(name)
     return document.rules
 

@@ -13,12 +13,18 @@ from gateway.commands.settings import config_file_option, load
 
 @command("backend")
 @click.option("--data", metavar="DIR", help="The data folder.  [default: ./pushq-data]")
-@click.option("--name", metavar="NAME", help="Its name in the cluster, as node.name.")
-@click.option("--zone", metavar="ZONE", help="Where it stands, as node.zone.")
-@click.option("--coordinator", metavar="URL", help="`embedded` or etcd://HOST:PORT, as cluster.coordinator.")
-@click.option("--listen", metavar="HOST:PORT", help="For other backends, as node.listen.  [default: 127.0.0.1:8090]")
-@click.option("--service", metavar="HOST:PORT", help="For gateways, as node.service.  [default: 127.0.0.1:8092]")
-@click.option("--http", metavar="HOST:PORT", help="For health, as node.http.  [default: 127.0.0.1:8091]")
+@click.option("--name", metavar="NAME", help="The node's name in the cluster (node.name).")
+@click.option("--zone", metavar="ZONE", help="The node's zone (node.zone).")
+@click.option("--coordinator", metavar="URL", help="`embedded` or etcd://HOST:PORT (cluster.coordinator).")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="The address for other backends (node.listen).  [default: 127.0.0.1:8090]"
+)
+@click.option(
+    "--service", metavar="HOST:PORT", help="The address for gateways (node.service).  [default: 127.0.0.1:8092]"
+)
+@click.option(
+    "--http", metavar="HOST:PORT", help="The address for health checks (node.http).  [default: 127.0.0.1:8091]"
+)
 @config_file_option
 def backend(
     data: str | None,
@@ -32,9 +38,8 @@ def backend(
 ) -> None:
     """Start a backend of a cluster.
 
-    Backends keep shards, each on several of them, and agree through etcd on who leads which. Gateways name the
-    addresses of node.service in store.backends. SIGTERM or Ctrl-C hands over what it leads and ends
-    it.
+    Backends store replicated shards and use etcd to elect a leader for each one. Gateways list the node.service
+    addresses of backends in store.backends. SIGTERM or Ctrl-C hands over leadership and stops the backend.
     """
     flags = {
         "data": data,

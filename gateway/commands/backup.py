@@ -35,25 +35,29 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=DATA_DEFAULT,
     help="The data folder to copy; its server may be running.  [default: ./pushq-data]",
 )
-@click.option("--with-master-key", is_flag=True, help="Copy master.key as well: who has TARGET can read everything.")
+@click.option(
+    "--with-master-key",
+    is_flag=True,
+    help="Also copy master.key: anyone with access to TARGET can then read everything.",
+)
 @json_option
 def backup(target: Path, data: Path, with_master_key: bool, as_json: bool) -> None:
-    """Copy a data folder while its server runs.
+    """Back up a data folder while its server runs.
 
-    TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies. The
-    file master.key is not in it unless --with-master-key says so, and the manifest lists it then: keep a copy of that
-    elsewhere, without it the messages cannot be read.
+    TARGET is a new or empty folder. It receives a consistent snapshot and a manifest that `pushq restore` verifies. The
+    file master.key is not included unless you pass --with-master-key, and the manifest lists it then: keep a copy of it
+    elsewhere, because messages cannot be read without it.
     """
     from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE
     from backend_store.client.backup import backup as copy
 
     with _growing("copying", target / DATA_FILE):
         manifest = _stored(lambda: copy(data, target, with_master_key=with_master_key))
-    _report(manifest, as_json, f"copied {data} to {target}")
+    _report(manifest, as_json, f"backed up {data} to {target}")
     if with_master_key:
-        tell(f"{MASTER_KEY_FILE} is in it: who has {target} can read everything")
+        tell(f"{MASTER_KEY_FILE} is in it: anyone with access to {target} can read everything")
     else:
-        tell(f"{MASTER_KEY_FILE} is not in it: keep a copy of that elsewhere, without it nobody can read the messages")
+        tell(f"{MASTER_KEY_FILE} is not in it: keep a copy of it elsewhere, because messages cannot be read without it")
 
 
 @command("restore")
@@ -63,15 +67,15 @@ def backup(target: Path, data: Path, with_master_key: bool, as_json: bool) -> No
     metavar="DIR",
     type=_FOLDER,
     default=DATA_DEFAULT,
-    help="The folder to make, new or empty.  [default: ./pushq-data]",
+    help="The folder to restore into, new or empty.  [default: ./pushq-data]",
 )
 @json_option
 def restore(source: Path, data: Path, as_json: bool) -> None:
-    """Make a data folder from a backup.
+    """Restore a data folder from a backup.
 
-    Everything in SOURCE is verified first. The folder gets an identity of its own. API keys are in it, the file
-    admin.key is not; master.key only where SOURCE has it. Messages that were acked after the backup was taken come
-    back.
+    Everything in SOURCE is verified first. The restored folder gets an identity of its own. It includes API keys but
+    not the file admin.key, and master.key only if SOURCE has it. Messages acked after the backup was taken are
+    delivered again.
     """
     from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE, RESTORING_FOLDER
     from backend_store.client.backup import restore as make
@@ -80,7 +84,7 @@ def restore(source: Path, data: Path, as_json: bool) -> None:
         manifest = _stored(lambda: make(source, data))
     _report(manifest, as_json, f"restored {source} to {data}")
     if not (data / MASTER_KEY_FILE).exists():
-        tell(f"put {MASTER_KEY_FILE} into {data}, from where you keep it, before a server starts on it")
+        tell(f"copy {MASTER_KEY_FILE} into {data} from your safe copy before you start a server on it")
 
 
 def _stored(work: Callable[[], T]) -> T:
@@ -99,7 +103,7 @@ def _report(manifest: Manifest, as_json: bool, done: str) -> None:
         put_json(msgspec.to_builtins(manifest))
     else:
         rows = manifest.rows.get("log", 0)
-        tell(f"{done}: {size(manifest.file_bytes)}, {rows} log entries, as of {manifest.taken_at}")
+        tell(f"{done}: {size(manifest.file_bytes)}, {rows} log entries, taken at {manifest.taken_at}")
 
 
 @contextmanager

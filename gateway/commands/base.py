@@ -97,12 +97,14 @@ class CommonOption(click.Option):
 
 def json_option(function: F) -> F:
     """`--json`, as the parameter `as_json`."""
-    return click.option("--json", "as_json", cls=CommonOption, is_flag=True, help="Put JSON on stdout.")(function)
+    return click.option("--json", "as_json", cls=CommonOption, is_flag=True, help="Print JSON to stdout.")(function)
 
 
 def yes_option(function: F) -> F:
     """`--yes`, for commands that destroy something."""
-    return click.option("--yes", "-y", "is_sure", cls=CommonOption, is_flag=True, help="Do not ask.")(function)
+    return click.option("--yes", "-y", "is_sure", cls=CommonOption, is_flag=True, help="Skip the confirmation prompt.")(
+        function
+    )
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

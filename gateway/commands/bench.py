@@ -21,12 +21,12 @@ def _number(name: str, low: int, high: int, default: int, text: str) -> Callable
 
 
 @command("bench")
-@_number("--messages", 1, 10_000_000, 50_000, "Of each part.")
-@_number("--body-bytes", 0, 200_000, 256, "Size of a body.")
-@_number("--consumers", 1, 100, 4, "Connections that consume.")
-@_number("--window", 1, 10_000, 1024, "Publishes that may be unconfirmed.")
-@_number("--rate", 1, 10_000, 1000, "Messages a second of the latency part.")
-@_number("--seconds", 1, 600, 3, "Length of the latency part.")
+@_number("--messages", 1, 10_000_000, 50_000, "Messages in each part.")
+@_number("--body-bytes", 0, 200_000, 256, "Body size in bytes.")
+@_number("--consumers", 1, 100, 4, "Number of consumer connections.")
+@_number("--window", 1, 10_000, 1024, "Maximum publishes in flight.")
+@_number("--rate", 1, 10_000, 1000, "Messages per second in the latency part.")
+@_number("--seconds", 1, 600, 3, "Duration of the latency part.")
 @target_options
 @json_option
 def bench(
@@ -39,10 +39,10 @@ def bench(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Measure a running server.
+    """Benchmark a running server.
 
     Over WebSocket: publish, consume, both at once with every message acked, and latency at a steady rate.
-    It makes a queue of its own and deletes it, so the key needs the scope admin.
+    The benchmark creates and deletes its own queue, so the key needs the scope admin.
     """
     bench = Bench(target, body="x" * body_bytes, window=window)
     results = run(bench.run(messages, consumers, rate, seconds))
@@ -50,7 +50,7 @@ def bench(
         put_json({"body_bytes": body_bytes, "results": [each._asdict() | {"per_s": each.per_s} for each in results]})
     else:
         put_table(["measured", "messages", "seconds", "per second", "p50", "p99", "max"], [_cells(r) for r in results])
-        tell("load and server shared this machine")
+        tell("the load generator and the server ran on the same machine")
 
 
 def _cells(result: Result) -> list[object]:

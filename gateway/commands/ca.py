@@ -12,15 +12,15 @@ from gateway.commands.figures import WholeRange
 from gateway.commands.output import put_json, tell
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_ONLY_FOR = "For development and for nodes among each other: browsers and other people's machines do not know it."
+_ONLY_FOR = "For development and node-to-node TLS only: browsers and other machines do not trust this authority."
 
 
 @group("ca")
 def ca() -> None:
-    """A certificate authority of your own.
+    """Run your own certificate authority.
 
-    For development, and for the certificates that nodes show each other. What the public reaches needs a certificate
-    that its browsers know.
+    Use it for development and for TLS between nodes. Public endpoints need a certificate from an authority that
+    browsers trust.
     """
 
 
@@ -28,7 +28,7 @@ def ca() -> None:
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @json_option
 def create_ca(folder: Path, as_json: bool) -> None:
-    """Make an authority in DIR: ca.crt for who must trust it, ca.key to keep."""
+    """Create an authority in DIR: ca.crt to distribute, ca.key to keep secret."""
     from gateway.dev_ca import CaError, create
 
     try:
@@ -38,21 +38,23 @@ def create_ca(folder: Path, as_json: bool) -> None:
     if as_json:
         put_json({"certificate": str(made.certificate), "key": str(made.key)})
         return
-    tell(f"made {made.certificate} and {made.key}")
+    tell(f"created {made.certificate} and {made.key}")
     tell(_ONLY_FOR)
 
 
 @ca.command("issue")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--days", type=WholeRange(1, 90), default=30, show_default=True, help="How long it is good.")
-@click.option("--out", metavar="DIR", type=_FOLDER, help="Where to write it.  [default: the authority's folder]")
+@click.option(
+    "--days", type=WholeRange(1, 90), default=30, show_default=True, help="How long the certificate is valid, in days."
+)
+@click.option("--out", metavar="DIR", type=_FOLDER, help="Output folder.  [default: the authority's folder]")
 @json_option
 def issue_certificate(folder: Path, names: tuple[str, ...], days: int, out: Path | None, as_json: bool) -> None:
-    """Sign a certificate for host names and addresses, with the authority in DIR.
+    """Issue a certificate for host names and addresses, signed by the authority in DIR.
 
-    It serves a server and a client alike. Files are called after the first NAME and replace those of that name: a
-    server that watches them goes on with the new ones.
+    It works for both servers and clients. Files are named after the first NAME and overwrite existing ones; a server
+    that watches them reloads automatically.
     """
     from gateway.dev_ca import CaError, issue
 
@@ -63,5 +65,5 @@ def issue_certificate(folder: Path, names: tuple[str, ...], days: int, out: Path
     if as_json:
         put_json({"certificate": str(made.certificate), "key": str(made.key), "names": list(names), "days": days})
         return
-    tell(f"made {made.certificate} and {made.key}, good for {days} days")
+    tell(f"created {made.certificate} and {made.key}, valid for {days} days")
     tell(_ONLY_FOR)

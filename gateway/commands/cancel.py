@@ -17,12 +17,12 @@ from gateway.commands.target import Target, target_options
 @target_options
 @json_option
 def cancel(name: str, message_id: str, target: Target, as_json: bool) -> None:
-    """Cancel the message ID of QUEUE, which is scheduled or ready: nobody gets it.
+    """Cancel the message ID of QUEUE while it is scheduled or ready.
 
-    One that a consumer has cannot be cancelled.
+    A message that is in flight cannot be cancelled.
     """
     run(ask(target, lambda admin: admin.cancel_message(name, message_id)))
     if as_json:
         put_json({"queue": name, "id": message_id, "cancelled": True})
     else:
-        tell(f'message "{message_id}" of queue "{name}" is cancelled')
+        tell(f'cancelled message "{message_id}" of queue "{name}"')

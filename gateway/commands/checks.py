@@ -32,12 +32,12 @@ _DATE_STEP_S = 1.0
 
 BUSY_CODES = frozenset({"overloaded", "too-many-connections", "rate-limited", "draining"})
 FIXES: dict[TransportName, str] = {
-    "ws": "let WebSockets through the proxy: HTTP/1.1, headers Upgrade and Connection, no short time-out",
-    "sse": "switch buffering and compression off in the proxy for /v1/queues/*/events (nginx: proxy_buffering off)",
-    "poll": "let requests wait: the proxy's time-out must be longer than 60 s",
+    "ws": "allow WebSockets through the proxy: HTTP/1.1, the headers Upgrade and Connection, and a long idle timeout",
+    "sse": "disable buffering and compression in the proxy for /v1/queues/*/events (nginx: proxy_buffering off)",
+    "poll": "raise the proxy's timeout above 60 s",
 }
-ADDRESS_FIX = "is this the server's address?"
-BUSY_FIX = "nothing on the way is at fault: wait as long as it asks, or see `pushq top` for what the server is short of"
+ADDRESS_FIX = "check that this is the server's address"
+BUSY_FIX = "the network path is fine: retry later, or see `pushq top` for what the server is short of"
 """For refusals and delays of the server itself."""
 NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
 
@@ -67,10 +67,10 @@ async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
 
     async with Admin(target.base_url, key=lambda: None, tls=target.tls()) as anyone:
         yield await _guarded("alive", lambda: _health(anyone, "alive", "/livez"), ADDRESS_FIX)
-        yield await _guarded("ready", lambda: _health(anyone, "ready", "/readyz"), "see the server's log")
-        yield await _guarded("clock", lambda: _clock(anyone), "set both machines' clocks by NTP")
+        yield await _guarded("ready", lambda: _health(anyone, "ready", "/readyz"), "check the server log")
+        yield await _guarded("clock", lambda: _clock(anyone), "synchronize both clocks with NTP")
         yield await _guarded("version", lambda: _version(anyone), ADDRESS_FIX)
-    key = await _guarded("key", lambda: _key(target), "make one with `pushq key create`, or see PUSHQ_KEY")
+    key = await _guarded("key", lambda: _key(target), "create a key with `pushq key create`, or check PUSHQ_KEY")
     yield key
     if key.is_ok and with_queue:
         async for finding in _round_trips(target):
@@ -107,7 +107,7 @@ async def _tcp(url: str) -> Finding:
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError) as error:
         reason = str(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
-        fix = "start it with `pushq serve`, or mend address and firewall"
+        fix = "start the server with `pushq serve`, or fix the address or firewall"
         return Finding("tcp", False, f"{where}: {reason}", fix, Exit.UNAVAILABLE)
     writer.close()
     return Finding("tcp", True, f"{where} in {_ms(began)}")
@@ -118,9 +118,9 @@ async def _health(admin: Admin, name: str, path: str) -> Finding:
     answer = await admin.raw("GET", path)
     if answer.status_code == 200:
         return Finding(name, True, f"{path} in {_ms(began)}")
-    detail = f"{path} answers {answer.status_code}: {answer.text[:200]}"
+    detail = f"{path} returned {answer.status_code}: {answer.text[:200]}"
     exit = Exit.UNAVAILABLE if answer.status_code in _UNAVAILABLE_STATUSES else Exit.FAILED
-    return Finding(name, False, detail, "see the server's log", exit)
+    return Finding(name, False, detail, "check the server log", exit)
 
 
 async def _clock(admin: Admin) -> Finding:
@@ -130,14 +130,14 @@ async def _clock(admin: Admin) -> Finding:
     answer = await admin.raw("GET", "/livez")
     middle = began + (datetime.now(UTC) - began) / 2
     if (text := answer.headers.get("date")) is None:
-        return Finding("clock", False, "the answer has no Date header", "let the proxy pass it")
+        return Finding("clock", False, "the response has no Date header", "configure the proxy to pass it through")
     ahead_s = (parsedate_to_datetime(text) - middle).total_seconds() + 0.5
     if abs(ahead_s) <= _DATE_STEP_S:
-        return Finding("clock", True, "the server's agrees within a second")
-    detail = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
+        return Finding("clock", True, "within one second of the server's clock")
+    detail = f"the server's clock is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
     if abs(ahead_s) <= CLOCK_S_MAX:
         return Finding("clock", True, detail)
-    return Finding("clock", False, detail, "set both machines' clocks by NTP")
+    return Finding("clock", False, detail, "synchronize both clocks with NTP")
 
 
 async def _version(admin: Admin) -> Finding:
@@ -147,10 +147,10 @@ async def _version(admin: Admin) -> Finding:
         case {"info": {"version": str(version)}}:
             pass
         case _:
-            return Finding("version", False, "/openapi.json is not that of a Pushq", ADDRESS_FIX)
+            return Finding("version", False, "/openapi.json is not a Pushq API description", ADDRESS_FIX)
     if version == VERSION:
-        return Finding("version", True, f"{version}, as here")
-    return Finding("version", True, f"{version}; here it is {VERSION}")
+        return Finding("version", True, f"{version}, same as this CLI")
+    return Finding("version", True, f"{version}; this CLI is {VERSION}")
 
 
 async def _key(target: Target) -> Finding:
@@ -161,7 +161,7 @@ async def _key(target: Target) -> Finding:
 
 async def _round_trips(target: Target) -> AsyncIterator[Finding]:
     """Sends a message over each transport, through a temporary queue."""
-    fix = "use a key with the scope admin, or leave the round trips out with --no-queue"
+    fix = "use a key with the scope admin, or skip the round trips with --no-queue"
     try:
         async with scratch_queue(target, "doctor") as queue:
             for transport in NAMES:
@@ -184,7 +184,7 @@ async def _round_trip(target: Target, transport: TransportName, queue: str) -> F
     except TimeoutError:
         if (problem := refusals.last) is not None:
             return Finding(name, False, said(problem), BUSY_FIX, EXIT_BY_CODE.get(problem.code, Exit.FAILED))
-        return Finding(name, False, f"no message within {ROUND_TRIP_TIMEOUT_S:g} s", fix)
+        return Finding(name, False, f"no message received within {ROUND_TRIP_TIMEOUT_S:g} s", fix)
     except Exception as error:
         if (failure := translate(error)) is None:
             raise
@@ -192,10 +192,10 @@ async def _round_trip(target: Target, transport: TransportName, queue: str) -> F
             return _failed(name, failure, BUSY_FIX)
         return Finding(name, False, failure.message, fix, Exit(failure.exit_code))
     if took.stored_s > PUSH_S_MAX:
-        return Finding(name, False, f"the server took {took.stored_s:.1f} s to store a message", BUSY_FIX)
+        return Finding(name, False, f"storing a message took {took.stored_s:.1f} s", BUSY_FIX)
     if took.pushed_s > PUSH_S_MAX:
-        return Finding(name, False, f"the message was held back for {took.pushed_s:.1f} s", fix)
-    well = f"published, pushed and acked; pushed in {took.pushed_s * 1000:.1f} ms, all {took.all_s:.2f} s"
+        return Finding(name, False, f"delivery was delayed by {took.pushed_s:.1f} s", fix)
+    well = f"published, pushed and acked; pushed in {took.pushed_s * 1000:.1f} ms, {took.all_s:.2f} s in total"
     return Finding(name, True, well)
 
 

@@ -19,7 +19,7 @@ from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
 LOOK_S = 0.5
-of_cluster = click.option("--cluster", "of", metavar="NAME", help="Of that cluster.  [default: the home cluster]")
+of_cluster = click.option("--cluster", "of", metavar="NAME", help="The cluster to use.  [default: the home cluster]")
 
 
 def _ask(target: Target, method: str, path: str = "", *, of: str | None = None, json: Any = None) -> dict[str, Any]:
@@ -35,20 +35,22 @@ def _led_by(state: dict[str, Any], node: str) -> list[str]:
 
 @group("cluster")
 def cluster() -> None:
-    """Look after clusters of backends.
+    """Manage clusters of backends.
 
-    The server is a gateway; backends and shards are known to one whose settings name the cluster's coordinator. The
-    key has the scope operator.
+    Connect to a gateway whose settings include cluster.coordinator: only such gateways know about backends and shards.
+    The key needs the scope operator.
     """
 
 
 @cluster.command("status")
-@click.option("--events", "with_events", is_flag=True, help="Also show what the managers did, and why; newest last.")
+@click.option(
+    "--events", "with_events", is_flag=True, help="Also show recent manager actions and their reasons, newest last."
+)
 @of_cluster
 @target_options
 @json_option
 def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> None:
-    """Show all clusters, and of one the backends, and who leads and keeps which shard."""
+    """Show all clusters, or one cluster's backends, shard leaders and replicas."""
     state = _ask(target, "GET", of=of)
     if as_json:
         put_json(state)
@@ -63,11 +65,11 @@ def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> 
             [_node_row(state, node) for node in state["nodes"]],
         )
         put_table(
-            ("shard", "leader", "epoch", "in sync", "copies", "lag", "moves to", "serving"),
+            ("shard", "leader", "epoch", "in sync", "copies", "lag", "moving to", "serving"),
             [_shard_row(shard) for shard in state["shards"]],
         )
     else:
-        tell("this server does not know the backends: start it with cluster.coordinator = etcd://HOST:PORT")
+        tell("this server has no cluster view: start it with cluster.coordinator = etcd://HOST:PORT")
     if with_events and is_known:
         events = [[event["number"], event["at"], event["kind"], event["text"]] for event in state["events"]]
         put_table(("event", "time", "kind", "what"), events)
@@ -100,13 +102,13 @@ def _cluster_row(cluster: dict[str, Any]) -> list[Any]:
 
 def _managed(managers: dict[str, Any]) -> str:
     if managers["holder"] is None:
-        return "no pushq manager has run: nobody says which cluster is full"
-    since = f"{managers['holder']} manages since {managers['since']}"
-    return f"{since}, and is silent since {managers['seen_at']}" if managers["is_silent"] else since
+        return "no manager has run, so it is unknown which clusters are full; start one with `pushq manager`"
+    since = f"{managers['holder']} has been the manager since {managers['since']}"
+    return f"{since}; last seen {managers['seen_at']}" if managers["is_silent"] else since
 
 
 def _node_row(state: dict[str, Any], node: dict[str, Any]) -> list[Any]:
-    asked = "to leave" if node["removing"] else "to drain" if node["draining"] else "–"
+    asked = "leaving" if node["removing"] else "draining" if node["draining"] else "–"
     used, free = node["disk_used_bytes"], node["disk_free_bytes"]
     return [
         node["name"],
@@ -139,7 +141,7 @@ def _shard_row(shard: dict[str, Any]) -> list[Any]:
 
 @cluster.command("drain")
 @click.argument("node", metavar="NODE")
-@click.option("--undo", is_flag=True, help="End the drain: it may lead again.")
+@click.option("--undo", is_flag=True, help="End the drain: the backend may lead again.")
 @click.option(
     "--wait",
     "wait_s",
@@ -153,10 +155,10 @@ def _shard_row(shard: dict[str, Any]) -> list[Any]:
 @target_options
 @json_option
 def drain(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
-    """Let a backend give away what it leads, and get nothing until the drain is undone.
+    """Move leadership off a backend, and give it no more until the drain is undone.
 
-    It goes on keeping its copies, so it may be stopped then without anybody waiting. It cannot give a shard away
-    while no other backend that is not draining is in sync.
+    The backend keeps its copies, so you can then stop it without interrupting clients. A shard stays where it is while
+    no other backend is in sync and not draining.
     """
     found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/drain", of=of)
     if not undo:
@@ -164,20 +166,20 @@ def drain(node: str, undo: bool, wait_s: float, of: str | None, target: Target, 
     if as_json:
         put_json(found)
     else:
-        tell(f"{node} may lead again" if undo else f"{node} leads nothing")
+        tell(f"{node} may lead shards again" if undo else f"{node} leads no shards")
 
 
 def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -> None:
     deadline = time.monotonic() + wait_s
     while led := _led_by(_ask(target, "GET", of=of), node):
         if time.monotonic() > deadline:
-            raise Failure(f"{node} still leads {', '.join(led)}; it goes on giving away what it can")
+            raise Failure(f"{node} still leads {', '.join(led)}; the drain continues in the background")
         time.sleep(LOOK_S)
 
 
 @cluster.command("remove")
 @click.argument("node", metavar="NODE")
-@click.option("--undo", is_flag=True, help="Let it stay: it may get copies again.")
+@click.option("--undo", is_flag=True, help="Cancel the removal: the backend may get copies again.")
 @click.option(
     "--wait",
     "wait_s",
@@ -185,16 +187,16 @@ def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait until it keeps nothing.",
+    help="How long to wait until it holds no copies.",
 )
 @of_cluster
 @target_options
 @json_option
 def remove(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
-    """Take a backend out: its copies are made elsewhere, and then deleted there.
+    """Remove a backend: its copies are rebuilt elsewhere, then deleted from it.
 
-    It serves on meanwhile. When it keeps nothing it may be stopped for good; one that is gone already is
-    replaced at once. Copies stay where no other backend can take them.
+    It keeps serving in the meantime. Once it holds no copies you can stop it for good; a backend that is already gone
+    is replaced immediately. Copies stay where they are if no other backend can take them.
     """
     found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/removal", of=of)
     if not undo:
@@ -202,7 +204,7 @@ def remove(node: str, undo: bool, wait_s: float, of: str | None, target: Target,
     if as_json:
         put_json(found)
     else:
-        tell(f"{node} stays" if undo else f"{node} keeps nothing, and may be stopped for good")
+        tell(f"{node} stays in the cluster" if undo else f"{node} holds no copies and can be stopped for good")
 
 
 def _wait_until_empty(target: Target, node: str, wait_s: float, of: str | None) -> None:
@@ -210,21 +212,21 @@ def _wait_until_empty(target: Target, node: str, wait_s: float, of: str | None) 
     while copies := sum(found["copies"] for found in _ask(target, "GET", of=of)["nodes"] if found["name"] == node):
         if time.monotonic() > deadline:
             raise Failure(
-                f"{node} still has {counted(copies, 'copy', 'copies')}; they go elsewhere as soon as others can"
-                f" take them, and what {target.command('recover list')} shows there has to be published or dropped"
+                f"{node} still has {counted(copies, 'copy', 'copies')}; they move as soon as other backends can take "
+                f"them. Publish or drop what {target.command('recover list')} shows on it"
             )
         time.sleep(LOOK_S)
 
 
 @cluster.command("rebalance")
-@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @of_cluster
 @target_options
 @json_option
 def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> None:
-    """Even out copies and leaderships now, without waiting as cluster.rebalance_after_s says.
+    """Rebalance copies and leadership now, instead of after cluster.rebalance_after_s.
 
-    Moves are made a few at a time; ask again when they are done. Nothing moves while a copy is on its way.
+    Copies move a few at a time; run it again when they are done. Nothing starts while a copy is moving.
     """
     wanted = {"dry_run": dry_run} if of is None else {"dry_run": dry_run, "cluster": of}
     found = _ask(target, "POST", "/rebalance", json=wanted)

@@ -31,7 +31,7 @@ MOVES = "/v1/cluster/moves"
 
 
 of_tenant = click.option(
-    "--tenant", metavar="TENANT", help="Whose queue it is.  [default: the context's, else default]"
+    "--tenant", metavar="TENANT", help="The queue's tenant.  [default: the context's, else default]"
 )
 waits = click.option(
     "--wait",
@@ -40,31 +40,30 @@ waits = click.option(
     default=WAIT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait until publishes arrive there.",
+    help="How long to wait until publishes go to the new cluster.",
 )
 
 
 @command("move")
 @click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
-@click.option("--to", metavar="CLUSTER", help="Where it goes, as `pushq cluster status` names it.")
+@click.option("--to", metavar="CLUSTER", help="Target cluster, as named by `pushq cluster status`.")
 @of_tenant
 @waits
-@click.option("--give-up", is_flag=True, help="Leave it where it is, while it is `sealing`; a split goes no further.")
+@click.option("--give-up", is_flag=True, help="Cancel the move while it is `sealing`; stop spreading a split queue.")
 @target_options
 @json_option
 def move(
     queue: str, to: str | None, tenant: str | None, wait_s: float, give_up: bool, target: Target, as_json: bool
 ) -> None:
-    """Have QUEUE move to another cluster, while it is in use.
+    """Move QUEUE to another cluster while it is in use.
 
-    Publishes pause for some 100 ms, wait meanwhile, and go on at the new cluster. What the old one has is delivered
-    from there, and its receipts stay valid; of a stream, readers find it there until retention drops it. A queue that
-    several clusters share is merged: all of it goes there, one cluster's part after the other. It can be run again:
-    what has begun goes on whoever waits for it. `pushq cluster moves` shows how far it is. The key has the scope
-    operator.
+    Publishes wait for about 100 ms, then continue at the new cluster. The old cluster delivers its backlog, and its
+    receipts stay valid; readers of a stream find its messages there until retention drops them. A queue that several
+    clusters share is merged: its parts move one cluster at a time. You can run the command again: a move that has begun
+    continues without it. `pushq cluster moves` shows its progress. The key needs the scope operator.
     """
     if (to is None) != give_up:
-        raise click.UsageError("say what becomes of it: --to CLUSTER or --give-up, one of the two")
+        raise click.UsageError("choose one: --to CLUSTER or --give-up")
     owner = target.tenant(tenant) or "default"
     if to is None:
         place = run(ask(target, lambda admin: _given_up(admin, owner, queue)))
@@ -80,23 +79,26 @@ def move(
 @command("split")
 @click.argument("queue", metavar="QUEUE", shell_complete=queue_names)
 @click.option(
-    "--over", multiple=True, metavar="CLUSTER", help="One that shares it, as `pushq cluster status` names it. Repeats."
+    "--over",
+    multiple=True,
+    metavar="CLUSTER",
+    help="A cluster to share the queue, as named by `pushq cluster status`. Repeatable.",
 )
 @of_tenant
 @waits
 @target_options
 @json_option
 def split(queue: str, over: Sequence[str], tenant: str | None, wait_s: float, target: Target, as_json: bool) -> None:
-    """Have several clusters share QUEUE evenly, while it is in use.
+    """Split QUEUE evenly over several clusters while it is in use.
 
-    Each takes the publishes of its part of the keys; of messages without one, its part. Who has too much gives some to
-    the others, one after the other, each as a move. It can be run again, also with other clusters: what has begun goes
-    on whoever waits for it. `pushq cluster move QUEUE --give-up` ends it where it is, and with --to merges the queue.
-    `pushq cluster moves` shows how far it is. The key has the scope operator.
+    Each cluster takes the publishes for its share of the keys, and a share of the messages without a key. Clusters that
+    hold too much hand part of it to the others, one move at a time. You can run the command again, also with other
+    clusters: a split that has begun continues without it. `pushq cluster move QUEUE --give-up` stops it where it is,
+    and with --to merges the queue. `pushq cluster moves` shows its progress. The key needs the scope operator.
     """
     clusters = list(dict.fromkeys(over))
     if len(clusters) < 2:
-        raise click.UsageError("name the clusters that share it: --over CLUSTER, two of them at least")
+        raise click.UsageError("name at least two clusters to share the queue: --over CLUSTER")
     owner = target.tenant(tenant) or "default"
     place, said = run(ask(target, lambda admin: _spread(admin, owner, queue, clusters, wait_s)))
     if as_json:
@@ -109,12 +111,12 @@ def split(queue: str, over: Sequence[str], tenant: str | None, wait_s: float, ta
 @target_options
 @json_option
 def moves(target: Target, as_json: bool) -> None:
-    """Show which queues are on their way from one cluster to another.
+    """Show which queues are moving from one cluster to another.
 
-    sealing: the old cluster is about to take no more publishes, and the move may be given up. draining: publishes
-    arrive at the new one, and what is left in the old one is delivered from there, or read until retention drops it.
-    remembering: nothing is left there but the ids that it knows again. share: which part of the queue goes. A queue
-    that has come there is not in the list. The key has the scope operator.
+    sealing: the old cluster is about to stop taking publishes, and the move can still be cancelled. draining: publishes
+    go to the new cluster, and the old one delivers its backlog, or its messages are read until retention drops them.
+    remembering: the old cluster holds only the ids it needs for deduplication. share: the part of the queue that moves.
+    Finished moves are not listed. The key needs the scope operator.
     """
     items = run(ask(target, lambda admin: admin.ask("GET", MOVES)))["items"]
     if as_json:
@@ -123,7 +125,7 @@ def moves(target: Target, as_json: bool) -> None:
     columns = ("tenant", "queue", "from", "to", "state", "since", "left", "share")
     put_table(columns, [[*(one[name] for name in columns[:-2]), _shown(one["left"]), _part(one)] for one in items])
     if not items:
-        tell("no queue is on its way")
+        tell("no queue is moving")
 
 
 def _shown(left: int | None) -> int | str:
@@ -155,10 +157,10 @@ async def arrived(admin: Admin, tenant: str, queue: str, over: Sequence[str], wa
     deadline = time.monotonic() + wait_s
     while not is_over(place := await place_of(admin, tenant, queue), over):
         if time.monotonic() > deadline:
-            goes_on = "the move goes on: `pushq cluster moves` shows how far it is, and `move --give-up` ends it"
+            goes_on = "the move continues: check `pushq cluster moves`, or cancel it with `move --give-up`"
             is_on_its_way = place["moves"] or place.get("goal")
-            why = goes_on if is_on_its_way else "no move of it is under way: somebody gave it up"
-            raise Failure(f'queue "{queue}" is not in {listed(over)} yet, it lies in {lies_in(place)}', lines=[why])
+            why = goes_on if is_on_its_way else "the move is no longer under way: it was cancelled"
+            raise Failure(f'queue "{queue}" is not in {listed(over)} yet; it is in {lies_in(place)}', lines=[why])
         await asyncio.sleep(LOOK_S)
     return place
 
@@ -166,10 +168,10 @@ async def arrived(admin: Admin, tenant: str, queue: str, over: Sequence[str], wa
 async def _moved(admin: Admin, tenant: str, queue: str, to: str, wait_s: float) -> tuple[dict[str, Any], str]:
     """Moves a queue. Returns its place, and a sentence for stderr."""
     if is_at(place := await place_of(admin, tenant, queue), to):
-        return place, f'queue "{queue}" lies in {to} already'
+        return place, f'queue "{queue}" is already in {to}'
     await begin(admin, tenant, queue, to)
     if not wait_s:
-        return await place_of(admin, tenant, queue), f'queue "{queue}" is on its way from {lies_in(place)} to {to}'
+        return await place_of(admin, tenant, queue), f'moving queue "{queue}" from {lies_in(place)} to {to}'
     place = await arrived(admin, tenant, queue, [to], wait_s)
     return place, _arrived(queue, place)
 
@@ -179,10 +181,10 @@ async def _spread(
 ) -> tuple[dict[str, Any], str]:
     """Spreads a queue. Returns its place, and a sentence for stderr."""
     if is_over(place := await place_of(admin, tenant, queue), over):
-        return place, f'queue "{queue}" lies in {lies_in(place)} already'
+        return place, f'queue "{queue}" is already in {lies_in(place)}'
     await spread(admin, tenant, queue, over)
     if not wait_s:
-        said = f'queue "{queue}" is being spread over {listed(over)}; it lay in {lies_in(place)}'
+        said = f'splitting queue "{queue}" over {listed(over)}; it was in {lies_in(place)}'
         return await place_of(admin, tenant, queue), said
     place = await arrived(admin, tenant, queue, over, wait_s)
     return place, _arrived(queue, place)
@@ -190,11 +192,11 @@ async def _spread(
 
 def _arrived(queue: str, place: dict[str, Any]) -> str:
     left = [f"{one['from']} still has {_rest(one['left'])}" for one in place["moves"] if one["state"] == "draining"]
-    return "; ".join([f'publishes to "{queue}" arrive at {lies_in(place)}', *left])
+    return "; ".join([f'publishes to "{queue}" go to {lies_in(place)}', *left])
 
 
 def _rest(left: int | None) -> str:
-    return "what came before" if left is None else counted(left, "message")
+    return "earlier messages" if left is None else counted(left, "message")
 
 
 async def _given_up(admin: Admin, tenant: str, queue: str) -> dict[str, Any]:

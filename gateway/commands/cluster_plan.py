@@ -30,24 +30,24 @@ PROBLEMS_SAID_MAX = 20
 @target_options
 @json_option
 def plan(target: Target, as_json: bool) -> None:
-    """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
+    """Print which queues to move to relieve hot clusters, as a file for `pushq cluster apply-plan`.
 
-    It is what the manager found last, for a person to look at. While nothing is to be cooled it has queues that are
-    shared and that one cluster could do alone: these are to be merged. A plan without moves: no cluster is hot, or
-    nothing that is known would cool it. The file is JSON, with --json as without it.
+    This is the manager's latest finding, for a person to review. When no cluster is hot, it lists shared queues that
+    one cluster could handle alone, to be merged. A plan without moves means that no cluster is hot, or that no known
+    move would help. The output is JSON, with or without --json.
     """
     from backend_store.client import plans
 
     found = run(ask(target, lambda admin: admin.ask("GET", "/v1/cluster"))).get("plan")
     if found is None:
-        raise Failure("this server is of a version that knows no plan")
+        raise Failure("this server's version does not support plans; upgrade it")
     put(plans.written(plans.parse(json.dumps(found).encode())).decode().rstrip("\n"))
 
 
 @command("apply-plan")
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only check the plan, and show what it says.")
-@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="A cluster that there is. Repeats.")
+@click.option("--dry-run", is_flag=True, help="Only check and print the plan.")
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="An existing cluster. Repeatable.")
 @click.option(
     "--wait",
     "wait_s",
@@ -55,7 +55,7 @@ def plan(target: Target, as_json: bool) -> None:
     default=WAIT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait, for each queue, until publishes arrive at its new clusters.",
+    help="How long to wait, for each queue, until publishes go to its new clusters.",
 )
 @yes_option
 @target_options
@@ -69,16 +69,16 @@ def apply_plan(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Carry out the plan in FILE, of `pushq cluster plan` or the job capacity_plan: queues move, are split or merged.
+    """Apply the plan in FILE, from `pushq cluster plan` or the job capacity_plan: move, split or merge queues.
 
-    They go one after the other: the next one begins when publishes arrive at the new clusters of the one before.
-    Numbers of partitions are set first; of a queue that clusters share, each has its part of them, and none is taken
-    away. Nothing begins where one entry cannot be carried out: one partition does not move alone. Run again after an
-    interruption, it passes over what is done or under way.
+    Queues are processed one at a time: the next one starts when publishes go to the new clusters of the one before.
+    Partition counts are set first; in a queue that clusters share, each cluster has its own partitions, and none are
+    removed. Nothing starts if any entry cannot be applied: single partitions cannot move. Run again after an
+    interruption, the command skips what is done or under way.
 
-    The key has the scopes admin and operator. With --dry-run the scope admin is enough; where the server has no
-    clusters, or the key no scope operator, clusters are then checked only with --cluster, and of queues those of the
-    key's tenant alone.
+    The key needs the scopes admin and operator. For --dry-run the scope admin is enough; if the server has no clusters,
+    or the key lacks the scope operator, clusters are checked only against --cluster, and queues only within the key's
+    tenant.
     """
     wanted = _read(file, clusters)
     rows = run(_apply(wanted, file, wait_s, target, is_dry=dry_run, is_sure=is_sure))
@@ -95,7 +95,7 @@ def apply_plan(
         many, more = len(wanted.moves) - merged, len(wanted.partitions) - split
         parts = [(many, "move", "moves"), (split, "split", "splits"), (merged, "merge", "merges"), (more, grows, grow)]
         said = ", ".join(counted(number, one, several) for number, one, several in parts if number)
-        tell(f"the plan is good: {said or 'nothing to do'}")
+        tell(f"the plan is valid: {said or 'nothing to do'}")
 
 
 def _read(file: Path, clusters: Sequence[str]) -> Plan:
@@ -147,7 +147,7 @@ async def _checked(admin: Admin, wanted: Plan, file: Path, tenant: str, *, is_dr
         more = len(problems) - PROBLEMS_SAID_MAX
         lines = [*problems[:PROBLEMS_SAID_MAX], *([f"and {more} more"] if more > 0 else [])]
         bad = counted(len(problems), "entry", "entries")
-        raise Failure(f"{file}: {bad} cannot be carried out, and nothing was begun", lines=lines)
+        raise Failure(f"{file}: {bad} cannot be applied; nothing was started", lines=lines)
     return found
 
 
@@ -200,7 +200,7 @@ async def _carry_out(admin: Admin, todo: Sequence[Step], file: Path, wait_s: flo
             except (PushqError, Failure) as error:
                 failure = error if isinstance(error, Failure) else translate(error)
                 assert failure is not None
-                failure.lines += (f"this was {step.at}; {done} of {len(todo)} are done: run it again to go on",)
+                failure.lines += (f"stopped at {step.at}; {done} of {len(todo)} are done. Run it again to continue",)
                 raise failure from error
             advance(done + 1)
 

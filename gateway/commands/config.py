@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def config() -> None:
     """Check and show settings.
 
-    They come from pushq.toml, then PUSHQ_SECTION__KEY, then flags; the later one wins.
+    Settings come from pushq.toml, then PUSHQ_SECTION__KEY, then flags; later sources override earlier ones.
     """
 
 
@@ -29,14 +29,14 @@ def config() -> None:
 @config_file_option
 @json_option
 def check(config_file: Path | None, as_json: bool) -> None:
-    """Are the settings right? Exit code 3 and a sentence when they are not."""
+    """Check the settings. Invalid ones are reported with exit code 3."""
     loaded = load({}, config_file)
     changed = loaded.origins
     _check_keys(loaded)
     if as_json:
         put_json({"ok": True, "set": changed})
     else:
-        tell(f"the settings are right; {len(changed)} differ from their defaults")
+        tell(f"the settings are valid; {len(changed)} differ from their defaults")
 
 
 def _check_keys(loaded: Loaded) -> None:
@@ -51,11 +51,11 @@ def _check_keys(loaded: Loaded) -> None:
 
 
 @config.command("show")
-@click.option("--origin", "with_origin", is_flag=True, help="Also where each value comes from.")
+@click.option("--origin", "with_origin", is_flag=True, help="Also show where each value comes from.")
 @config_file_option
 @json_option
 def show(with_origin: bool, config_file: Path | None, as_json: bool) -> None:
-    """Show every setting as a server started here would have it."""
+    """Show every setting as a server started here would use it."""
     described = load({}, config_file).describe()
     if as_json:
         put_json({"items": [each._asdict() for each in described], "next": None})

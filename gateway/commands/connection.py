@@ -24,7 +24,7 @@ def connection() -> None:
 @target_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List connections and what they read."""
+    """List connections and what they consume."""
     items = run(ask(target, lambda admin: all_pages(admin.list_connections)))
     if as_json:
         put_items(items)
@@ -38,12 +38,12 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def kick(connection_id: str, target: Target, as_json: bool) -> None:
-    """End connection ID; what it held returns at once."""
+    """Close connection ID and release what it holds immediately."""
     run(ask(target, lambda admin: admin.kick_connection(connection_id)))
     if as_json:
         put_json({"id": connection_id, "kicked": True})
     else:
-        tell(f"connection {connection_id} is ended; a client with a good key may come back")
+        tell(f"closed connection {connection_id}; a client with a valid key may reconnect")
 
 
 def _row(item: dict[str, Any]) -> list[object]:

@@ -36,41 +36,47 @@ class Transport(click.Choice[str]):
 
 @command("consume")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--transport", type=Transport(), default="ws", show_default=True, help="How it is pushed.")
-@click.option("--count", type=WholeRange(min=1), help="End after so many messages; none beyond them is taken.")
+@click.option("--transport", type=Transport(), default="ws", show_default=True, help="The transport.")
+@click.option("--count", type=WholeRange(min=1), help="Stop after this many messages; no more are taken.")
 @click.option(
     "--ack",
     type=click.Choice(["manual", "auto"]),
     default=None,
-    help="manual: acked once written to stdout. auto: gone as soon as it is sent, at most once.  [default: manual]",
+    help="manual: ack after writing to stdout. auto: settle as soon as it is sent (at most once).  [default: manual]",
 )
-@click.option("--no-ack", is_flag=True, help="Only show them: each once, and at the end all go back, untried.")
-@click.option("--until-empty", is_flag=True, help="End when nothing comes any more and none is ready.")
-@click.option("--raw", "is_raw", is_flag=True, help="Write the bodies alone.")
+@click.option(
+    "--no-ack", is_flag=True, help="Show each message once, then return them all without counting an attempt."
+)
+@click.option("--until-empty", is_flag=True, help="Stop when no more messages arrive and none are ready.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print only the bodies.")
 @click.option(
     "--format",
     "format_text",
     metavar="TEMPLATE",
-    help="Write each message by this template: '{id} {attempt} {headers.x} {body}'.",
+    help="Print each message with this template: '{id} {attempt} {headers.x} {body}'.",
 )
-@click.option("--null", "-0", "ends_with_null", is_flag=True, help="End each with a NUL byte in place of a newline.")
+@click.option(
+    "--null", "-0", "ends_with_null", is_flag=True, help="End each message with a NUL byte instead of a newline."
+)
 @click.option(
     "--credit",
     type=WholeRange(1, CREDIT_MAX),
-    help="Held at a time.  [default: 100, or a tenth of --count; 1000 with --no-ack]",
+    help="Maximum messages in flight.  [default: 100, or a tenth of --count; 1000 with --no-ack]",
 )
-@click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")
+@click.option(
+    "--from", "start", metavar="WHERE", help="Where to start in a stream: earliest, latest, seq:N, time:T or cursor:C."
+)
 @click.option(
     "--visibility-timeout",
     "--visibility-timeout-ms",
     "visibility_timeout_ms",
     type=DURATION,
-    help="In place of the queue's: 500, 30s, 5m.",
+    help="Override the queue's visibility timeout: 500, 30s, 5m.",
 )
 @click.option(
     "--group",
     shell_complete=group_names,
-    help="Of a stream: as one of this consumer group; --from says where a new one begins.",
+    help="Consume a stream as this consumer group; --from sets where a new group starts.",
 )
 @target_options
 @json_option
@@ -91,24 +97,24 @@ def consume(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Print messages of QUEUE as they come, until --count or Ctrl-C.
+    """Print messages of QUEUE as they arrive.
 
-    Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
-    the queue, untried; and so does a line in a pipe whose reader leaves before it took it. What a reader took last
-    before it left goes back as a rule, too, for it does not say whether it used it: `pushq consume q | head -1` shows a
-    message and leaves it in the queue, --count 1 takes exactly one.
+    Runs until --count messages are printed, or Ctrl-C. Each line is seq, id, attempt and body; --json prints the whole
+    message. Messages that were held but not printed return to the queue without counting an attempt. So does a line in
+    a pipe whose reader exits before taking it, and usually also the last lines it took, because pushq cannot know
+    whether they were used: `pushq consume q | head -1` shows a message and leaves it in the queue, while --count 1
+    takes exactly one.
 
-    --raw writes bodies: bytes as they were published, JSON as JSON on one line. A --format names fields in braces: id,
+    --raw prints bodies only: bytes as they were published, JSON on one line. A --format names fields in braces: id,
     queue, seq, partition, attempt, key, priority, published_at, expires_at, content_type, reply_to, correlation_id,
-    producer, producer_seq, headers, headers.NAME, body (as --raw writes it) and text (the same, of a JSON string
-    without its quotes). What a message does not have is empty; {{, }}, \\\\, \\n, \\t, \\r and \\0 are what they are
-    elsewhere.
+    producer, producer_seq, headers, headers.NAME, body (as --raw prints it) and text (like body, but a JSON string
+    without its quotes). Missing fields are empty; {{, }}, \\\\, \\n, \\t, \\r and \\0 have their usual meaning.
 
-    --until-empty ends with 0 when nothing came for a second and the queue says that none is ready (of a --group: that
-    it has no lag). Scheduled messages, and those that other consumers have, do not hold it up. While the connection is
-    lost it waits. --no-ack keeps what it has shown until it ends, as many as --count or --credit says (over SSE for a
-    second more); a command that is killed cannot give them back, so they count as tried. Both ask for the queue's
-    numbers: the key needs the scope view.
+    --until-empty exits with 0 when nothing arrived for one second and the queue reports no ready messages (with
+    --group: no lag). Scheduled messages and those held by other consumers are ignored. While the connection is down, it
+    waits. --no-ack holds the messages it has shown until it exits, up to --count or --credit (over SSE for one second
+    longer); if the command is killed, they count as attempts. Both read the queue's stats, so the key needs the scope
+    view.
     """
     wishes = Wishes(
         count=count,
@@ -125,7 +131,7 @@ def consume(
 
 def _show(*, as_json: bool, is_raw: bool, format_text: str | None) -> Show:
     if as_json + is_raw + (format_text is not None) > 1:
-        raise click.UsageError("--json, --raw and --format each say how a message looks: name one of them")
+        raise click.UsageError("--json, --raw and --format are mutually exclusive")
     if format_text is not None:
         return template(format_text)
     return whole if as_json else raw if is_raw else line
@@ -133,7 +139,7 @@ def _show(*, as_json: bool, is_raw: bool, format_text: str | None) -> Show:
 
 def _ack(ack: str | None, no_ack: bool) -> Literal["manual", "auto", "none"]:
     if no_ack and ack is not None:
-        raise click.UsageError(f"--no-ack acks nothing, so --ack {ack} has no meaning: leave one of them out")
+        raise click.UsageError(f"--no-ack acks nothing, so --ack {ack} has no effect: remove one of them")
     return "none" if no_ack else cast("Literal['manual', 'auto']", ack or "manual")
 
 
@@ -143,8 +149,8 @@ def _check_kept(wishes: Wishes) -> None:
         return
     if wishes.count > (most := wishes.credit or CREDIT_MAX):
         raise click.UsageError(
-            f"--no-ack keeps what it has shown until it ends, {most} at most: --count {wishes.count} is too much"
-            + (f"; name a larger --credit, up to {CREDIT_MAX}" if wishes.credit else "")
+            f"--no-ack holds the messages it shows until it exits, at most {most}: --count {wishes.count} is too high"
+            + (f"; raise --credit, up to {CREDIT_MAX}" if wishes.credit else "")
         )
 
 
@@ -154,5 +160,7 @@ def parse_start(text: str | None) -> From | None:
         return cast("From | None", text)
     name, colon, value = text.partition(":")
     if name not in ("seq", "time", "cursor") or not colon or (name == "seq" and not re.fullmatch("[0-9]{1,19}", value)):
-        raise click.BadParameter(f"{text!r} is not earliest, latest, seq:N, time:T or cursor:C", param_hint="--from")
+        raise click.BadParameter(
+            f"invalid position {text!r}: use earliest, latest, seq:N, time:T or cursor:C", param_hint="--from"
+        )
     return {name: int(value) if name == "seq" else value}

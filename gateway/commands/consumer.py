@@ -62,7 +62,7 @@ class Consumer:
 
     async def run(self, target: Target, transport: TransportName) -> None:
         if sys.stdout is None:  # so Python represents a closed stdout
-            raise Failure("stdout is closed: there is nowhere to print messages to")
+            raise Failure("stdout is closed: messages cannot be printed")
         stop = stop_signal()
         self._back_s = SSE_BACK_S if transport == "sse" else None
         if (self._wishes.until_empty or self._is_kept) and not await _unless(stop, self._check(target)):
@@ -80,7 +80,7 @@ class Consumer:
             if not await _unless(stop, subscription.subscribed()):
                 return
             async with subscription:
-                tell(f'consuming "{self._queue}" over {transport}; Ctrl-C ends')
+                tell(f'consuming "{self._queue}" over {transport}; press Ctrl-C to stop')
                 if takes_first:
                     assert self._count is not None
                     await self._to_the_end(self._take(subscription, self._count), stop, target)
@@ -104,33 +104,33 @@ class Consumer:
         config = (await ask(target, lambda admin: admin.get_queue(self._queue)))["config"]
         is_stream = config["kind"] == "stream"
         if self._is_kept and is_stream:
-            raise click.UsageError(f'"{self._queue}" is a stream, which keeps what is read: leave --no-ack out')
+            raise click.UsageError(
+                f'"{self._queue}" is a stream, which keeps messages after they are read: remove --no-ack'
+            )
         if self._is_kept and config["delivery"] == "at_most_once":
             raise click.UsageError(
-                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use'
-                f" {target.command(f'queue peek {self._queue}')}"
+                f'"{self._queue}" delivers at most once, so --no-ack could return nothing: use '
+                f"{target.command(f'queue peek {self._queue}')}"
             )
         if is_stream and self._options.get("group") is None:
             raise click.UsageError(
-                f'"{self._queue}" is a stream, which never becomes empty: --until-empty needs a --group there, or name'
-                " a --count"
+                f'"{self._queue}" is a stream and never becomes empty: --until-empty needs --group, or use --count'
             )
 
     def _tell_kept(self, kept: int, back: int) -> None:
         """Reports that the shown messages are back; raises `Failure` if some are not, or there may be more."""
         if back < kept:
             raise Failure(
-                f"{counted(kept, 'message was', 'messages were')} shown, and the server"
-                f" confirmed that it has {back} of them back",
-                lines=["the others come again when their leases end, and count as tried"],
+                f"{counted(kept, 'message was', 'messages were')} shown; the server confirmed the return of {back}",
+                lines=["the others are redelivered when their leases expire, and count as attempts"],
             )
         if kept == self._count and self._wishes.count is None:
             raise Failure(
-                f"{counted(kept, 'message was', 'messages were')} shown and went back, and there may be more",
-                lines=["--no-ack keeps what it has shown until it ends: --credit says how many that may be"],
+                f"{counted(kept, 'message was', 'messages were')} shown and returned; there may be more",
+                lines=["--no-ack holds the messages it has shown until it exits: raise the number with --credit"],
             )
         shown = counted(kept, "message was shown and is", "messages were shown and are")
-        tell(f'{shown} back in "{self._queue}", untried')
+        tell(f'{shown} back in "{self._queue}"; no attempt was counted')
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], stop: asyncio.Event, target: Target) -> None:
         """Runs until the work is done, a signal comes, or the queue is empty."""

@@ -24,28 +24,31 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @group("context")
 def context() -> None:
-    """Name servers, and say which one commands talk to.
+    """Save server connections and choose which one commands use.
 
-    Contexts are in contexts.json in $XDG_CONFIG_HOME/pushq (~/.config/pushq), with mode 0600: a file that others may
-    read or change is refused. Commands take the context of --context, else of PUSHQ_CONTEXT, else the one of `use`.
+    Contexts are stored in contexts.json in $XDG_CONFIG_HOME/pushq (~/.config/pushq) with mode 0600; a file that others
+    can read or change is refused. Commands use the context of --context, else of PUSHQ_CONTEXT, else the one set by
+    `use`.
 
-    Options come before the environment, the environment before a context, a context before the defaults; and what a
-    --context names is an option. With --url, --data or, unless --context is given, PUSHQ_URL no context is used at all:
-    its key goes to its own server only.
+    Options take precedence over the environment, the environment over a context, and a context over the defaults; the
+    values of a context named with --context count as options. With --url, --data or, unless --context is given,
+    PUSHQ_URL, no context is used at all: its key is only sent to its own server.
     """
 
 
 @context.command("add")
 @click.argument("name", metavar="NAME")
-@click.option("--url", required=True, metavar="URL", help="The server.")
-@click.option("--key-file", type=_FILE, metavar="FILE", help="A file with the API key; it stays where it is.")
-@click.option("--key-command", metavar="COMMAND", help="Prints the API key, such as 'pass show pushq/prod'.")
-@click.option("--key-stdin", is_flag=True, help="Read the API key from stdin, and keep it.")
-@click.option("--tenant", metavar="TENANT", help="For --tenant where a command has that.")
-@click.option("--ca", type=_FILE, metavar="FILE", help="Authorities to trust for https://.")
-@click.option("--cert", type=_FILE, metavar="FILE", help="A certificate of your own with its key.")
-@click.option("--use", "is_used", is_flag=True, help="Commands talk to it from now on.")
-@click.option("--replace", is_flag=True, help="In place of one of this name.")
+@click.option("--url", required=True, metavar="URL", help="The server's URL.")
+@click.option("--key-file", type=_FILE, metavar="FILE", help="A file with the API key; only its path is saved.")
+@click.option(
+    "--key-command", metavar="COMMAND", help="A command that prints the API key, such as 'pass show pushq/prod'."
+)
+@click.option("--key-stdin", is_flag=True, help="Read the API key from stdin and save it.")
+@click.option("--tenant", metavar="TENANT", help="Default for --tenant, in commands that have it.")
+@click.option("--ca", type=_FILE, metavar="FILE", help="Trusted CA certificates for https://.")
+@click.option("--cert", type=_FILE, metavar="FILE", help="Client certificate and key.")
+@click.option("--use", "is_used", is_flag=True, help="Make it the current context.")
+@click.option("--replace", is_flag=True, help="Replace the context of this name, if any.")
 @json_option
 def add(
     name: str,
@@ -60,18 +63,18 @@ def add(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Add a context. A key never stands on the command line, where others may see it.
+    """Add a context. Keys are never given on the command line, where other users could see them.
 
-    The first one is used from now on, others with --use.
+    The first context becomes the current one; later ones need --use.
     """
     from gateway.commands.contexts import Profile, checked_name, load, path, save
 
     checked_name(name)
     if (key_file is not None) + (key_command is not None) + key_stdin > 1:
-        raise click.UsageError("--key-file, --key-command and --key-stdin each say where the key is: name one of them")
+        raise click.UsageError("--key-file, --key-command and --key-stdin are mutually exclusive")
     contexts = load()
     if name in contexts.contexts and not replace:
-        raise Failure(f'there is a context "{name}" already', lines=["--replace puts this one in its place"])
+        raise Failure(f'context "{name}" already exists', lines=["use --replace to overwrite it"])
     contexts.contexts[name] = Profile(
         url=_checked_url(url),
         key=_read_key() if key_stdin else None,
@@ -87,8 +90,12 @@ def add(
     if as_json:
         _put(name, contexts)
         return
-    used = "; commands use it from now on" if contexts.current == name else f"; `pushq context use {name}` uses it"
-    tell(f'context "{name}" is in {path()}{used}')
+    used = (
+        "; it is now the current context"
+        if contexts.current == name
+        else f"; switch to it with `pushq context use {name}`"
+    )
+    tell(f'saved context "{name}" in {path()}{used}')
 
 
 @context.command("list")
@@ -115,14 +122,14 @@ def list_(as_json: bool) -> None:
 
 @context.command("use")
 @click.argument("name", shell_complete=context_names, metavar="NAME", required=False)
-@click.option("--none", "is_none", is_flag=True, help="No context.")
+@click.option("--none", "is_none", is_flag=True, help="Use no context.")
 @json_option
 def use(name: str | None, is_none: bool, as_json: bool) -> None:
-    """Have commands talk to the server of NAME from now on."""
+    """Make NAME the current context."""
     from gateway.commands.contexts import load, save
 
     if (name is None) != is_none:
-        raise click.UsageError("name a context, or --none, one of the two")
+        raise click.UsageError("give either a context name or --none")
     contexts = load()
     if name is not None:
         contexts.get(name, "NAME")
@@ -131,26 +138,26 @@ def use(name: str | None, is_none: bool, as_json: bool) -> None:
     if as_json:
         put_json({"name": name})
     elif name is None:
-        tell("commands use no context now")
+        tell("no context is in use now")
     else:
-        tell(f'commands use "{name}" now: {contexts.contexts[name].url}')
+        tell(f'current context: "{name}" ({contexts.contexts[name].url})')
     for variable in ("PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"):
         if os.environ.get(variable) and (name is not None or variable != "PUSHQ_KEY"):
-            tell(f"warning: {variable} is set, and comes before it")
+            tell(f"warning: {variable} is set and takes precedence")
 
 
 @context.command("show")
 @click.argument("name", shell_complete=context_names, metavar="NAME", required=False)
 @json_option
 def show(name: str | None, as_json: bool) -> None:
-    """Show context NAME, else the one in use, without secrets."""
+    """Show context NAME, or the current one, without secrets."""
     from gateway.commands.contexts import load
 
     contexts = load()
     chosen = name or os.environ.get("PUSHQ_CONTEXT") or contexts.current
     if chosen is None:
-        raise Failure("no context is in use", lines=["`pushq context list` shows those there are"])
-    fields = {"name": chosen, **contexts.get(chosen, "NAME" if name else "the context in use").shown()}
+        raise Failure("no context is in use", lines=["list contexts with `pushq context list`"])
+    fields = {"name": chosen, **contexts.get(chosen, "NAME" if name else "the current context").shown()}
     if as_json:
         _put(chosen, contexts)
     else:
@@ -162,12 +169,12 @@ def show(name: str | None, as_json: bool) -> None:
 @yes_option
 @json_option
 def remove(name: str, is_sure: bool, as_json: bool) -> None:
-    """Remove context NAME, and the key if it is kept here. A key file stays."""
+    """Delete context NAME and the key saved with it. A key file is not deleted."""
     from gateway.commands.contexts import load, save
 
     contexts = load()
     profile = contexts.get(name, "NAME")
-    confirm(f'Remove context "{name}", {profile.url}' + (", with its key?" if profile.key else "?"), is_sure=is_sure)
+    confirm(f'Delete context "{name}", {profile.url}' + (", with its key?" if profile.key else "?"), is_sure=is_sure)
     del contexts.contexts[name]
     was_used = contexts.current == name
     if was_used:
@@ -176,7 +183,7 @@ def remove(name: str, is_sure: bool, as_json: bool) -> None:
     if as_json:
         put_json({"name": name, "deleted": True})
         return
-    tell(f'context "{name}" is removed' + ("; commands use none now" if was_used else ""))
+    tell(f'deleted context "{name}"' + ("; no context is in use now" if was_used else ""))
 
 
 def _put(name: str, contexts: Contexts) -> None:
@@ -194,9 +201,13 @@ def _checked_url(url: str) -> str:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
     if not is_whole:
-        raise click.BadParameter(f"{found!r} must name a host, as https://queue.example does", param_hint="--url")
+        raise click.BadParameter(
+            f"{found!r} has no host; expected a URL such as https://queue.example", param_hint="--url"
+        )
     if has_secret:
-        raise click.BadParameter("leave name and password out of it: the key says who you are", param_hint="--url")
+        raise click.BadParameter(
+            "remove the user name and password from the URL: the API key identifies you", param_hint="--url"
+        )
     return found
 
 
@@ -204,11 +215,9 @@ def _checked_command(command: str) -> str:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise click.BadParameter(
-            f"{command!r} cannot be split into words: {error}", param_hint="--key-command"
-        ) from None
+        raise click.BadParameter(f"cannot parse the command {command!r}: {error}", param_hint="--key-command") from None
     if not words:
-        raise click.BadParameter("it is empty: name a program that prints the key", param_hint="--key-command")
+        raise click.BadParameter("the command is empty: give a program that prints the key", param_hint="--key-command")
     return command
 
 
@@ -220,7 +229,7 @@ def _read_key() -> str:
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise click.BadParameter(
-            "stdin holds no key: a key is one word of plain letters, digits and signs", param_hint="--key-stdin"
+            "stdin has no valid key: a key is one word of letters, digits and punctuation", param_hint="--key-stdin"
         )
     return key
 

@@ -39,7 +39,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fr
         """Where the key comes from, without its secret."""
         if self.key is not None:
             known = _ID_OF_KEY.fullmatch(self.key)
-            return "kept here" + (f" ({known[1]}_…)" if known else "")
+            return "stored in the context" + (f" ({known[1]}_…)" if known else "")
         if self.key_file is not None:
             return f"file {self.key_file}"
         return f"command {_words(self.key_command)[0]} …" if self.key_command is not None else "–"
@@ -62,9 +62,9 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         if (found := self.contexts.get(name)) is None:
             there = f"there are {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
             raise Failure(
-                f'{origin}: there is no context "{name}"; {there}',
+                f'{origin}: no context "{name}"; {there}',
                 exit=Exit.NOT_FOUND,
-                lines=[f"`pushq context add {name} --url URL` makes it"],
+                lines=[f"create it with `pushq context add {name} --url URL`"],
             )
         return found
 
@@ -92,21 +92,21 @@ def load() -> Contexts:
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
     except OSError as error:
-        raise Failure(f"cannot read the contexts in {file}: {error.strerror}") from error
+        raise Failure(f"cannot read contexts from {file}: {error.strerror}") from error
     try:
         found = msgspec.json.decode(raw, type=Contexts)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         # The file has keys: its text is not shown.
-        raise Failure(f"{file} is no file of contexts: {error}", lines=["mend it, or remove it"]) from None
+        raise Failure(f"{file} is not a contexts file: {error}", lines=["fix or delete it"]) from None
     if found.version != VERSION:
-        raise Failure(f"{file} has version {found.version}, and this pushq reads version {VERSION}")
+        raise Failure(f"{file} has version {found.version}, but this pushq reads version {VERSION}")
     return found
 
 
 def save(contexts: Contexts) -> None:
     """Replaces the file atomically, with mode 0600."""
     if (file := path()) is None:
-        raise Failure("there is no home folder to keep contexts in: set XDG_CONFIG_HOME")
+        raise Failure("no home folder to store contexts in: set XDG_CONFIG_HOME")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")
@@ -120,7 +120,7 @@ def save(contexts: Contexts) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise Failure(f"cannot write the contexts to {file}: {error.strerror}") from error
+        raise Failure(f"cannot write contexts to {file}: {error.strerror}") from error
 
 
 def key_of(name: str, profile: Profile) -> tuple[str, str] | None:
@@ -137,10 +137,10 @@ def key_of(name: str, profile: Profile) -> tuple[str, str] | None:
         raise Failure(f"{origin}: cannot run its key command {command[0]}: {error.strerror}", exit=Exit.AUTH) from None
     except subprocess.TimeoutExpired:
         raise Failure(
-            f"{origin}: its key command {command[0]} gave no key in {KEY_COMMAND_S_MAX:g} s", exit=Exit.AUTH
+            f"{origin}: its key command {command[0]} returned no key within {KEY_COMMAND_S_MAX:g} s", exit=Exit.AUTH
         ) from None
     if ran.returncode != 0:
-        raise Failure(f"{origin}: its key command {command[0]} ended with {ran.returncode}", exit=Exit.AUTH)
+        raise Failure(f"{origin}: its key command {command[0]} failed with exit code {ran.returncode}", exit=Exit.AUTH)
     return ran.stdout.decode(errors="replace").split("\n", 1)[0].strip(), f"the key command of {origin}"
 
 
@@ -148,7 +148,8 @@ def checked_name(name: str) -> str:
     """Raises `BadParameter`."""
     if NAME.fullmatch(name) is None:
         raise click.BadParameter(
-            f"{name!r} is no name: 1 to 64 letters, digits, `_`, `.` and `-`, a letter or digit first",
+            f"invalid context name {name!r}: use 1 to 64 letters, digits, `_`, `.` and `-`, starting with a "
+            "letter or digit",
             param_hint="NAME",
         )
     return name
@@ -158,19 +159,19 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise Failure(f"the key command of a context cannot be split into words: {error}", exit=Exit.AUTH) from None
+        raise Failure(f"cannot parse the context's key command: {error}", exit=Exit.AUTH) from None
     if not words:
-        raise Failure("the key command of a context is empty", exit=Exit.AUTH)
+        raise Failure("the context's key command is empty", exit=Exit.AUTH)
     return words
 
 
 def _check_owned(file: Path, found: os.stat_result) -> None:
     """Raises `Failure` unless the file is private: its readers have the key, its writers choose the command we run."""
     if found.st_uid != os.geteuid():
-        raise Failure(f"{file} belongs to another user, so its contexts are not used", exit=Exit.AUTH)
+        raise Failure(f"{file} belongs to another user; its contexts are ignored", exit=Exit.AUTH)
     if (mode := stat.S_IMODE(found.st_mode)) & 0o077:
         raise Failure(
-            f"{file} has mode {mode:04o}: others may read or change it, so its contexts are not used",
+            f"{file} has mode {mode:04o}, so others may read or change it; its contexts are ignored",
             exit=Exit.AUTH,
             lines=[f"chmod 600 {shlex.quote(str(file))}"],
         )

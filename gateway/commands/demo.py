@@ -31,16 +31,17 @@ PR_SET_PDEATHSIG = 1
 
 @command("demo")
 @click.option("--data", metavar="DIR", default="./pushq-data", show_default=True, help="The data folder.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
+@click.option("--listen", metavar="HOST:PORT", help="Listen address.  [default: 127.0.0.1:8080]")
 def demo(data: str, listen: str | None) -> None:
-    """Start the demo, and start it again when it crashes.
+    """Start the demo and restart it when it crashes.
 
-    It is `pushq serve --dev` as a child process, whose exit code becomes this command's. Restarts end at 20 a minute.
+    It runs `pushq serve --dev` as a child process and exits with its exit code. After 20 restarts in a minute it gives
+    up.
     """
     settings = load({"data": data, "http.listen": listen, "dev": True}, None).settings
     address = settings.address
     if address.port == 0:
-        raise click.BadParameter("the demo page needs a port that stays", param_hint="--listen")
+        raise click.BadParameter("the demo page needs a fixed port", param_hint="--listen")
     flags = ["--data", data, *(["--listen", listen] if listen else [])]
     supervisor = Supervisor([sys.executable, "-m", "gateway", "serve", "--dev", *flags], (address.host, address.port))
     raise SystemExit(supervisor.run(f"{settings.url(address.port)}/demo"))
@@ -75,7 +76,7 @@ class Supervisor:
         """Runs until a child ends for good; returns its exit code."""
         if _is_listening(self._address):
             host, port = self._address
-            raise Failure(f"something listens on {host}:{port} already", exit=Exit.CANNOT_START)
+            raise Failure(f"{host}:{port} is already in use", exit=Exit.CANNOT_START)
         for number in (SIGINT, SIGTERM):
             signal(number, self._forward)
         budget = RestartBudget()
@@ -89,8 +90,8 @@ class Supervisor:
             if self._is_ending or code in NO_RESTART:
                 return code if code >= 0 else 128 - code
             if (restarts := budget.spend(time.monotonic())) is None:
-                raise Failure(f"the server crashed {RESTARTS_MAX} times within a minute, the last time {_cause(code)}")
-            tell(f"the server ended {_cause(code)}; starting it again ({restarts} in the last minute)")
+                raise Failure(f"the server crashed {RESTARTS_MAX} times within a minute; last crash: {_cause(code)}")
+            tell(f"the server stopped {_cause(code)}; restarting it ({restarts} in the last minute)")
             time.sleep(RESTART_PAUSE_S)
 
     def _announce(self, url: str) -> bool:

@@ -30,7 +30,7 @@ _directory_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("./pushq-cluster"),
     show_default=True,
-    help="Its folder: data, certificates, logs and cluster.json.",
+    help="The folder for data, certificates, logs and cluster.json.",
 )
 
 
@@ -38,8 +38,8 @@ _directory_option = click.option(
 def dev_cluster() -> None:
     """Run whole clusters on this machine, for development.
 
-    There are etcd, three backends for each cluster, two gateways in front of all and, where it is installed, HAProxy;
-    all on free ports of 127.0.0.1. Several clusters have a manager, which has them grow and shrink.
+    This starts etcd, three backends per cluster, two shared gateways and, if installed, HAProxy, all on free ports of
+    127.0.0.1. Several clusters also get a manager, which grows and shrinks them.
     """
 
 
@@ -48,14 +48,14 @@ def dev_cluster() -> None:
     "--clusters",
     type=WholeRange(min=1, max=CLUSTERS_MAX),
     metavar="NUMBER",
-    help="How many clusters of three backends, of new ones.  [default: 1]",
+    help="Number of new clusters, with three backends each.  [default: 1]",
 )
 @click.option(
     "--model",
     "models",
     multiple=True,
     type=click.Choice(MODELS),
-    help="How the backends of new clusters share queues. Repeats, for each cluster.  [default: leader_follower]",
+    help="The replication model of new clusters. Repeatable, once per cluster.  [default: leader_follower]",
 )
 @click.option(
     "--replication",
@@ -71,9 +71,9 @@ def up(
     directory: Path,
     as_json: bool,
 ) -> None:
-    """Start the clusters, or what of them does not run, and wait until all of it is ready.
+    """Start the clusters, or any part that is not running, and wait until everything is ready.
 
-    They go on when this command ends. Their data stay in DIR, and so do their number, models and replication.
+    They keep running after this command exits. DIR keeps their data, number, models and replication.
     """
     from gateway.dev_ca import CaError
     from gateway.dev_cluster import running
@@ -89,17 +89,17 @@ def up(
         put_json(_report(directory, state))
         return
     put_fields({"url": f"http://{state.public.address}", "key": str(running.key_file(directory))})
-    tell(f"`pushq dev-cluster down --directory {directory}` ends it")
+    tell(f"stop it with `pushq dev-cluster down --directory {directory}`")
 
 
 @dev_cluster.command("status")
 @_directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show each part of the clusters, and who leads."""
+    """Show every process of the clusters, and who leads."""
     state = _loaded(directory)
     if state is None:
-        raise Failure(f"there is no cluster in {directory}: start one with `pushq dev-cluster up`", exit=Exit.NOT_FOUND)
+        raise Failure(f"no cluster in {directory}: start one with `pushq dev-cluster up`", exit=Exit.NOT_FOUND)
     found = _report(directory, state)
     if as_json:
         put_json(found)
@@ -124,25 +124,29 @@ def status(directory: Path, as_json: bool) -> None:
 @_directory_option
 @json_option
 def down(directory: Path, as_json: bool) -> None:
-    """End the clusters. The folder stays: `up` starts them again with the same data."""
+    """Stop the clusters. The folder stays: `up` starts them again with the same data."""
     from gateway.dev_cluster import running
 
     ended = _do(lambda: running.down(directory, tell))
     if as_json:
         put_json({"ended": ended})
     else:
-        put(f"{ended} processes ended")
+        put(f"stopped {ended} processes")
 
 
 @dev_cluster.command("demo")
 @click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where the page is, on loopback."
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="Address of the page, on loopback.",
 )
 @_directory_option
 def demo(listen: str, directory: Path) -> None:
-    """Start the cluster and a page that kills its parts, while numbered messages go through it.
+    """Start the cluster and a page that kills its processes while numbered messages flow through it.
 
-    What is killed is started again. SIGTERM or Ctrl-C ends the page and the cluster.
+    Killed processes are restarted. SIGTERM or Ctrl-C stops the page and the cluster.
     """
     from gateway.cluster_demo.serving import serve_demo
     from gateway.config.addresses import parse_address
@@ -164,10 +168,11 @@ def demo(listen: str, directory: Path) -> None:
 @_directory_option
 @json_option
 def resize(cluster: str, wanted: int, directory: Path, as_json: bool) -> None:
-    """Give a running cluster more backends, or fewer.
+    """Add backends to a running cluster, or remove them.
 
-    A new one gets its share of copies when it is there. The newest leaves first: its copies are made elsewhere, then
-    its process ends and its data are deleted. The manager of several clusters shrinks again what is nearly idle.
+    A new backend receives its share of copies once it has joined. The newest leaves first: its copies are rebuilt
+    elsewhere, then its process stops and its data is deleted. With several clusters, the manager may shrink one that is
+    nearly idle.
     """
     had = _resized(directory, cluster, wanted)
     if as_json:
@@ -179,10 +184,10 @@ def resize(cluster: str, wanted: int, directory: Path, as_json: bool) -> None:
 @dev_cluster.command("provision")
 @_directory_option
 def provision(directory: Path) -> None:
-    """Do what a manager asks for: read its JSON on the standard input, and start or end backends.
+    """Serve as a manager's provisioner: read its JSON from stdin, and start or stop backends.
 
-    The manager of several clusters calls it; it is `manager.provisioner` there. Of the JSON, `version`, `cluster` and
-    `wanted` count, and a call that comes twice does no harm.
+    The manager of several clusters calls this as `manager.provisioner`. It uses `version`, `cluster` and `wanted` of
+    the JSON. Repeated calls are harmless.
     """
     from gateway.dev_cluster.resizing import ResizeError, call_of
 

@@ -16,16 +16,16 @@ _SHOWN = ("name", "is_ok", "detail", "fix")
 
 @command("doctor")
 @click.argument("address", metavar="[URL]", required=False)
-@click.option("--no-queue", is_flag=True, help="Leave out the round trips, which need a queue of their own.")
+@click.option("--no-queue", is_flag=True, help="Skip the round trips, which need a temporary queue.")
 @target_options
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, address: str | None, no_queue: bool, target: Target, as_json: bool) -> None:
-    """Check a server from here, step by step.
+    """Diagnose the connection to a server, step by step.
 
-    Address, health, clock, version, key, and a message over each transport. Each line that fails says what mends it.
-    The round trips make a queue and delete it, so the key needs the scope admin. It ends with the exit code of the
-    first check that fails: 5 without a server, 4 for a key that is refused.
+    Checks address, health, clock, version, key, and a message over each transport. Each failure suggests a fix. The
+    round trips create and delete a queue, so the key needs the scope admin. The exit code is that of the first failed
+    check: 5 if the server is unreachable, 4 if the key is refused.
     """
     target = replace(target, url=address) if address else target
     findings = run(examine(target, with_queue=not no_queue))
@@ -36,7 +36,7 @@ def doctor(ctx: click.Context, address: str | None, no_queue: bool, target: Targ
         put_json({"url": target.base_url, "ok": is_well, "checks": checks})
     else:
         _print(findings)
-        tell(f"{target.base_url}: " + ("everything works" if is_well else "something does not work"))
+        tell(f"{target.base_url}: " + ("all checks passed" if is_well else "some checks failed"))
     if failed:
         ctx.exit(failed[0].exit)
 

@@ -25,12 +25,12 @@ class Exit(enum.IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.FAILED: "refused or failed; nothing else fits",
-    Exit.USAGE: "the command line is wrong",
+    Exit.FAILED: "refused or failed, and no other code applies",
+    Exit.USAGE: "invalid command line",
     Exit.CANNOT_START: "the server cannot start: settings, data folder or address",
-    Exit.AUTH: "no key, an unknown key, or one without the scope",
-    Exit.UNAVAILABLE: "no server, or one that asks to come back later",
-    Exit.NOT_FOUND: "no such queue, group, key, tenant, message, context, cluster or the like",
+    Exit.AUTH: "the key is missing, unknown or lacks the scope",
+    Exit.UNAVAILABLE: "the server is unreachable, or asks to retry later",
+    Exit.NOT_FOUND: "the queue, group, key, tenant, message, context, cluster or the like does not exist",
 }
 
 EXIT_BY_CODE: dict[str, Exit] = {
@@ -56,8 +56,8 @@ OF_ANOTHER_SERVER = frozenset(
 """Errors that a server other than the intended one returns: the failure then names the server."""
 
 HINTS: dict[str, str] = {
-    "unavailable": "start a server with `pushq serve`, or name one with --url or PUSHQ_URL",
-    "outcome-unknown": "it may have been done; repeat a publish with the same --id to be safe",
+    "unavailable": "start a server with `pushq serve`, or set --url or PUSHQ_URL",
+    "outcome-unknown": "the request may have succeeded; to be safe, repeat a publish with the same --id",
 }
 
 
@@ -100,7 +100,7 @@ def translate(error: Exception, *, key_origin: str | None = None, asked: str | N
     if failure is not None and asked is not None and asked not in failure.message:
         code = failure.problem.get("code")
         if code in OF_ANOTHER_SERVER or failure.message.endswith(NO_PROBLEM):
-            failure.lines += (f"the server asked was {asked}",)
+            failure.lines += (f"the server was {asked}",)
     return failure
 
 
@@ -135,7 +135,7 @@ def _refused(problem: Any, key_origin: str | None) -> Failure:
     detail, lines = _said_once(problem.detail, problem.errors)
     lines.append(f"code {problem.code}" + (f", trace {problem.trace_id}" if problem.trace_id else ""))
     if problem.retry_after_ms is not None:
-        lines.append(f"try again in {math.ceil(problem.retry_after_ms / 100) / 10:g} s")
+        lines.append(f"retry in {math.ceil(problem.retry_after_ms / 100) / 10:g} s")
     if problem.code == "unauthenticated" and key_origin is not None:
         lines.append(f"the key came from {key_origin}")
     message = f"{title}: {detail}" if title and detail else title or detail or problem.code

@@ -23,7 +23,7 @@ class _Digits(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and self.pattern.fullmatch(value) is None:
             kind = "whole number such as 1000" if self.pattern is _WHOLE else "number such as 1000 or 0.5"
-            self.fail(f"{value!r} is no {kind}", param, ctx)
+            self.fail(f"{value!r} is not a {kind}", param, ctx)
         return super().convert(value, param, ctx)
 
 

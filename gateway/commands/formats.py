@@ -78,7 +78,7 @@ def template(text: str) -> Show:
     `\\0` for the characters. A field that a message does not have is empty.
     """
     if len(text) > FORMAT_CHARS_MAX:
-        raise _wrong(f"it has {len(text)} characters; it may have {FORMAT_CHARS_MAX}")
+        raise _wrong(f"the format has {len(text)} characters; the maximum is {FORMAT_CHARS_MAX}")
     parts: list[bytes | Show] = []
     end = 0
     for found in _PIECES.finditer(text):
@@ -95,9 +95,9 @@ def _part(found: re.Match[str]) -> bytes | Show:
     if piece in ("{{", "}}"):
         return piece[:1].encode()
     if piece in ("{", "}"):
-        raise _wrong(f"character {found.start() + 1} is a {piece} alone; {piece * 2} stands for itself")
+        raise _wrong(f"unpaired {piece} at character {found.start() + 1}; write {piece * 2} for a literal one")
     if piece not in _ESCAPES:
-        raise _wrong(f"{piece!r} at character {found.start() + 1} is none of \\n, \\t, \\r, \\0 and \\\\")
+        raise _wrong(f"unknown escape {piece!r} at character {found.start() + 1}; use \\n, \\t, \\r, \\0 or \\\\")
     return _ESCAPES[piece].encode()
 
 
@@ -109,7 +109,7 @@ def _named(name: str) -> Show:
         return lambda message: _shown(message.headers.get(header))
     near = difflib.get_close_matches(name, FIELDS, n=1)
     meant = f"; did you mean {{{near[0]}}}? " if near else ". "
-    raise _wrong(f"there is no field {{{name}}}{meant}Fields are {', '.join(FIELDS)} and headers.NAME")
+    raise _wrong(f"unknown field {{{name}}}{meant}The fields are {', '.join(FIELDS)} and headers.NAME")
 
 
 def _plain(text: str) -> bytes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @group_of_commands("group")
 def group() -> None:
-    """List, make, move and delete the consumer groups of a stream."""
+    """Manage the consumer groups of a stream."""
 
 
 @group.command("list")
@@ -43,22 +43,24 @@ def list_(queue: str, target: Target, as_json: bool) -> None:
 @group.command("set")
 @click.argument("queue", metavar="STREAM", shell_complete=queue_names)
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--position", metavar="WHERE", help="earliest, latest, seq:N or time:T.  [default: latest if it is new]")
-@click.option("--mode", type=click.Choice(["offsets", "leases"]), help="Of a new group.  [default: offsets]")
+@click.option(
+    "--position", metavar="WHERE", help="earliest, latest, seq:N or time:T.  [default: latest for a new group]"
+)
+@click.option("--mode", type=click.Choice(["offsets", "leases"]), help="The mode of a new group.  [default: offsets]")
 @yes_option
 @target_options
 @json_option
 def set_(
     queue: str, name: str, position: str | None, mode: str | None, is_sure: bool, target: Target, as_json: bool
 ) -> None:
-    """Make GROUP, or move it: its consumers lose what they hold, and go on from there."""
+    """Create GROUP, or move it: its consumers lose their leases and continue from the new position."""
     where = parse_position(position)
     found = run(ask(target, lambda admin: _set(admin, queue, name, where, mode, is_sure=is_sure)))
     if as_json:
         put_json(found)
         return
     lag = sum(part["lag"] for part in found["lag"])
-    tell(f'group "{name}" of "{queue}" stands at {found["position"]["seq"]}, {counted(lag, "message")} before it')
+    tell(f'group "{name}" of "{queue}" is at {found["position"]["seq"]}, {counted(lag, "message")} behind')
 
 
 @group.command("delete")
@@ -68,19 +70,19 @@ def set_(
 @target_options
 @json_option
 def delete(queue: str, name: str, is_sure: bool, target: Target, as_json: bool) -> None:
-    """Forget GROUP and its place; STREAM keeps its messages."""
-    confirm(f'Forget group "{name}" of "{queue}" and where it stands?', is_sure=is_sure)
+    """Delete GROUP and its position; STREAM keeps its messages."""
+    confirm(f'Delete group "{name}" of "{queue}" and its position?', is_sure=is_sure)
     run(ask(target, lambda admin: admin.delete_group(queue, name)))
     if as_json:
         put_json({"name": name, "deleted": True})
     else:
-        tell(f'group "{name}" of "{queue}" is deleted')
+        tell(f'deleted group "{name}" of "{queue}"')
 
 
 async def _set(admin: Admin, queue: str, name: str, where: Any, mode: Any, *, is_sure: bool) -> dict[str, Any]:
     known = any(item["name"] == name for item in await admin.list_groups(queue))
     if known and where is not None:
-        confirm(f'Move group "{name}" of "{queue}"? Its consumers lose what they hold.', is_sure=is_sure)
+        confirm(f'Move group "{name}" of "{queue}"? Its consumers lose their leases.', is_sure=is_sure)
     return await admin.put_group(queue, name, position=where, mode=mode)
 
 
@@ -90,7 +92,9 @@ def parse_position(text: str | None) -> Any:
         return text
     name, colon, value = text.partition(":")
     if name not in ("seq", "time") or not colon or (name == "seq" and not re.fullmatch("[0-9]{1,19}", value)):
-        raise click.BadParameter(f"{text!r} is not earliest, latest, seq:N or time:T", param_hint="--position")
+        raise click.BadParameter(
+            f"invalid position {text!r}: use earliest, latest, seq:N or time:T", param_hint="--position"
+        )
     return {name: int(value) if name == "seq" else value}
 
 

@@ -80,7 +80,7 @@ class Holder:
         if error is None:
             self._unconfirmed.pop(_place(message), None)
         elif isinstance(error, LeaseLost):
-            tell(f"{message.id} was printed, but its lease had ended: it will come again")
+            tell(f"{message.id} was printed, but its lease had expired: it will be redelivered")
             self._go_on()
         elif isinstance(error, Exception):
             self._failures.append(error)

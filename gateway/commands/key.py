@@ -27,20 +27,21 @@ def key() -> None:
     metavar="SCOPE",
     multiple=True,
     required=True,
-    help="publish:P, consume:P, view:P, manage:P, admin or operator; in P, * matches any run. Repeats.",
+    help="publish:P, consume:P, view:P, manage:P, admin or operator; P is a pattern in which * matches any run. "
+    "Repeatable.",
 )
-@click.option("--tenant", help="Another tenant than the caller's; needs operator.")
+@click.option("--tenant", help="Create the key for another tenant; requires the scope operator.")
 @click.option(
     "--expires-at",
     metavar="TIME",
-    help="RFC 3339; without it the key ends with the key that makes it, if that has an end.",
+    help="Expiry time, RFC 3339. Without it, the key expires with the key that creates it, if that has an expiry.",
 )
 @target_options
 @json_option
 def create(
     name: str, scopes: Sequence[str], tenant: str | None, expires_at: str | None, target: Target, as_json: bool
 ) -> None:
-    """Create a key called NAME. It is printed now and never again."""
+    """Create a key named NAME. The key is shown only once."""
     made = run(
         ask(target, lambda admin: admin.create_key(name, scopes, tenant=target.tenant(tenant), expires_at=expires_at))
     )
@@ -69,12 +70,12 @@ def list_(target: Target, as_json: bool) -> None:
     type=DURATION,
     default=0,
     show_default=True,
-    help="How long the old secret still works: 500, 90s, 2h, 7d.",
+    help="Grace period for the old secret: 500, 90s, 2h, 7d.",
 )
 @target_options
 @json_option
 def rotate(key_id: str, grace_ms: int, target: Target, as_json: bool) -> None:
-    """Give key ID a new secret."""
+    """Rotate the secret of key ID."""
     _put_secret(run(ask(target, lambda admin: admin.rotate_key(key_id, grace_ms=grace_ms))), as_json)
 
 
@@ -84,13 +85,13 @@ def rotate(key_id: str, grace_ms: int, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def delete(key_id: str, is_sure: bool, target: Target, as_json: bool) -> None:
-    """Delete key ID; who uses it is cut off."""
-    confirm(f"Delete key {key_id}? Whoever uses it is cut off.", is_sure=is_sure)
+    """Delete key ID and disconnect its users."""
+    confirm(f"Delete key {key_id}? Its users are disconnected.", is_sure=is_sure)
     run(ask(target, lambda admin: admin.delete_key(key_id)))
     if as_json:
         put_json({"id": key_id, "deleted": True})
     else:
-        tell(f"key {key_id} is deleted")
+        tell(f"deleted key {key_id}")
 
 
 def _put_secret(made: dict[str, Any], as_json: bool) -> None:
@@ -98,7 +99,7 @@ def _put_secret(made: dict[str, Any], as_json: bool) -> None:
         put_json(made)
         return
     put(made["key"])
-    tell(f"key {made['id']}, scopes {' '.join(made.get('scopes') or ())}: keep it, it is not shown again")
+    tell(f"key {made['id']}, scopes {' '.join(made.get('scopes') or ())}: save it now, it is not shown again")
 
 
 def _row(item: dict[str, Any]) -> list[object]:

@@ -40,7 +40,7 @@ class Lines:
             self.bytes_read += len(chunk)
             *whole, self._partial = (self._partial + chunk).split(b"\n")
             if len(self._partial) > LINE_BYTES_MAX:
-                raise Failure(f"line {self._number + len(whole) + 1} has more than {LINE_BYTES_MAX} bytes")
+                raise Failure(f"line {self._number + len(whole) + 1} is longer than {LINE_BYTES_MAX} bytes")
             for start in range(0, len(whole), LINES_PER_BATCH):
                 if batch := self._numbered(whole[start : start + LINES_PER_BATCH]):
                     yield batch

@@ -152,7 +152,8 @@ class Countdown:
                 left, changed_at = self.left, time.monotonic()
             elif time.monotonic() - changed_at > SILENCE_S_MAX:
                 raise Failure(
-                    f"nothing came for {SILENCE_S_MAX:g} s, with {left} of {counted(self._messages, 'message')} to come"
+                    f"no message received for {SILENCE_S_MAX:g} s; {left} of "
+                    f"{counted(self._messages, 'message')} outstanding"
                 )
 
 

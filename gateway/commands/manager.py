@@ -12,18 +12,20 @@ from gateway.commands.settings import config_file_option, load
 
 
 @command("manager")
-@click.option("--name", metavar="NAME", help="What events call it, as manager.name.  [default: HOST:PID]")
+@click.option("--name", metavar="NAME", help="The manager's name in events (manager.name).  [default: HOST:PID]")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="For health and metrics, as manager.listen.  [default: 127.0.0.1:8089]"
+    "--listen",
+    metavar="HOST:PORT",
+    help="The address for health and metrics (manager.listen).  [default: 127.0.0.1:8089]",
 )
-@click.option("--provisioner", metavar="COMMAND|URL", help="Who provides servers, as manager.provisioner.")
+@click.option("--provisioner", metavar="COMMAND|URL", help="What provides servers (manager.provisioner).")
 @config_file_option
 def manager(name: str | None, listen: str | None, provisioner: str | None, config_file: Path | None) -> None:
     """Start a manager of all clusters.
 
-    It hears how full every cluster is, says which may take new queues, and asks the provisioner for servers when one
-    grows or shrinks. It has the settings store.* of a gateway. Of several one acts, and another goes on when that is
-    gone; none keeps anything itself. SIGTERM or Ctrl-C ends it.
+    It monitors how full every cluster is, decides which may take new queues, and asks the provisioner for servers when
+    one should grow or shrink. It uses a gateway's store.* settings. If several run, one is active and another takes
+    over when it fails; managers store nothing themselves. SIGTERM or Ctrl-C stops it.
     """
     flags = {"manager.name": name, "manager.listen": listen, "manager.provisioner": provisioner}
     loaded = load(flags, config_file)

@@ -21,7 +21,7 @@ def parse_headers(pairs: Sequence[str]) -> dict[str, str] | None:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--header")
+            raise click.BadParameter(f"{pair!r} must be NAME=VALUE", param_hint="--header")
         headers[name] = value
     return headers or None
 
@@ -64,7 +64,7 @@ def body_text(message: Mapping[str, Any]) -> str:
     if message.get("body_base64") is not None:
         return f"{message['content_type']};base64,{message['body_base64']}"
     if "body" not in message:
-        return "(body not shown: the key may view, not consume)"
+        return "(body hidden: it needs the scope consume, the key only has view)"
     return json_line(message["body"])
 
 

@@ -27,7 +27,9 @@ class Moment(click.ParamType[datetime]):
                 return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
             moment = datetime.fromisoformat(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time such as 2026-11-21T10:00:00Z, nor how long ago, such as 15m", param, ctx)
+            self.fail(
+                f"invalid time {value!r}: use a time such as 2026-11-21T10:00:00Z, or an age such as 15m", param, ctx
+            )
         return moment if moment.tzinfo is not None else moment.astimezone()
 
 
@@ -40,7 +42,7 @@ class Duration(click.ParamType[int]):
         if isinstance(value, int):
             return value
         if (ms := duration_ms(value)) is None:
-            self.fail(f"{value!r} is no duration such as 500 (milliseconds), 90s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"invalid duration {value!r}: use 500 (milliseconds), 90s, 15m, 2h or 7d", param, ctx)
         return ms
 
 

@@ -24,32 +24,31 @@ COMPANIONS = (".dead", ".late")
 @command("move")
 @click.argument("source", metavar="FROM", shell_complete=queue_names)
 @click.argument("to", metavar="TO", shell_complete=queue_names)
-@click.option("--count", type=WholeRange(min=1), help="At most so many.  [default: what is ready now]")
-@click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message for its id.")
-@click.option("--one-step", is_flag=True, help="Move nothing where ack and publish are not one step.")
+@click.option("--count", type=WholeRange(min=1), help="Maximum number of messages.  [default: what is ready now]")
+@click.option("--new-ids", is_flag=True, help="Let TO assign new ids, so that it drops no message as a duplicate id.")
+@click.option("--one-step", is_flag=True, help="Refuse to move unless ack and publish are one atomic step.")
 @target_options
 @json_option
 def move(source: str, to: str, count: int | None, new_ids: bool, one_step: bool, target: Target, as_json: bool) -> None:
-    """Move messages that are ready in FROM to TO, in their order.
+    """Move ready messages from FROM to TO, in order.
 
-    A message keeps its body, content type, headers, key, priority, id, reply_to, correlation_id, and what is left of
-    its life by the server's clock, or up to two seconds more; its attempts begin again, and a trace context stays
-    behind. Scheduled messages, and those that consumers have, stay. For dead letters there is `pushq queue redrive`.
+    A message keeps its body, content type, headers, key, priority, id, reply_to, correlation_id, and its remaining TTL
+    by the server's clock (or up to two seconds more); its attempts restart, and its trace context is dropped. Scheduled
+    and in-flight messages stay. To move dead letters, use `pushq queue redrive`.
 
-    Where one of the two queues names the other in colocate_with, each message leaves FROM and comes to TO in one step:
-    whatever happens, it is in one of them. Elsewhere it is stored in TO first and acked then, one by one; a command
-    that is killed in between leaves it in both, and run again within the dedupe_window_ms of TO it stores no second
-    one. In a TO with dedupe: id an id that the server made becomes another one, for in two queues two messages may
-    have it.
+    If one of the queues names the other in colocate_with, each message moves in one atomic step: whatever happens, it
+    is in exactly one queue. Otherwise each message is stored in TO, then acked in FROM; if the command is killed in
+    between, the message is in both queues, and running it again within the dedupe_window_ms of TO does not store it
+    twice. If TO has dedupe: id, ids assigned by the server are replaced, since they are unique only within a queue.
 
-    What TO knows already it drops, as with any publish; FROM has it no more, so it is gone. --new-ids keeps what TO
-    would know by its id (dedupe: id), not what it knows by its content (dedupe: content).
+    Duplicates are dropped by TO, as with any publish; they are then gone from FROM too. --new-ids keeps messages that
+    TO would drop for their id (dedupe: id), but not for their content (dedupe: content).
 
-    Ctrl-C ends it after the messages under way, with 1. The key needs the scopes view and consume for FROM, view and
-    publish for TO.
+    Ctrl-C stops after the messages in progress, with exit code 1. The key needs the scopes view and consume for FROM,
+    view and publish for TO.
     """
     if source == to:
-        raise click.UsageError("FROM and TO are one queue: name two")
+        raise click.UsageError("FROM and TO are the same queue")
     told = run(_move(source, to, count, new_ids, one_step, target))
     if as_json:
         put_json(told)
@@ -75,7 +74,7 @@ async def _move(
                     advance(mover.done)
         except Stopped as stopped:
             failure = translate(stopped.error) or Failure(str(stopped.error))
-            about = (f"this is about message {stopped.message_id}",) if stopped.message_id else ()
+            about = (f"the error is about message {stopped.message_id}",) if stopped.message_id else ()
             failure.lines += (*about, *_summary(mover, source, to))
             raise failure from stopped
     if stop.is_set() and mover.done < wanted:
@@ -98,11 +97,11 @@ async def _move(
 def _check(source: Mapping[str, Any], target: Target) -> None:
     name, config = source["name"], source["config"]
     if config["kind"] == "stream":
-        raise click.UsageError(f'FROM "{name}" is a stream, which keeps its messages: nothing can be moved out of it')
+        raise click.UsageError(f'FROM "{name}" is a stream and keeps its messages: they cannot be moved out')
     if config["delivery"] == "at_most_once":
         raise click.UsageError(
-            f'FROM "{name}" delivers at most once, so a message is gone before it is stored elsewhere: take it with'
-            f" {target.command(f'consume {name} --json')}"
+            f'FROM "{name}" delivers at most once, so a message is gone before it is stored in TO: read it with '
+            f"{target.command(f'consume {name} --json')}"
         )
 
 
@@ -113,10 +112,10 @@ def _has_step(source: Mapping[str, Any], to: Mapping[str, Any]) -> bool:
 
 def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], target: Target, *, is_refused: bool) -> None:
     source_name, to_name = source["name"], to["name"]
-    fact = f'"{source_name}" and "{to_name}" have no common step'
-    remedy = f"{target.command(f'queue update {to_name} --colocate-with {source_name}')} gives them one"
+    fact = f'"{source_name}" and "{to_name}" are not colocated'
+    remedy = f"To colocate them, run {target.command(f'queue update {to_name} --colocate-with {source_name}')}"
     if is_refused:
-        raise Failure(f"{fact}, so --one-step moves nothing", lines=[remedy])
+        raise Failure(f"{fact}, so --one-step cannot move anything", lines=[remedy])
     tell(f"{fact}: each message is stored, then acked. {remedy}")
 
 
@@ -125,14 +124,14 @@ def _summary(mover: Mover, source: str, to: str) -> list[str]:
     lines = [f'{counted(mover.moved, "message")} moved from "{source}" to "{to}"']
     if mover.dropped:
         known_by = "content" if mover.knows_content else "ids"
-        remedy = "" if mover.knows_content else "; --new-ids keeps such messages"
-        lines.append(f'{mover.dropped} of them are gone: "{to}" knew their {known_by} and stored nothing{remedy}')
+        remedy = "" if mover.knows_content else "; use --new-ids to keep such messages"
+        lines.append(f'{mover.dropped} of them were dropped: "{to}" already knew their {known_by}{remedy}')
     if again := mover.repeats - mover.dropped:
-        lines.append(f'{again} of them had been stored in "{to}" by an earlier run')
+        lines.append(f'{again} of them were already stored in "{to}" by an earlier run')
     if mover.lapsed:
-        lines.append(f'{mover.lapsed} stay in "{source}": their leases had ended')
+        lines.append(f'{mover.lapsed} stay in "{source}": their leases had expired')
     if mover.in_both:
-        lines.append(f'{mover.in_both} are stored in "{to}" and could not be acked: they are in both queues')
+        lines.append(f'{mover.in_both} are in both queues: stored in "{to}", but not acked')
     if mover.in_doubt:
-        lines.append(f"{mover.in_doubt} are in one of the two, no answer said in which")
+        lines.append(f"{mover.in_doubt} are in one of the two queues; no answer said which")
     return lines

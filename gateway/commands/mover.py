@@ -245,7 +245,7 @@ class Mover:
             await self._admin.ask("POST", f"{self._from}/nack", json=body)
         except PushqError as error:
             some = counted(len(taken), "message")
-            tell(f"{some} could not be given back, and will come again in {HOLD_MS // 1000} s: {error}")
+            tell(f"{some} could not be returned and will be redelivered in {HOLD_MS // 1000} s: {error}")
 
     def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
         now = self._clock.now(time.monotonic())
@@ -320,5 +320,5 @@ async def _patiently(ask: Callable[[], Awaitable[T]], tried: _Tries | None = Non
             if not error.retryable or time.monotonic() + wait_s > until:
                 raise
             if isinstance(error, ApiError):
-                tell(f"{said(error.problem)}; again in {wait_s:.1f} s")
+                tell(f"{said(error.problem)}; retrying in {wait_s:.1f} s")
             await asyncio.sleep(wait_s)

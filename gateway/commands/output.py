@@ -124,4 +124,4 @@ def confirm(question: str, *, is_sure: bool) -> None:
     if not agreed:
         from gateway.commands.exits import Failure
 
-        raise Failure("not confirmed, so nothing was changed; --yes answers beforehand")
+        raise Failure("not confirmed, nothing changed; use --yes to skip the prompt")

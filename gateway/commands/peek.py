@@ -22,15 +22,17 @@ STATES = ("ready", "in_flight", "delayed", "dead")
 @click.command("peek", cls=Command)
 @click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
-@click.option("--limit", type=WholeRange(min=1), default=10, show_default=True, help="At most so many.")
-@click.option("--id", "message_id", help="This message.")
-@click.option("--key", help="Messages of this key.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="With this header.  [repeatable]")
-@click.option("--contains", metavar="TEXT", help="With this text in the body.")
-@click.option("--since", type=MOMENT, help="Published then or later: RFC 3339, or ago, such as 15m or 2h.")
+@click.option("--limit", type=WholeRange(min=1), default=10, show_default=True, help="Maximum number of messages.")
+@click.option("--id", "message_id", help="Only the message with this id.")
+@click.option("--key", help="Only messages with this key.")
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Only messages with this header. Repeatable."
+)
+@click.option("--contains", metavar="TEXT", help="Only messages whose body contains this text.")
+@click.option("--since", type=MOMENT, help="Published at or after: RFC 3339, or an age such as 15m or 2h.")
 @click.option("--until", type=MOMENT, help="Published before.")
-@click.option("--from-seq", type=Whole(), help="From this seq on.")
-@click.option("--partition", type=WholeRange(min=0), help="In this partition.")
+@click.option("--from-seq", type=Whole(), help="Starting at this seq.")
+@click.option("--partition", type=WholeRange(min=0), help="Only in this partition.")
 @target_options
 @json_option
 def peek(
@@ -42,9 +44,9 @@ def peek(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Look at messages of QUEUE; nothing is leased or counted.
+    """Look at messages of QUEUE without leasing them or counting an attempt.
 
-    QUEUE.dead and QUEUE.late are queues like any other here. All filters that are given must hold.
+    QUEUE.dead and QUEUE.late work like any other queue here. Messages must match all given filters.
     """
     filters |= {"id": message_id, "headers": parse_headers(headers)}
     found = run(_peek(name, limit, filters, target))
@@ -56,7 +58,7 @@ def peek(
     if found["next"] is not None:
         tell(f"there are more: --limit {limit * 10}")
     elif not found["items"]:
-        tell(f"nothing found, {counted(found['scanned'], 'message')} looked at")
+        tell(f"no match, scanned {counted(found['scanned'], 'message')}")
 
 
 async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) -> dict[str, Any]:
@@ -65,7 +67,7 @@ async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) 
     cursor: str | None = None
     scanned = 0
     async with target.admin() as admin:
-        with progress(f"looking at {name}", None) as advance:
+        with progress(f"scanning {name}", None) as advance:
             while True:
                 wanted = min(PAGE_MESSAGES_MAX, limit - len(items))
                 page = await admin.peek(name, limit=wanted, cursor=cursor, **filters)

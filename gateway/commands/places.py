@@ -95,7 +95,7 @@ def is_split(entry: PlannedPartitions) -> bool:
 
 def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
     if entry.partition is not None:
-        whole = "one partition does not move alone: leave it out, and the whole queue moves"
+        whole = "single partitions cannot move: remove it to move the whole queue"
         return Step(at, entry, why_not=f"{at}.partition is {entry.partition}; {whole}")
     if place is None:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
@@ -104,14 +104,14 @@ def _moved(at: str, entry: PlannedMove, place: Place | None) -> Step:
     if not _goes(place, [entry.to]) and (why_not := _not_from(at, entry, shares(place))):
         return Step(at, entry, why_not=why_not)
     if others := _elsewhere(place, [entry.to]):
-        way = f"queue {entry.queue!r} is on its way to {_named(others)}"
-        return Step(at, entry, why_not=f"{at}.to is {entry.to!r}; {way}: wait for that, and make the plan anew")
+        way = f"queue {entry.queue!r} is moving to {_named(others)}"
+        return Step(at, entry, why_not=f"{at}.to is {entry.to!r}; {way}: wait until it is done, then make a new plan")
     return Step(at, entry)
 
 
 def _not_from(at: str, entry: PlannedMove, found: Collection[str]) -> str:
     """Why the queue is not where the plan assumes; "" if it is."""
-    lies = f"queue {entry.queue!r} lies in {_named(found)}; make the plan anew"
+    lies = f"queue {entry.queue!r} is in {_named(found)}; make a new plan"
     if not entry.is_merge:
         return "" if list(found) == [entry.source] else f"{at}.from is {entry.source!r}; {lies}"
     for field, name in (("from", entry.source), ("to", entry.to)):
@@ -139,7 +139,7 @@ def _resized(
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     [cluster] = entry.clusters
     if list(shares(place)) != [cluster]:
-        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}: name that, or move it first"
+        lies = f"queue {entry.queue!r} is in {_named(shares(place))}: name that cluster, or move it first"
         return Step(at, entry, why_not=f"{at}.clusters[0] is {cluster!r}; {lies}")
     if entry.tenant != tenant:
         return Step(at, entry, why_not=_theirs(at, entry, tenant))
@@ -152,10 +152,10 @@ def _split(at: str, entry: PlannedPartitions, place: Place | None, tenant: str, 
     if place is None:
         return Step(at, entry, why_not=_absent(at, entry.tenant, entry.queue))
     if shares(place).keys().isdisjoint(entry.clusters):
-        lies = f"queue {entry.queue!r} lies in {_named(shares(place))}: name that, too, or move it first"
+        lies = f"queue {entry.queue!r} is in {_named(shares(place))}: also name that cluster, or move it first"
         return Step(at, entry, why_not=f"{at}.clusters are {_named(entry.clusters)}; {lies}")
     if others := _elsewhere(place, entry.clusters):
-        way = f"queue {entry.queue!r} is on its way to {_named(others)}: wait for that, and make the plan anew"
+        way = f"queue {entry.queue!r} is moving to {_named(others)}: wait until it is done, then make a new plan"
         return Step(at, entry, why_not=f"{at}.clusters are {_named(entry.clusters)}; {way}")
     if entry.tenant != tenant:
         return Step(at, entry, why_not=_theirs(at, entry, tenant))
@@ -169,9 +169,9 @@ def _named(names: Collection[str]) -> str:
 
 
 def _theirs(at: str, entry: PlannedPartitions, tenant: str) -> str:
-    alone = "put the entry into a plan of its own, and apply it with a key of theirs"
-    return f"{at}.tenant is {entry.tenant!r}; the key is of {tenant!r}: {alone}"
+    alone = "put the entry into a plan of its own, and apply it with a key of that tenant"
+    return f"{at}.tenant is {entry.tenant!r}; the key belongs to {tenant!r}: {alone}"
 
 
 def _absent(at: str, tenant: str, queue: str) -> str:
-    return f"{at}.queue: tenant {tenant!r} has no queue {queue!r}; make the plan anew"
+    return f"{at}.queue: tenant {tenant!r} has no queue {queue!r}; make a new plan"

@@ -22,7 +22,7 @@ from gateway.commands.output import json_line, progress, put, put_json, rate, te
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
-BEGINS_AS_JSON = "this begins as JSON does and is none"
+BEGINS_AS_JSON = "it starts like JSON but is not valid JSON"
 TIMEOUT_MS_MAX = 60_000
 """The server's own bound. Importing it from the client would make every command start later."""
 
@@ -32,23 +32,25 @@ if TYPE_CHECKING:
 
 def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int | None) -> int | None:
     if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
-        raise click.BadParameter(f"a publish may wait from 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+        raise click.BadParameter(f"the timeout must be between 1 and {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
     return timeout_ms
 
 
 @command("publish")
 @click.argument("queue", shell_complete=queue_names)
 @click.argument("body", required=False)
-@click.option("--lines", is_flag=True, help="One message a line of stdin.")
-@click.option("--key", help="Messages of one key belong together.")
-@click.option("--id", "message_id", help="The message's id, in place of a made one.")
-@click.option("--idempotency-key", metavar="KEY", help="Sent again with the same key, nothing is stored.")
+@click.option("--lines", is_flag=True, help="Publish each line of stdin as a message.")
+@click.option("--key", help="Key for ordering: messages with the same key belong together.")
+@click.option("--id", "message_id", help="The message's id, instead of a generated one.")
+@click.option("--idempotency-key", metavar="KEY", help="Publishing again with the same idempotency key stores nothing.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
-@click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
-@click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")
-@click.option("--priority", type=WholeRange(min=0), help="Higher ones go first.")
-@click.option("--delay", "--delay-ms", "delay_ms", type=DURATION, help="When it becomes ready: 500, 90s, 15m, 2h, 7d.")
-@click.option("--deliver-at", metavar="TIME", help="The same as a time, RFC 3339.")
+@click.option("--content-type", help="Send the body's bytes unchanged, with this content type.")
+@click.option("--text", "is_text", is_flag=True, help="Send the body as text, even if it is valid JSON.")
+@click.option("--priority", type=WholeRange(min=0), help="Higher priorities are delivered first.")
+@click.option(
+    "--delay", "--delay-ms", "delay_ms", type=DURATION, help="Delay before it becomes ready: 500, 90s, 15m, 2h, 7d."
+)
+@click.option("--deliver-at", metavar="TIME", help="When it becomes ready, RFC 3339.")
 @click.option("--ttl", "--ttl-ms", "ttl_ms", type=DURATION, help="How long it lives once it is ready.")
 @click.option(
     "--timeout",
@@ -56,10 +58,10 @@ def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int |
     "timeout_ms",
     type=DURATION,
     callback=_in_range,
-    help="How long it waits to be stored: 500, 5s, up to 1m.",
+    help="How long to wait until it is stored: 500, 5s, up to 1m.",
 )
-@click.option("--reply-to", metavar="QUEUE", shell_complete=queue_names, help="Where an answer should go.")
-@click.option("--correlation-id", help="What an answer should carry.")
+@click.option("--reply-to", metavar="QUEUE", shell_complete=queue_names, help="The queue for replies.")
+@click.option("--correlation-id", help="The correlation id that replies should carry.")
 @target_options
 @json_option
 def publish(
@@ -78,13 +80,13 @@ def publish(
 ) -> None:
     """Publish BODY to QUEUE; `-` reads it from stdin.
 
-    JSON is sent as its value, other text as a JSON string, other bytes as they are. The id of each message is printed;
-    with --lines only the number, unless --json asks for a line of JSON for each.
+    JSON is sent as its value, other text as a JSON string, and other bytes unchanged. Prints the id of each message;
+    with --lines only the count, unless --json asks for a line of JSON for each message.
     """
     if lines and (body not in (None, "-") or message_id is not None):
-        raise click.UsageError("--lines reads its messages from stdin, so there is neither a BODY nor an --id")
+        raise click.UsageError("--lines reads messages from stdin, so BODY and --id are not allowed")
     if lines and idempotency_key is not None:
-        raise click.UsageError("an --idempotency-key is for one message; --lines sends many requests")
+        raise click.UsageError("--idempotency-key applies to one message, but --lines sends many")
     options = fields | {"headers": parse_headers(headers), "content_type": content_type}
     parse = _Parser(is_text=is_text, is_verbatim=content_type is not None, options=options)
     if lines:
@@ -118,7 +120,7 @@ class _Parser:
         """Warns once per command: a log whose lines begin with a bracket is text, and has many of them."""
         self.doubted += 1
         if self.doubted == 1:
-            tell(f"warning: {BEGINS_AS_JSON}: {why}. It goes as text; --text says that this is meant")
+            tell(f"warning: {BEGINS_AS_JSON}: {why}. Sent as text; use --text if you meant that")
 
 
 def _read(body: str | None) -> bytes:
@@ -126,10 +128,10 @@ def _read(body: str | None) -> bytes:
     if body is not None and body != "-":
         return os.fsencode(body)
     if body is None and sys.stdin.isatty():
-        raise click.UsageError("there is no BODY; name one, or `-` to read stdin")
+        raise click.UsageError("BODY is missing; give a body, or `-` to read stdin")
     raw = sys.stdin.buffer.read()
     if body is None and not raw:
-        raise click.UsageError("there is no BODY, and stdin is empty")
+        raise click.UsageError("BODY is missing and stdin is empty")
     return raw
 
 
@@ -164,14 +166,14 @@ async def _publish_lines(
             raise
     seconds = time.monotonic() - began
     if parse.doubted > 1:
-        tell(f"warning: {parse.doubted} lines went as text that begin as JSON does")
+        tell(f"warning: {parse.doubted} lines that start like JSON were sent as text")
     tell(f'published {counted(count, "message")} to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
 
 
 def _stopped(queue: str, count: int, under_way: int) -> str:
     """The message for Ctrl-C: it says where to resume."""
     said = f'stopped: {counted(count, "message is", "messages are")} stored in "{queue}"'
-    return said + (f", and of the next {counted(under_way, 'line')} some may be" if under_way else "")
+    return said + (f"; some of the next {counted(under_way, 'line')} may be stored too" if under_way else "")
 
 
 async def _store(
@@ -193,7 +195,7 @@ def _failed_line(failed: PublishManyFailed, batch: Sequence[Line], before: int) 
     line, error = refused[0]
     failure = translate(error) or Failure(str(error))
     stored = before + len(batch) - len(refused)
-    failure.lines += (f"this is about line {line.number}; {counted(stored, 'message is', 'messages are')} stored",)
+    failure.lines += (f"the error is about line {line.number}; {counted(stored, 'message is', 'messages are')} stored",)
     return failure
 
 

@@ -24,16 +24,16 @@ RUNNING_STATES = frozenset({"pending", "queued", "running"})
 @click.command("purge", cls=Command)
 @click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @yes_option
-@click.option("--no-wait", is_flag=True, help="Start it and leave.")
+@click.option("--no-wait", is_flag=True, help="Start the purge and exit without waiting.")
 @target_options
 @json_option
 def purge(name: str, is_sure: bool, no_wait: bool, target: Target, as_json: bool) -> None:
-    """Remove every message of QUEUE; the queue stays."""
+    """Delete all messages of QUEUE; the queue stays."""
     job = run(_purge(name, is_sure, no_wait, target))
     if as_json:
         put_json(job)
     if job.get("error"):
-        raise Failure(f'the purge of "{name}" ended with an error: {job["error"]}')
+        raise Failure(f'the purge of "{name}" failed: {job["error"]}')
     if not as_json:
         tell(f'queue "{name}": purge {job["id"]} {job["state"]}, {counted(job["done"], "message")} removed')
 
@@ -42,7 +42,7 @@ async def _purge(name: str, is_sure: bool, no_wait: bool, target: Target) -> dic
     async with target.admin() as admin:
         stats = (await admin.get_queue(name))["stats"]
         holds = stats["ready"] + stats["in_flight"] + stats["delayed"]
-        confirm(f'Remove {counted(holds, "message")} of queue "{name}"?', is_sure=is_sure)
+        confirm(f'Delete {counted(holds, "message")} from queue "{name}"?', is_sure=is_sure)
         job = await admin.purge_queue(name)
         return job if no_wait else await _watch(admin, name, job)
 

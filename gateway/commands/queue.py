@@ -29,14 +29,14 @@ _LAZY = {
 
 @group("queue", lazy=_LAZY)
 def queue() -> None:
-    """Create, look at, change and delete queues."""
+    """Create, inspect, change and delete queues."""
 
 
 @queue.command("list")
 @target_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List the queues that the key may view."""
+    """List the queues the key may view."""
     items = run(ask(target, lambda admin: all_pages(admin.list_queues)))
     if as_json:
         put_items(items)
@@ -51,7 +51,7 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def show(name: str, target: Target, as_json: bool) -> None:
-    """Show QUEUE: its config and its exact numbers."""
+    """Show QUEUE: its config and exact stats."""
     found = run(ask(target, lambda admin: admin.get_queue(name)))
     if as_json:
         put_json(found)
@@ -81,30 +81,30 @@ def _put_partitions(partitions: dict[str, Any]) -> None:
     "--move-to",
     metavar="QUEUE",
     shell_complete=queue_names,
-    help="Its messages go to this one; for 7 days publishes too.",
+    help="Move its messages to this queue; for 7 days, later publishes go there too.",
 )
-@click.option("--discard", is_flag=True, help="Its messages are discarded: say so.")
+@click.option("--discard", is_flag=True, help="Discard its messages.")
 @yes_option
 @target_options
 @json_option
 def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target: Target, as_json: bool) -> None:
-    """Delete QUEUE, and say what becomes of the messages in it.
+    """Delete QUEUE and either move or discard its messages.
 
-    This goes over the socket in the data folder, so it works on the server's machine whatever the server allows over
-    HTTP. With --url or a context, or PUSHQ_URL where the folder has no socket, it goes over HTTP, which the setting
-    queues.allow_delete_over_http must permit.
+    This uses the socket in the data folder, so on the server's machine it works whatever the server allows over HTTP.
+    With --url or a context, or PUSHQ_URL if the folder has no socket, it uses HTTP, which requires the setting
+    queues.allow_delete_over_http.
     """
     if (move_to is None) != discard:
-        raise click.UsageError("say what becomes of its messages: --move-to QUEUE or --discard, one of the two")
+        raise click.UsageError("choose one: --move-to QUEUE or --discard")
     deleted = run(_delete(name, move_to, is_sure, target))
     if as_json:
         put_json(deleted)
     elif move_to is None:
         held = deleted["discarded"]
-        lost = "and its messages" if held is None else f"{counted(held, 'message')} with it"
-        tell(f'queue "{name}" is deleted, {lost}')
+        lost = "and its messages" if held is None else f"and {counted(held, 'message')}"
+        tell(f'deleted queue "{name}" {lost}')
     else:
-        tell(f'queue "{name}" is deleted, its messages are in "{move_to}" or on their way there')
+        tell(f'deleted queue "{name}"; its messages are in "{move_to}" or on their way there')
 
 
 queue.add_command(purge)
@@ -127,7 +127,7 @@ async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target)
         except ApiError as error:
             if error.code != "unavailable" or move_to is not None:
                 raise
-            what = f"messages that nobody can count now ({error.problem.detail}), which are"
+            what = f"an unknown number of messages ({error.problem.detail}), which are"
         confirm(f'Delete queue "{name}" with {what} {fate}, at {where}?', is_sure=is_sure)
         return await admin.delete_queue(name, move_to=move_to, discard=move_to is None)
 

@@ -61,20 +61,20 @@ class Planned(msgspec.Struct):
 
 @command("export")
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
-@click.option("--all", "is_all", is_flag=True, help="All queues that the key may view.")
+@click.option("--all", "is_all", is_flag=True, help="Export all queues the key may view.")
 @target_options
 @json_option
 def export(names: tuple[str, ...], is_all: bool, target: Target, as_json: bool) -> None:
-    """Write the settings of queues to stdout, as JSON for `pushq queue import`, with --json as without it.
+    """Export queue settings to stdout, as JSON for `pushq queue import`, with or without --json.
 
-    One document, queues by name, settings in the order of the reference: the same queues are the same bytes. Messages,
-    numbers and what the server makes are not in it, nor are QUEUE.dead and QUEUE.late, which come with their queue. Of
-    replication it has mode async alone: how many copies there are, another server decides for itself.
+    The output is one document with queues sorted by name and settings in reference order, so equal queues give equal
+    bytes. It leaves out messages, stats and generated fields, and QUEUE.dead and QUEUE.late, which belong to their
+    queue. Of replication only mode async is exported: each server decides the number of copies itself.
     """
     if is_all == bool(names):
-        raise click.UsageError("say which queues: name them, or --all, one of the two")
+        raise click.UsageError("choose one: queue names or --all")
     if companions := [name for name in names if owner_of(name) != name]:
-        raise click.UsageError(f'"{companions[0]}" comes with queue "{owner_of(companions[0])}": export that one')
+        raise click.UsageError(f'"{companions[0]}" belongs to queue "{owner_of(companions[0])}": export that one')
     items = run(ask(target, lambda admin: _found(admin, names, is_all)))
     entries = [{"name": item["name"], "config": _ordered(portable(item["config"]))} for item in items]
     put(json.dumps({"version": VERSION, "queues": entries}, ensure_ascii=False, indent=2))
@@ -111,19 +111,20 @@ def _sorted(value: Any) -> Any:
 
 @command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--update", "is_update", is_flag=True, help="Change queues that are there and differ.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing anything.")
+@click.option("--update", "is_update", is_flag=True, help="Update existing queues that differ.")
 @target_options
 @json_option
 def import_(file: BinaryIO, dry_run: bool, is_update: bool, target: Target, as_json: bool) -> None:
-    """Create the queues of FILE that are missing; `-` reads stdin.
+    """Create the queues of FILE that do not exist yet; `-` reads stdin.
 
-    FILE is what `pushq queue export` writes, or less of it: a setting that it leaves out has its default in a new
-    queue, and stays what it is in another. Of queues that are there it is said what differs, and --update changes it.
-    No queue is deleted, and what cannot change, such as kind, is only told. Imported again, it does nothing.
+    FILE is the output of `pushq queue export`, or a subset of it: a missing setting gets its default in a new queue and
+    is left unchanged in an existing one. Differences in existing queues are reported, and --update applies them. No
+    queue is deleted; differences in settings that cannot change, such as kind, are only reported. Importing the same
+    file twice changes nothing.
 
-    The whole of FILE is checked before anything is done. It ends with 1 while queues differ from FILE; --dry-run ends
-    as the import would.
+    The whole file is checked before anything changes. Exits with 1 while queues differ from FILE; --dry-run exits as
+    the import would.
     """
     entries = read(file)
     plan: list[Planned] = []
@@ -142,21 +143,21 @@ def read(file: BinaryIO) -> dict[str, Config]:
     """The configs of a document by queue, each validated. Raises `BadParameter` that says what is wrong, and where."""
     raw = file.read(FILE_BYTES_MAX + 1)
     if len(raw) > FILE_BYTES_MAX:
-        raise _wrong(f"it has more than {FILE_BYTES_MAX} bytes")
+        raise _wrong(f"the file is larger than {FILE_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(raw, type=Document)
     except msgspec.ValidationError as error:
         raise _wrong(
-            f"{error}; it is {{'queues': [{{'name', 'config'}}]}}, as `pushq queue export` writes it"
+            f"{error}; expected {{'queues': [{{'name', 'config'}}]}}, as written by `pushq queue export`"
         ) from None
     except msgspec.DecodeError as error:
-        raise _wrong(f"this is not JSON: {error}; what is YAML goes through `yq -o json`") from None
+        raise _wrong(f"not valid JSON: {error}; convert YAML with `yq -o json`") from None
     if document.version != VERSION:
-        raise _wrong(f"it has version {document.version}, and this pushq reads version {VERSION}")
+        raise _wrong(f"the file has version {document.version}, but this pushq reads version {VERSION}")
     entries: dict[str, Config] = {}
     for number, entry in enumerate(document.queues):
         if entry.name in entries:
-            raise _wrong(f'/queues/{number}: queue "{entry.name}" is in it twice')
+            raise _wrong(f'/queues/{number}: duplicate queue "{entry.name}"')
         try:
             check_new_queue_name(entry.name)
             queue_config(entry.config, entry.name)
@@ -265,7 +266,7 @@ def _put(planned: Planned, dry_run: bool) -> None:
     """Prints a line per queue, and one for each setting that differs."""
     words = {
         "missing": "would be created" if dry_run else "missing",
-        "fixed": "differs in what cannot change",
+        "fixed": "differs in settings that cannot change",
     }
     put(f"{planned.name}: {words.get(planned.result, planned.result)}")
     for setting, change in planned.changes.items():
@@ -278,13 +279,13 @@ def _judge(plan: Sequence[Planned], dry_run: bool, is_update: bool) -> None:
     count = {result: sum(each.result == result for each in plan) for result in ("fixed", "differs")}
     lines = []
     if count["fixed"]:
-        lines.append(f"{count['fixed']} differ in what cannot change: give FILE another name for them")
+        lines.append(f"{count['fixed']} differ in settings that cannot change: use another name for them in FILE")
     if count["differs"] and not is_update:
-        lines.append(f"{count['differs']} differ and were left alone: --update changes them")
+        lines.append(f"{count['differs']} differ and were left unchanged: --update changes them")
     if lines:
-        raise Failure("not all queues are as FILE says", lines=lines)
+        raise Failure("some queues differ from FILE", lines=lines)
     if dry_run:
-        tell("nothing was changed: --dry-run")
+        tell("nothing changed: --dry-run")
 
 
 def _shown(value: object) -> str:

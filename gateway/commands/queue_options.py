@@ -62,8 +62,8 @@ def _object(text: str, fail: Callable[[str], Any]) -> Any:
     try:
         fields = json.loads(text)
     except ValueError as error:
-        return fail(f"this is not JSON: {error}")
-    return fields if isinstance(fields, dict) else fail("this is no JSON object")
+        return fail(f"not valid JSON: {error}")
+    return fields if isinstance(fields, dict) else fail("not a JSON object")
 
 
 def settings_options(*, for_update: bool = False) -> Callable[[F], F]:
@@ -86,14 +86,18 @@ def settings_options(*, for_update: bool = False) -> Callable[[F], F]:
 
 
 _SET = click.option(
-    "--set", "settings", metavar="FIELD=VALUE", multiple=True, help="A config field; VALUE is JSON, else text. Repeats."
+    "--set",
+    "settings",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Set a config field; VALUE is JSON, else text. Repeatable.",
 )
 _CONFIG = click.option(
     "--config",
     "--config-file",
     "config_object",
     type=_JsonObjectOrFile(),
-    help="Config fields as JSON, or a file of them; options and --set win over it.",
+    help="Config fields as a JSON object, or a file that contains one; options and --set take precedence.",
 )
 
 
@@ -146,7 +150,7 @@ def _config(from_file: Mapping[str, Any] | None, given: Mapping[str, Any], setti
     for setting in settings:
         field, equals, text = setting.partition("=")
         if not equals or not field:
-            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE", param_hint="--set")
+            raise click.BadParameter(f"{setting!r} must be FIELD=VALUE", param_hint="--set")
         try:
             config[field] = json.loads(text)
         except ValueError:

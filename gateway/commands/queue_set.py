@@ -21,12 +21,12 @@ from gateway.commands.target import Target, target_options
 @target_options
 @json_option
 def create(name: str, config: dict[str, Any], target: Target, as_json: bool) -> None:
-    """Create QUEUE, or find it there with the same config."""
+    """Create QUEUE. Succeeds if it already exists with the same config."""
     made = run(ask(target, lambda admin: admin.create_queue(name, config)))
     if as_json:
         put_json(made)
     else:
-        tell(f'queue "{made["name"]}" is there, kind {made["config"]["kind"]}')
+        tell(f'queue "{made["name"]}" exists, kind {made["config"]["kind"]}')
 
 
 @command("update")
@@ -35,12 +35,12 @@ def create(name: str, config: dict[str, Any], target: Target, as_json: bool) -> 
 @target_options
 @json_option
 def update(name: str, config: dict[str, Any], target: Target, as_json: bool) -> None:
-    """Change settings of QUEUE while it lives.
+    """Change settings of QUEUE while it is in use.
 
-    Settings that say what the queue is have no option here: they cannot change.
+    Settings that define the queue's nature cannot change and have no option here.
     """
     if not config:
-        raise click.UsageError("nothing to change: name a setting, such as --max-attempts 5")
+        raise click.UsageError("nothing to change: give a setting, such as --max-attempts 5")
     changed = run(ask(target, lambda admin: admin.update_queue(name, config)))
     if as_json:
         put_json(changed)

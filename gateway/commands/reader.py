@@ -101,7 +101,7 @@ class Reader:
 
     def _raise_if_left(self) -> None:
         if self.has_left:
-            raise BrokenPipeError(errno.EPIPE, "whoever read the lines has left")  # click ends quietly on this errno
+            raise BrokenPipeError(errno.EPIPE, "the reader of stdout has exited")  # click ends quietly on this errno
 
 
 async def given_back(messages: Iterable[Message], after_s: float | None = None) -> int:

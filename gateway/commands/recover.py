@@ -29,16 +29,17 @@ def _path(piece: str, act: str = "") -> str:
 
 def _warn_unreachable(names: list[str]) -> None:
     if names:
-        tell(f"could not be asked, and may keep more: {', '.join(names)}")
+        tell(f"unreachable, may hold more: {', '.join(names)}")
 
 
 @group("recover")
 def recover() -> None:
-    """Bring back what a lost leader confirmed alone.
+    """Recover messages that a lost leader confirmed alone.
 
-    In a shard with async replication a leader confirms what only its own disk has. When another one leads before that
-    was copied, and the old one comes back, these messages go into quarantine there: `list` shows them, `publish` puts
-    them into their queue again, `drop` deletes them. Nothing else does. The key has the scope operator.
+    In a shard with async replication, a leader confirms messages that only its own disk has. If another backend becomes
+    leader before they are copied, they go into quarantine on the old leader when it returns: `list` shows them,
+    `publish` puts them back into their queue, `drop` deletes them. Nothing else touches them. The key needs the scope
+    operator.
     """
 
 
@@ -46,7 +47,7 @@ def recover() -> None:
 @target_options
 @json_option
 def list_pieces(target: Target, as_json: bool) -> None:
-    """Show what is in quarantine, a piece for each queue and leadership."""
+    """Show what is in quarantine, one piece per queue and leadership."""
     found = _ask(target, "GET", "/v1/cluster/recovery")
     if as_json:
         put_json(found)
@@ -57,7 +58,7 @@ def list_pieces(target: Target, as_json: bool) -> None:
             [_row(piece) for piece in found["pieces"]],
         )
     else:
-        tell("nothing is in quarantine")
+        tell("quarantine is empty")
     _warn_unreachable(found["unreachable"])
 
 
@@ -108,16 +109,20 @@ def show(piece: str, target: Target, as_json: bool) -> None:
 
 @recover.command("publish")
 @click.argument("piece", metavar="PIECE")
-@click.option("--dry-run", is_flag=True, help="Only say what would be published.")
-@click.option("--in-doubt", is_flag=True, help="Also what may be in the queue already: it may come twice.")
-@click.option("--partial", is_flag=True, help="Although not every backend answers: drop what those bring back later.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be published.")
+@click.option(
+    "--in-doubt", is_flag=True, help="Also publish messages that may already be in the queue: they may be duplicated."
+)
+@click.option(
+    "--partial", is_flag=True, help="Publish although some backends are unreachable: drop later what they bring back."
+)
 @target_options
 @json_option
 def publish(piece: str, dry_run: bool, in_doubt: bool, partial: bool, target: Target, as_json: bool) -> None:
     """Publish the messages of a piece to their queue again, each once.
 
-    It may be interrupted and run again. A message leaves the quarantine when its queue has confirmed it; one that
-    a run began and did not finish within half of the queue's dedupe_window_ms is in doubt from then on.
+    You can interrupt it and run it again. A message leaves the quarantine once its queue has confirmed it; a message
+    that a run started but did not finish within half of the queue's dedupe_window_ms is in doubt from then on.
     """
     wanted = {"dry_run": dry_run, "in_doubt": in_doubt, "partial": partial}
     total = {"published": 0, "already_there": 0, "expired": 0}
@@ -141,9 +146,9 @@ def _tell_published(piece: str, found: dict[str, Any]) -> None:
     verb = "would be published" if found["dry_run"] else "published"
     tell(f"piece {piece}: {counted(found['published'], 'message')} {verb}")
     if found["already_there"]:
-        tell(f"{found['already_there']} were in the queue already")
+        tell(f"{found['already_there']} were already in the queue")
     if found["expired"]:
-        tell(f"{found['expired']} had expired, and {'would be' if found['dry_run'] else 'are'} let go of")
+        tell(f"{found['expired']} had expired and {'would be' if found['dry_run'] else 'are'} discarded")
     if found["dry_run"] and found["in_doubt"]:
         tell(f"{found['in_doubt']} in doubt would stay; --in-doubt publishes them too")
     for problem in found["problems"] if found["dry_run"] else []:
@@ -153,24 +158,24 @@ def _tell_published(piece: str, found: dict[str, Any]) -> None:
 def _why(found: dict[str, Any]) -> str:
     why = list(found["problems"])
     if found["in_doubt"]:
-        why.append(f"{found['in_doubt']} may be in the queue already, --in-doubt publishes them too")
+        why.append(f"{found['in_doubt']} may already be in the queue; --in-doubt publishes them too")
     return ": " + "; ".join(why) if why else "; run it again"
 
 
 @recover.command("drop")
 @click.argument("piece", metavar="PIECE")
 @yes_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
 @target_options
 @json_option
 def drop(piece: str, is_sure: bool, dry_run: bool, target: Target, as_json: bool) -> None:
-    """Delete the messages of a piece for good. Their producers were told that they are safe."""
+    """Permanently delete the messages of a piece. Their producers were told that they are stored."""
     known = _ask(target, "GET", _path(piece))["piece"]
     what = f"{counted(known['messages'], 'confirmed message')} of {_queue(known)}"
     if dry_run:
         tell(f"would drop {what}")
         return
-    confirm(f"Drop {what} for good?", is_sure=is_sure)
+    confirm(f"Permanently drop {what}?", is_sure=is_sure)
     found = _ask(target, "POST", _path(piece, "/drop"), {"messages": known["messages"]})
     if as_json:
         put_json(found)

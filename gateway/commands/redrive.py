@@ -27,15 +27,22 @@ REASONS = ("max_attempts", "expired", "overflow", "undeliverable", "queue_delete
 @click.command("redrive", cls=Command)
 @click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @click.option(
-    "--to", metavar="QUEUE", shell_complete=queue_names, help="Where they go.  [default: where each of them came from]"
+    "--to",
+    metavar="QUEUE",
+    shell_complete=queue_names,
+    help="Target queue.  [default: the queue each message came from]",
 )
-@click.option("--reason", type=click.Choice(REASONS), help="Only those that died for this reason.")
-@click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message.  [repeatable]")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Only with this header.  [repeatable]")
-@click.option("--older-than", type=MOMENT, help="Only those that died before: RFC 3339, or ago, such as 15m or 2h.")
-@click.option("--rate", "rate_per_s", type=FigureRange(min=0, min_open=True), help="At most so many a second.")
-@click.option("--dry-run", is_flag=True, help="Say how many it would be, and move none.")
-@click.option("--wait/--no-wait", default=True, help="Watch it to its end, or start it and leave.  [default: wait]")
+@click.option("--reason", type=click.Choice(REASONS), help="Only messages dead-lettered for this reason.")
+@click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message. Repeatable.")
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Only messages with this header. Repeatable."
+)
+@click.option(
+    "--older-than", type=MOMENT, help="Only messages dead-lettered before: RFC 3339, or an age such as 15m or 2h."
+)
+@click.option("--rate", "rate_per_s", type=FigureRange(min=0, min_open=True), help="Maximum messages per second.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages, without moving them.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is done, or start it and exit.  [default: wait]")
 @target_options
 @json_option
 def redrive(
@@ -51,9 +58,9 @@ def redrive(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Move dead letters of QUEUE back to the queues they came from. Their attempts begin at 1 again.
+    """Move dead letters of QUEUE back to the queues they came from. Their attempts restart at 1.
 
-    QUEUE is the queue they died in, its QUEUE.dead, or a queue that others name as their dead_letter_queue. Ctrl-C
+    QUEUE is the queue they died in, its QUEUE.dead, or a queue that others use as their dead_letter_queue. Ctrl-C
     stops the redrive; what was moved stays moved.
     """
     wanted: dict[str, Any] = {"to": to, "reason": reason, "older_than": older_than}

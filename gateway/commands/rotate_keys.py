@@ -29,29 +29,29 @@ from web_console.wording import counted
     metavar="QUEUE",
     multiple=True,
     shell_complete=queue_names,
-    help="Make a new data key for QUEUE.  [repeatable]",
+    help="Create a new data key for QUEUE. Repeatable.",
 )
-@click.option("--all-queues", is_flag=True, help="Make new data keys for all queues of all tenants.")
-@click.option("--wait/--no-wait", default=True, help="Watch it to its end, or start it and leave.  [default: wait]")
+@click.option("--all-queues", is_flag=True, help="Create new data keys for all queues of all tenants.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is done, or start it and exit.  [default: wait]")
 @target_options
 @json_option
 def rotate_keys(
     master: Path | None, queues: tuple[str, ...], all_queues: bool, wait: bool, target: Target, as_json: bool
 ) -> None:
-    """Replace keys of encryption while the server runs.
+    """Rotate encryption keys while the server runs.
 
-    Nothing stops, and no message is written anew. It goes over the data folder's socket; the key needs the scope
-    operator. What a crash cuts off goes on with the next start. Ctrl-C stops it; what was done stays.
+    Nothing is interrupted, and no message is rewritten. This uses the data folder's socket; the key needs the scope
+    operator. A rotation cut off by a crash resumes at the next start. Ctrl-C stops it; completed steps stay.
     """
     if master is None and not queues and not all_queues:
-        raise click.UsageError("say what is to be replaced: --master FILE, --queue QUEUE or --all-queues")
+        raise click.UsageError("choose what to rotate: --master FILE, --queue QUEUE or --all-queues")
     wanted = {"master_file": str(master.resolve()) if master is not None else None, "all_queues": all_queues}
     job = run(_rotate(wanted | {"queues": list(queues) or None}, wait, target))
     if as_json:
         put_json(job)
     if job["state"] in ("failed", "cancelled"):
         why = job["error"] or "it was cancelled"
-        raise Failure(f"the rotation {job['id']} did {job['done']} of {counted(job['total'], 'step')}: {why}")
+        raise Failure(f"rotation {job['id']} finished {job['done']} of {counted(job['total'], 'step')}: {why}")
     if not as_json:
         tell(f"rotation {job['id']} {job['state']}, {job['done']} of {counted(job['total'], 'key')}")
 

@@ -26,8 +26,11 @@ async def scratch_queue(target: Target, purpose: str) -> AsyncIterator[str]:
             yield name
         finally:
             if not await _is_deleted(admin, target, name):
-                tell(f'queue "{name}" stays: this server deletes none over HTTP, and {target.socket} is not its socket')
-                tell(f"  on its machine: pushq queue delete {name} --discard --yes --data DIR")
+                tell(
+                    f'queue "{name}" is left behind: this server allows no deletion over HTTP, and '
+                    f"{target.socket} is not its socket"
+                )
+                tell(f"  to delete it on the server's machine: pushq queue delete {name} --discard --yes --data DIR")
 
 
 async def _is_deleted(admin: Admin, target: Target, name: str) -> bool:

@@ -19,26 +19,26 @@ class Teller:
         match event:
             case Connected():
                 if self._was_connected:
-                    tell("connected again" + (", leases go on" if event.resumed else ""))
+                    tell("reconnected" + (", leases continue" if event.resumed else ""))
                 self._was_connected = True
             case Disconnected() if self._was_connected:
-                tell(f"connection lost ({event.reason}), again in {event.retry_in_s:.1f} s")
+                tell(f"connection lost ({event.reason}), reconnecting in {event.retry_in_s:.1f} s")
             case Disconnected() if event.problem is not None:
-                tell(f"{said(event.problem)}; again in {event.retry_in_s:.1f} s")
+                tell(f"{said(event.problem)}; retrying in {event.retry_in_s:.1f} s")
             case Postponed():
-                tell(f'"{event.queue}": {said(event.problem)}; again in {event.retry_in_s:.1f} s')
+                tell(f'"{event.queue}": {said(event.problem)}; retrying in {event.retry_in_s:.1f} s')
             case Gap():
-                tell(f"gap: the stream no longer has what lay between {event.start} and {event.end}")
+                tell(f"gap: the stream no longer has the messages between {event.start} and {event.end}")
             case Reset():
-                tell("the stream could not go on from where it was; what lies between is unknown")
+                tell("the stream could not resume where it left off; messages may have been missed")
             case Lost():
-                tell(f"lease lost, it will come again: {', '.join(event.ids)}")
+                tell(f"lease lost, will be redelivered: {', '.join(event.ids)}")
             case Unreadable():
-                tell(f"message {event.id} was not shown: {event.reason}")
+                tell(f"message {event.id} cannot be shown: {event.reason}")
             case Disconnected() | Stopped():
                 pass
 
 
 def said(problem: Problem) -> str:
     """A problem as part of a sentence."""
-    return f"the server says {problem.code}: {problem.detail or problem.title}"
+    return f"server error {problem.code}: {problem.detail or problem.title}"

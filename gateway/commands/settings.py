@@ -19,7 +19,7 @@ config_file_option = click.option(
     "config_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A settings file.  [default: pushq.toml if it is there]",
+    help="A settings file.  [default: pushq.toml, if present]",
 )
 
 
@@ -30,5 +30,5 @@ def load(flags: Mapping[str, Any], config_file: Path | None) -> Loaded:
     try:
         return load_settings(flags, os.environ, config_file)
     except ConfigError as error:
-        problem = {"title": "The settings are not valid", "detail": str(error), "key": error.key, "code": "config"}
+        problem = {"title": "Invalid settings", "detail": str(error), "key": error.key, "code": "config"}
         raise Failure(str(error), exit=Exit.CANNOT_START, problem=problem) from None

@@ -52,7 +52,7 @@ class Target:
         Raises `Failure` if the contexts file cannot be used.
         """
         if self.context is not None and self.url is not None:
-            raise click.UsageError("--context and --url each say where the server is: name one of them")
+            raise click.UsageError("--context and --url are mutually exclusive")
         if self.context is None and (self.url is not None or self.is_data_named or os.environ.get("PUSHQ_URL")):
             return None
         from gateway.commands.contexts import load
@@ -61,7 +61,7 @@ class Target:
         wanted = self.context or os.environ.get("PUSHQ_CONTEXT") or contexts.current
         if wanted is None:
             return None
-        return wanted, contexts.get(wanted, "--context" if self.context else "the context in use")
+        return wanted, contexts.get(wanted, "--context" if self.context else "the current context")
 
     @property
     def is_local(self) -> bool:
@@ -86,7 +86,7 @@ class Target:
             why, about = str(error), "the server's URL"
             raise click.UsageError(why if why.startswith(about) else f"{about}: {why}") from None
         if not is_whole:
-            raise click.UsageError(f"the server's URL is {found!r}; it must name a host, as http://127.0.0.1:8080 does")
+            raise click.UsageError(f"the server's URL {found!r} has no host; use a URL such as http://127.0.0.1:8080")
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[SERVER_ASKED] = without_secrets(found)
         return found
@@ -110,7 +110,7 @@ class Target:
         token, origin = self._found_key
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise Failure(
-                f"{origin} holds no key: a key is one word of plain letters, digits and signs", exit=Exit.AUTH
+                f"{origin} has no valid key: a key is one word of letters, digits and punctuation", exit=Exit.AUTH
             )
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[KEY_ORIGIN] = origin
@@ -141,9 +141,9 @@ class Target:
 
         if not self.socket.is_socket():
             raise Failure(
-                f"no server has its socket at {self.socket}",
+                f"no server socket at {self.socket}",
                 exit=Exit.UNAVAILABLE,
-                lines=["run this on the server's machine, with --data its folder"],
+                lines=["run this on the server's machine, with --data set to its folder"],
             )
         # A context's key is for its own server; this one is local.
         here = dataclasses.replace(self, context=None, is_data_named=True)
@@ -184,9 +184,9 @@ class Target:
             return found
         if self.profile is not None and not self.is_data_named:  # the folder's key is for the server of this machine
             raise Failure(
-                f'no key: context "{self.profile[0]}" has none, and PUSHQ_KEY is not set',
+                f'no API key: context "{self.profile[0]}" has none, and PUSHQ_KEY is not set',
                 exit=Exit.AUTH,
-                lines=["name a key with --key-file or PUSHQ_KEY, or the server's folder with --data"],
+                lines=["set --key-file or PUSHQ_KEY, or point --data to the server's folder"],
             )
         return self._key_of_folder()
 
@@ -204,9 +204,9 @@ class Target:
         file = self.data / "admin.key"
         if not file.is_file():
             raise Failure(
-                f"no key: PUSHQ_KEY is not set and there is no {file}",
+                f"no API key: PUSHQ_KEY is not set and {file} does not exist",
                 exit=Exit.AUTH,
-                lines=["name a key with PUSHQ_KEY or --key-file, or the server's folder with --data"],
+                lines=["set PUSHQ_KEY or --key-file, or point --data to the server's folder"],
             )
         return _first_line(file), str(file)
 
@@ -237,14 +237,14 @@ def _context_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 _URL = click.option(
-    "--url", cls=CommonOption, metavar="URL", help="The server.  [default: PUSHQ_URL, else http://127.0.0.1:8080]"
+    "--url", cls=CommonOption, metavar="URL", help="The server's URL.  [default: PUSHQ_URL, else http://127.0.0.1:8080]"
 )
 _CONTEXT = click.option(
     "--context",
     cls=CommonOption,
     metavar="NAME",
     shell_complete=_context_names,
-    help="The server of `pushq context add NAME`.  [default: PUSHQ_CONTEXT, else that of `pushq context use`]",
+    help="A context saved with `pushq context add NAME`.  [default: PUSHQ_CONTEXT, else that of `pushq context use`]",
 )
 _KEY_FILE = click.option(
     "--key-file",
@@ -267,7 +267,7 @@ _CA = click.option(
     cls=CommonOption,
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Authorities to trust for https://, in place of the system's.  [default: PUSHQ_CA_FILE]",
+    help="Trusted CA certificates for https://, instead of the system's.  [default: PUSHQ_CA_FILE]",
 )
 
 

@@ -28,13 +28,13 @@ def tenant() -> None:
 
 
 QUOTAS: Final = {
-    "requests_per_s": "Requests a second.",
-    "publish_messages_per_s": "Messages published a second.",
-    "publish_bytes_per_s": "Bytes published a second.",
-    "connections": "Connections at a time.",
-    "subscriptions": "Subscriptions at a time.",
+    "requests_per_s": "Requests per second.",
+    "publish_messages_per_s": "Messages published per second.",
+    "publish_bytes_per_s": "Bytes published per second.",
+    "connections": "Open connections.",
+    "subscriptions": "Open subscriptions.",
     "queues": "Queues.",
-    "stored_bytes": "Bytes on the disk, of all its queues.",
+    "stored_bytes": "Bytes on disk, over all queues.",
 }
 
 
@@ -51,14 +51,14 @@ def quota_options(command: Callable[..., None]) -> Callable[..., None]:
 @target_options
 @json_option
 def create(name: str, target: Target, as_json: bool, **quotas: int | None) -> None:
-    """Create TENANT, or find it there with these quotas."""
+    """Create TENANT. Succeeds if it already exists with these quotas."""
     given = {quota: value for quota, value in quotas.items() if value is not None}
     made = run(ask(target, lambda admin: _made(admin, name, given)))
     if as_json:
         put_json(made)
     else:
         following = target.command(f"key create NAME --tenant {name} --scope admin")
-        tell(f'tenant "{name}" is there; {following} makes its first key')
+        tell(f'tenant "{name}" exists; create its first key with {following}')
 
 
 async def _made(admin: Admin, name: str, quotas: Mapping[str, int]) -> JsonObject:
@@ -71,7 +71,7 @@ async def _made(admin: Admin, name: str, quotas: Mapping[str, int]) -> JsonObjec
         return await admin.put_tenant(name, quotas=quotas or None)
     if quotas and known["quotas"] != quotas:
         raise Failure(
-            f'tenant "{name}" is there with other quotas: {_told(known["quotas"])}',
+            f'tenant "{name}" already exists with other quotas: {_told(known["quotas"])}',
             lines=[f"change them with pushq tenant update {name}"],
         )
     return known
@@ -109,10 +109,10 @@ def show(name: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def update(name: str, dropped: Sequence[str], target: Target, as_json: bool, **quotas: int | None) -> None:
-    """Change quotas of TENANT; those that are not named stay."""
+    """Change quotas of TENANT; unnamed ones stay as they are."""
     given = {quota: value for quota, value in quotas.items() if value is not None}
     if not given and not dropped:
-        raise click.UsageError("name a quota to set, or one to drop with --no-quota")
+        raise click.UsageError("give a quota to set, or one to remove with --no-quota")
 
     async def change(admin: Admin) -> JsonObject:
         known = (await admin.get_tenant(name))["quotas"]
@@ -140,10 +140,10 @@ def _told(quotas: Mapping[str, int]) -> str:
 @target_options
 @json_option
 def delete(name: str, is_sure: bool, target: Target, as_json: bool) -> None:
-    """Delete TENANT, which must have nothing left."""
+    """Delete TENANT, which must be empty."""
     confirm(f'Delete tenant "{name}"?', is_sure=is_sure)
     run(ask(target, lambda admin: admin.delete_tenant(name)))
     if as_json:
         put_json({"name": name, "deleted": True})
     else:
-        tell(f'tenant "{name}" is deleted')
+        tell(f'deleted tenant "{name}"')

@@ -73,9 +73,11 @@ class Node(NamedTuple):
 @command("top")
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--interval", type=FigureRange(min=INTERVAL_S_MIN), default=1.0, show_default=True, help="Seconds.")
-@click.option("--backends", is_flag=True, help="The backends in the place of the queues: for operators.")
-@click.option("--cluster", "of", metavar="NAME", help="With --backends: of that cluster.  [default: the home cluster]")
-@click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
+@click.option("--backends", is_flag=True, help="Show backends instead of queues; requires the scope operator.")
+@click.option(
+    "--cluster", "of", metavar="NAME", help="With --backends: the cluster to show.  [default: the home cluster]"
+)
+@click.option("--once", is_flag=True, help="Print one table, measured over one interval, and exit.")
 @target_options
 @json_option
 def top(
@@ -87,15 +89,15 @@ def top(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Watch the queues, or those that are named; q ends.
+    """Watch all queues, or the named ones; press q to quit.
 
-    How much each holds, how fast it moves, how old its oldest message is. With --backends: which are there, how many
-    shards each leads, which of its copies are in sync and how far they are behind. --json prints one list, too.
+    Shows how much each queue holds, its throughput and the age of its oldest message. With --backends: how many shards
+    each backend leads, how many of its copies are in sync, and their lag. --json also prints a single list.
     """
     if backends and names:
-        raise click.UsageError("--backends shows no queues, and QUEUE names one: take one of them away")
+        raise click.UsageError("--backends and QUEUE are mutually exclusive")
     if of is not None and not backends:
-        raise click.UsageError("--cluster needs --backends: queues of all clusters are shown together")
+        raise click.UsageError("--cluster requires --backends")
     if once or as_json:
         if backends:
             nodes = nodes_of(run(_cluster_once(target, of)))
@@ -111,9 +113,9 @@ def top(
             put_table(HEADER, [_cells(row) for row in rows])
         return
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        raise click.UsageError("this is no terminal: --once prints one table")
+        raise click.UsageError("stdout is not a terminal: use --once to print one table")
     if os.environ.get("TERM", "").lower() in TERMS_WITHOUT_SCREEN:
-        raise click.UsageError("this terminal has no screen to draw on (TERM): --once prints one table")
+        raise click.UsageError("the terminal (TERM) does not support full-screen output: use --once to print one table")
     run(_watch_cluster(target, of, interval) if backends else _watch(target, names, interval))
 
 
@@ -148,7 +150,7 @@ def nodes_of(state: Mapping[str, Any]) -> list[Node]:
                 max((shard["lag"].get(name) or 0 for shard in kept), default=0),
                 node["disk_used_bytes"],
                 node["disk_free_bytes"],
-                "to leave" if node["removing"] else "to drain" if node["draining"] else "",
+                "leaving" if node["removing"] else "draining" if node["draining"] else "",
             )
         )
     return sorted(found, key=lambda node: (node.alive, node.in_sync - node.copies, -node.lag_entries, node.node))
@@ -164,7 +166,7 @@ async def _state(admin: Admin, of: str | None) -> dict[str, Any]:
     query = "" if of is None else f"?cluster={quote(of, safe='')}"
     found: dict[str, Any] = await admin.ask("GET", f"/v1/cluster{query}")
     if not found.get("backends_known", True):
-        raise Failure("this server does not know the backends: start it with cluster.coordinator = etcd://HOST:PORT")
+        raise Failure("this server has no cluster view: start it with cluster.coordinator = etcd://HOST:PORT")
     return found
 
 
@@ -247,7 +249,7 @@ async def _is_pressed(pressed: asyncio.Event, seconds: float) -> bool:
 def _drawn(header: Sequence[str], rows: Sequence[Sequence[object]], target: Target) -> Table:
     from rich.table import Table
 
-    title = f"{target.base_url}  {time.strftime('%H:%M:%S')}  q ends"
+    title = f"{target.base_url}  {time.strftime('%H:%M:%S')}  q quits"
     # With one space between columns a name of 19 characters fits into 80 columns.
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     table.add_column(header[0], overflow="fold")

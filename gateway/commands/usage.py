@@ -22,14 +22,14 @@ THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @group("usage")
 def usage() -> None:
-    """Show what was used; collect and verify its files."""
+    """Show usage; collect and verify usage files."""
 
 
 @usage.command("show")
-@click.option("--from", "from_", metavar="DAY", help="The first day, in UTC.  [default: of this month]")
-@click.option("--to", metavar="DAY", help="The last day.  [default: today]")
-@click.option("--queue", metavar="QUEUE", shell_complete=queue_names, help="One queue only.")
-@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
+@click.option("--from", "from_", metavar="DAY", help="First day, in UTC.  [default: the first of this month]")
+@click.option("--to", metavar="DAY", help="Last day, in UTC.  [default: today]")
+@click.option("--queue", metavar="QUEUE", shell_complete=queue_names, help="Only this queue.")
+@click.option("--tenant", metavar="TENANT", help="The tenant to show; another one requires the scope operator.")
 @target_options
 @json_option
 def show(
@@ -49,27 +49,27 @@ def show(
 
 
 @usage.command("live")
-@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
+@click.option("--tenant", metavar="TENANT", help="The tenant to show; another one requires the scope operator.")
 @target_options
 @json_option
 def live(tenant: str | None, target: Target, as_json: bool) -> None:
-    """Show the last hour by minute, where the job live_usage runs and usage.live_dir names its folder."""
+    """Show the last hour by minute. Requires the job live_usage and the setting usage.live_dir."""
     found = run(ask(target, lambda admin: admin.live_usage(tenant=target.tenant(tenant))))
     if as_json:
         put_json(found)
         return
     names = ["requests", "messages", "bytes_in", "bytes_out"]
     put_table(["minute", *names], [[one["minute"], *(one[name] for name in names)] for one in found["minutes"]])
-    tell(f"{found['state']}; the job last looked at {found['looked_at'] or 'no time'}")
+    tell(f"{found['state']}; last updated by the job: {found['looked_at'] or 'no time'}")
 
 
 @usage.command("audit")
-@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
-@click.option("--limit", type=WholeRange(1, 1000), default=50, show_default=True, help="How many.")
+@click.option("--tenant", metavar="TENANT", help="The tenant to show; another one requires the scope operator.")
+@click.option("--limit", type=WholeRange(1, 1000), default=50, show_default=True, help="Maximum number of entries.")
 @target_options
 @json_option
 def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None:
-    """Show what administrators did, the newest first."""
+    """Show the audit log of administrative actions, newest first."""
     found = run(ask(target, lambda admin: admin.audit(tenant=target.tenant(tenant), limit=limit)))
     if as_json:
         put_items(found["items"])
@@ -79,13 +79,15 @@ def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None
 
 
 @usage.command("collect")
-@click.option("--to", "to", type=FOLDER, required=True, help="Where the files are to be.")
-@click.option("--from", "sources", type=THERE, multiple=True, help="A usage folder. Repeats.  [default: of --data]")
-@click.option("--move", "moves", is_flag=True, help="Remove each file where it was, once it is safe in its new place.")
+@click.option("--to", "to", type=FOLDER, required=True, help="Output folder.")
+@click.option(
+    "--from", "sources", type=THERE, multiple=True, help="A usage folder. Repeatable.  [default: that of --data]"
+)
+@click.option("--move", "moves", is_flag=True, help="Delete each source file once it is safely copied.")
 @click.option("--data", type=FOLDER, default=Path("./pushq-data"), show_default=True, help="A server's data folder.")
 @json_option
 def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json: bool) -> None:
-    """Bring usage files of several places together; what is there already stays as it is."""
+    """Collect usage files from several places into one folder; existing files are left unchanged."""
     from gateway.usage.collect import SameFolder
     from gateway.usage.collect import collect as bring_together
 
@@ -97,18 +99,18 @@ def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json:
     except FileNotFoundError as error:
         raise Failure(f"cannot collect: {os_text(error)}") from None
     except OSError as error:
-        raise Failure(f"cannot collect: {os_text(error)}", lines=["run it again: it goes on where it was"]) from None
+        raise Failure(f"cannot collect: {os_text(error)}", lines=["run it again to continue"]) from None
     if as_json:
         put_json({"copied": done.copied, "known": done.known, "removed": done.removed})
     else:
-        tell(f"{counted(done.copied, 'file')} copied, {done.known} {plural(done.known, 'was', 'were')} there already")
+        tell(f"{counted(done.copied, 'file')} copied, {done.known} {plural(done.known, 'was', 'were')} already there")
 
 
 @usage.command("verify")
 @click.argument("folder", metavar="DIR", type=THERE)
 @json_option
 def verify(folder: Path, as_json: bool) -> None:
-    """Check that the ledger's files in DIR are complete and add up."""
+    """Check that the ledger files in DIR are complete and add up."""
     from gateway.usage.files import Damaged
     from gateway.usage.verify import verify as check
 
@@ -131,13 +133,13 @@ def verify(folder: Path, as_json: bool) -> None:
         tell(f"{counted(report.files, 'file')}, {counted(report.rows, 'row')}")
     if broken:
         lines = [f"{one.partition}: {one.detail}" for one in report.broken]
-        raise Failure(f"the ledger is not whole: {len(broken)} faults", exit=Exit.FAILED, lines=lines)
+        raise Failure(f"the ledger is incomplete: {len(broken)} faults", exit=Exit.FAILED, lines=lines)
 
 
 @usage.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("arguments", metavar="JOB [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def run_spark_job(arguments: Sequence[str]) -> None:
-    """Run a job on Spark, over usage files or messages. Without JOB it lists them; `JOB --help` says more."""
+    """Run a job on Spark over usage files or messages. Without JOB, lists the jobs; `JOB --help` shows its options."""
     try:
         from spark.jobs.main import main
     except ModuleNotFoundError as error:

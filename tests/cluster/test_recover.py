@@ -144,7 +144,7 @@ def test_what_a_dead_leader_confirmed_alone_is_shown_and_published_again_once(tm
                     rest = again("recover", "publish", piece["name"], "--json").json()
                     print(f"killed after {rest['already_there']} of {len(lacked)}")
                     assert rest["published"] + rest["already_there"] == len(lacked)
-                assert again("recover", "list").err.strip() == "nothing is in quarantine"
+                assert again("recover", "list").err.strip() == "quarantine is empty"
                 assert again.any("recover", "publish", piece["name"]).code != 0
                 back: Counter[str] = Counter()
                 until(lambda: lacked <= _counted(back, _taken(http, "q", 1000)).keys(), "all come back")

@@ -50,7 +50,7 @@ async def lies_in(http: httpx2.AsyncClient, queue: str, **shares: float) -> None
         place = await place_of(http, queue)
         return not place["goal"] and {one["cluster"]: one["share"] for one in place["clusters"]} == shares
 
-    await eventually(is_so, f"it lies in {shares}")
+    await eventually(is_so, f"it is in {shares}")
 
 
 @pytest.mark.parametrize("killed", ["source", "target", "gateway"])

@@ -177,7 +177,7 @@ def test_a_connection_is_listed_and_ended(cli: Cli, shared_server: PushqServer, 
         listed = cli("connection", "list", "--json").json()["items"]
         (mine,) = [item for item in listed if queue in [each["queue"] for each in item["subscriptions"]]]
         assert mine["id"] in cli("connection", "list").out
-        assert "is ended" in cli("connection", "kick", mine["id"]).err
+        assert "closed connection" in cli("connection", "kick", mine["id"]).err
         assert json.loads(ws.recv(5))["type"] == "bye"
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv(5)
@@ -262,7 +262,7 @@ def test_top_says_that_it_cannot_draw_on_a_terminal_without_a_screen(cli: Cli) -
     with terminal() as (ours, theirs):
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         with cli.running("top", env=cli.env | {"TERM": "dumb"}, **streams) as watching:
-            assert b"--once prints one table" in read_until(ours, b"one table")
+            assert b"--once to print one table" in read_until(ours, b"one table")
             assert watching.wait(RUN_S_MAX) == 2
 
 
@@ -297,7 +297,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
         (queue, "partition 0", "eu", ["us"], True),
         ("theirs", "split, 4 partitions", None, ["eu", "us"], False),
     ]
-    assert "the plan is good: 1 move, 1 split\n" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
+    assert "the plan is valid: 1 move, 1 split\n" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
     nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")
     assert nowhere.code == 1 and "moves[0].to: there is no cluster 'us'" in nowhere.err
     for moves, said in (

@@ -48,7 +48,7 @@ def test_a_deletion_goes_to_the_server_of_the_context_and_not_to_one_that_is_her
     refused = cli.any("queue", "delete", queue, "--discard", "--yes")
     assert refused.code == 4 and "pushq queue delete" in refused.err, "over HTTP this server deletes none"
     deleted = cli("queue", "delete", queue, "--discard", "--yes", *cli.data, env={"PUSHQ_KEY": cli.server.key})
-    assert f'queue "{queue}" is deleted' in deleted.err
+    assert f'deleted queue "{queue}"' in deleted.err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_server_that_is_absent_or_another_one_is_named_whole_and_without_secre
 def test_a_refusal_that_another_server_would_not_give_names_the_server(cli: Cli) -> None:
     cli("context", "add", "here", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
     for line in ("queue show no-such-queue", "publish no-such-queue 1"):
-        assert f"the server asked was {cli.server.url}" in cli.any(*line.split()).err
+        assert f"the server was {cli.server.url}" in cli.any(*line.split()).err
     refused = cli.any("queue", "create", "orders", "--max-attempts", "-1").err
     assert cli.server.url not in refused
 

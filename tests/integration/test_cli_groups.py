@@ -36,7 +36,7 @@ def test_a_group_is_made_listed_moved_and_deleted(cli: Cli, stream: str) -> None
     assert (readers.split()[0], readers.split()[-1]) == ("readers", "10")
     assert (workers.split()[:2], workers.split()[-1]) == (["workers", "leases"], "0")
     moved = cli("group", "set", stream, "readers", "--position", "seq:7", "--yes")
-    assert f'group "readers" of "{stream}" stands at 7, 3 messages before it' in moved.err
+    assert f'group "readers" of "{stream}" is at 7, 3 messages behind' in moved.err
     assert cli("group", "delete", stream, "readers", "--yes", "--json").json() == {"name": "readers", "deleted": True}
     assert [item["name"] for item in cli("group", "list", stream, "--json").json()["items"]] == ["workers"]
 
@@ -44,7 +44,7 @@ def test_a_group_is_made_listed_moved_and_deleted(cli: Cli, stream: str) -> None
 def test_what_would_take_messages_back_asks_first(cli: Cli, stream: str) -> None:
     cli("group", "set", stream, "g", "--position", "earliest")
     refused = cli.any("group", "set", stream, "g", "--position", "latest")
-    assert refused.code == 1 and "Its consumers lose what they hold" in refused.err
+    assert refused.code == 1 and "Its consumers lose their leases" in refused.err
     assert cli.any("group", "delete", stream, "g").code == 1
     assert cli("group", "list", stream, "--json").json()["items"][0]["lag"][0]["lag"] == 10
     assert cli("group", "set", stream, "g", "--json").json()["lag"][0]["lag"] == 10, "nothing is moved"

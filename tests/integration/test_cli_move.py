@@ -189,7 +189,7 @@ async def test_run_again_after_a_death_between_two_steps_nothing_is_stored_twice
         assert (count(cli, source), count(cli, to)) == (1, 1)
         await admin.nack(source, admin.receipts, delay_ms=0)
     ran = cli("move", source, to)
-    word = {"none": "had been stored", "id": "are gone"}[dedupe]
+    word = {"none": "were already stored", "id": "were dropped"}[dedupe]
     assert f"1 of them {word}" in ran.err
     assert (count(cli, source), count(cli, to)) == (0, 1)
 
@@ -220,7 +220,7 @@ def test_full_queue_takes_what_fits_and_the_rest_stays_untried(cli: Cli, source:
     fill(cli, source, room + left)
     ran = cli.any("move", source, to)
     assert ran.code == 1
-    assert "queue-full" in ran.err and f"{room} messages moved" in ran.err and "this is about message" in ran.err
+    assert "queue-full" in ran.err and f"{room} messages moved" in ran.err and "the error is about message" in ran.err
     assert (cli.stats(source)["ready"], cli.stats(source)["in_flight"]) == (left, 0)
     attempts = cli("consume", source, "--until-empty", "--format", "{attempt} {body}").out.splitlines()
     assert attempts == [f"1 {number}" for number in range(room, room + left)]
@@ -234,7 +234,9 @@ def test_repeats_are_dropped_by_a_queue_that_knows_their_ids_unless_they_get_new
     for queue in (source, other):
         cli("publish", queue, "same", "--id", "m-1")
     ran = cli("move", source, other)
-    assert f'1 of them are gone: "{other}" knew their ids' in ran.err and "--new-ids keeps such" in ran.err
+    assert (
+        f'1 of them were dropped: "{other}" already knew their ids' in ran.err and "--new-ids to keep such" in ran.err
+    )
     assert (count(cli, source), count(cli, other)) == (0, 1)
     cli("publish", source, "same", "--id", "m-1")
     cli("move", source, other, "--new-ids")
@@ -247,7 +249,7 @@ def test_repeat_of_a_message_that_was_consumed_is_in_no_queue(cli: Cli, source: 
     for queue in (source, to):
         cli("publish", queue, "same", "--id", "m-1")
     cli("consume", to, "--count", "1")
-    assert "1 of them are gone" in cli("move", source, to).err
+    assert "1 of them were dropped" in cli("move", source, to).err
     assert (count(cli, source), count(cli, to)) == (0, 0)
 
 
@@ -261,7 +263,7 @@ def test_repeats_by_content_are_dropped_whatever_their_ids(
     for queue in (source, other):
         cli("publish", queue, "same")
     told = cli("move", source, other, *new_ids).err
-    assert f'1 of them are gone: "{other}" knew their content' in told and "--new-ids" not in told
+    assert f'1 of them were dropped: "{other}" already knew their content' in told and "--new-ids" not in told
     assert (count(cli, source), count(cli, other)) == (0, 1)
 
 
@@ -298,7 +300,7 @@ async def test_ids_that_the_server_made_are_known_again_after_a_death_between_tw
             await mover.batch(10)
         await admin.nack(source, admin.receipts, delay_ms=0)
     told = cli("move", source, to).err
-    assert f'1 of them had been stored in "{to}" by an earlier run' in told and "gone" not in told
+    assert f'1 of them were already stored in "{to}" by an earlier run' in told and "gone" not in told
     assert (count(cli, source), bodies(cli, to)) == (0, ["once"])
 
 

@@ -124,7 +124,7 @@ def test_a_wrong_file_and_one_that_the_server_refuses(cli: Cli, name: str) -> No
     [
         ([], "--all", 2),
         (["q", "--all"], "--all", 2),
-        (["q.dead"], 'comes with queue "q"', 2),
+        (["q.dead"], 'belongs to queue "q"', 2),
         (["absent"], "absent", 6),
     ],
 )

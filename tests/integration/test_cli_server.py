@@ -71,7 +71,7 @@ def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, 
     cli("publish", "orders", "--lines", stdin="1\n2\n3\n")
     saved = cli("backup", str(tmp_path / "saved"), "--with-master-key", *cli.data)
     assert saved.out == ""
-    assert "copied" in saved.err and "master.key is in it" in saved.err
+    assert "backed up" in saved.err and "master.key is in it" in saved.err
     cli("publish", "orders", "4")
     again = cli.any("backup", str(tmp_path / "saved"), *cli.data)
     assert again.code == 1
@@ -93,7 +93,7 @@ def test_a_backup_without_its_master_key_says_what_is_missing_and_starts_with_it
     assert "master.key is not in it" in saved.err and saved.json()["files"] == {}
     assert not (tmp_path / "saved/master.key").exists()
     told = cli("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
-    assert "put master.key into" in told.err
+    assert "copy master.key into" in told.err
     refused = cli.any("serve", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0")
     assert refused.code == 3 and "master.key is missing" in refused.err
     (tmp_path / "new/master.key").write_text((server.data / "master.key").read_text())
@@ -177,7 +177,7 @@ def test_a_full_server_is_told_as_such_and_nothing_else_is_blamed(start_server: 
         assert doctor.code == 5
         assert ran.code == 5, ran
         assert "Overloaded: 1 connection is open" in ran.err
-        assert "try again in" in ran.err
+        assert "retry in" in ran.err
         assert "pushq serve" not in ran.err
     failed = {check["name"]: check for check in report["checks"] if not check["is_ok"]}
     assert {"websocket", "sse"} <= set(failed)
@@ -209,7 +209,7 @@ def test_doctor_tells_a_page_from_a_server(cli: Cli, page: bytes) -> None:
         ran = cli.any("doctor", url, "--no-queue", "--json")
         assert ran.code == 1, ran
         failed = {check["name"]: check["fix"] for check in ran.json()["checks"] if not check["is_ok"]}
-    assert failed["version"] == "is this the server's address?"
+    assert failed["version"] == "check that this is the server's address"
     assert failed.get("key", failed["version"]) == failed["version"]
 
 
@@ -226,7 +226,7 @@ def test_doctor_notices_a_proxy_that_collects_what_is_pushed(cli: Cli) -> None:
         report = cli.any("doctor", url, "--json", *cli.data).json()
     failed = {check["name"]: check for check in report["checks"] if not check["is_ok"]}
     assert list(failed) == ["sse"]
-    assert "the message was held back" in failed["sse"]["detail"]
+    assert "delivery was delayed" in failed["sse"]["detail"]
     assert "proxy_buffering off" in failed["sse"]["fix"]
 
 

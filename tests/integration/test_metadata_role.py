@@ -69,6 +69,6 @@ def test_it_refuses_an_address_it_cannot_serve_safely(tmp_path: Path, listen: st
 def test_what_is_for_several_hosts_needs_a_coordinator(tmp_path: Path) -> None:
     command = ["metadata", "--data", str(tmp_path / "meta"), "--form", "ring"]
     ended = run(*command, env=without_settings())
-    assert ended.code == 2 and "need --etcd" in ended.err
+    assert ended.code == 2 and "require --etcd" in ended.err
     ended = run(*command, "--etcd", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", env=without_settings())
     assert ended.code == 3 and "cannot use etcd at http://127.0.0.1:1" in ended.err

@@ -149,9 +149,9 @@ def test_what_serves_other_machines_says_what_it_lacks(tmp_path: Path, authority
     code, said = told("--listen", "0.0.0.0:0", "--etcd", "http://127.0.0.1:1", *files)
     assert code == 3 and "--advertise HOST:PORT" in said
     code, said = told(*files[:2])
-    assert code == 2 and "go together" in said
+    assert code == 2 and "must be set together" in said
     code, said = told("--advertise", "meta-1:8081")
-    assert code == 2 and "need --etcd" in said
+    assert code == 2 and "require --etcd" in said
     code, said = told("--listen", "127.0.0.1:0", "--zone", "No Zone")
     assert code == 3 and "--zone" in said
     code, said = told("--listen", "127.0.0.1:0", *files[:4], "--tls-ca", str(tmp_path / "none.crt"))

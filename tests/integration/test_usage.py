@@ -159,7 +159,7 @@ def test_a_tenants_last_hour_is_its_own_and_what_the_job_has_of_others_is_for_op
     others = http.get("/v1/usage/live", params={"tenant": "livid"}).raise_for_status().json()
     assert [one["queue"] for one in others["queues"]] == ["theirs"]
     said = Cli(server)("usage", "live")
-    assert MINUTE in said.out and "live; the job last looked at 20" in said.err
+    assert MINUTE in said.out and "live; last updated by the job: 20" in said.err
     told = Cli(server)("usage", "live", "--tenant", "livid", "--json").json()
     assert [one["queue"] for one in told["queues"]] == ["theirs"]
     write_live(live_dir, tenants, last_minute=MINUTE, at_ms=now_ms() - USAGE_LIVE_STALE_MS - 1_000)

@@ -96,7 +96,7 @@ def test_what_destroys_asks_or_takes_yes(path: tuple[str, ...]) -> None:
 def test_an_alert_rule_goes_with_its_alerts_only_when_that_is_meant(empty_folder: Path) -> None:
     ran = run("alert", "remove", "r1", stdin="n\n")
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert "Remove alert rule r1 and its alerts?" in ran.stderr
+    assert "Delete alert rule r1 and its alerts?" in ran.stderr
 
 
 def test_help_lists_all_commands_in_order_of_need() -> None:
@@ -138,24 +138,24 @@ def test_version_is_told() -> None:
         (["queue", "delete", "q"], "--discard"),
         (["queue", "create", "q", "--kind", "heap"], "heap"),
         (["publish", "q", "x", "--header", "a"], "NAME=VALUE"),
-        (["publish", "q", "x", "--lines"], "--lines reads its messages from stdin"),
+        (["publish", "q", "x", "--lines"], "--lines reads messages from stdin"),
         (["publish", "q", "--lines", "--id", "a"], "--id"),
         (["publish", "q", "x", "--url", "ftp://elsewhere"], "Error: the server's URL must begin with http://"),
         (["publish", "q", "x", "--url", "http://here:99999"], "Error: the server's URL: Port out of range"),
         (["queue", "create", "q", "--config-file", "latin1"], "cannot read 'latin1': it is no text in UTF-8"),
         (["consume", "q", "--transport", "pigeon"], "pigeon"),
         (["consume", "q", "--count", "0"], "0 is not in the range"),
-        (["consume", "q", "--raw", "--json"], "name one of them"),
+        (["consume", "q", "--raw", "--json"], "are mutually exclusive"),
         (["consume", "q", "--format", "{id} {atempt}"], "did you mean {attempt}?"),
-        (["consume", "q", "--no-ack", "--ack", "auto"], "leave one of them out"),
-        (["consume", "q", "--no-ack", "--count", "11", "--credit", "10"], "name a larger --credit"),
-        (["move", "q", "q"], "name two"),
-        (["queue", "list", "--context", "a", "--url", "http://b"], "name one of them"),
-        (["context", "add", "no/name", "--url", "http://a"], "is no name"),
+        (["consume", "q", "--no-ack", "--ack", "auto"], "remove one of them"),
+        (["consume", "q", "--no-ack", "--count", "11", "--credit", "10"], "raise --credit"),
+        (["move", "q", "q"], "the same queue"),
+        (["queue", "list", "--context", "a", "--url", "http://b"], "are mutually exclusive"),
+        (["context", "add", "no/name", "--url", "http://a"], "invalid context name"),
         (["context", "add", "a", "--url", "queue.example"], "--url"),
-        (["context", "add", "a", "--url", "http://me:secret@b"], "leave name and password out"),
+        (["context", "add", "a", "--url", "http://me:secret@b"], "remove the user name and password"),
         (["context", "add", "a", "--url", "http://b", "--key-command", "'"], "--key-command"),
-        (["context", "add", "a", "--url", "http://b", "--key-command", "x", "--key-stdin"], "name one of them"),
+        (["context", "add", "a", "--url", "http://b", "--key-command", "x", "--key-stdin"], "are mutually exclusive"),
         (["context", "add", "a", "--url", "http://b", "--key-stdin"], "--key-stdin"),
         (["context", "use"], "--none"),
         (["move", "q"], "Missing argument 'TO'"),
@@ -163,7 +163,7 @@ def test_version_is_told() -> None:
         (["consume", "q", "--from", "seq:x"], "seq:N"),
         (["key", "create", "k"], "--scope"),
         (["top"], "--once"),
-        (["demo", "--listen", "127.0.0.1:0"], "a port that stays"),
+        (["demo", "--listen", "127.0.0.1:0"], "a fixed port"),
         (["completion", "tcsh"], "tcsh"),
     ],
 )

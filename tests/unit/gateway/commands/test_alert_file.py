@@ -25,12 +25,12 @@ def test_rules_are_read_as_they_stand() -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        (io.BytesIO(b"rules:"), "not JSON"),
+        (io.BytesIO(b"rules:"), "not valid JSON"),
         (io.BytesIO(b'{"groups": []}'), "unknown field `groups`"),
         (document(RULE, version=2), "version 2"),
-        (document({"kind": "depth"}), "/rules/0/name: a rule needs a name"),
-        (document(RULE, RULE), '/rules/1/name: rule "deep" is in it twice'),
-        (document(*[RULE] * (RULES_MAX + 1)), f"{RULES_MAX} is the most"),
+        (document({"kind": "depth"}), "/rules/0/name: name is required"),
+        (document(RULE, RULE), '/rules/1/name: duplicate rule "deep"'),
+        (document(*[RULE] * (RULES_MAX + 1)), f"the maximum is {RULES_MAX}"),
     ],
 )
 def test_a_document_that_is_wrong_is_refused_with_the_place(file: io.BytesIO, said: str) -> None:

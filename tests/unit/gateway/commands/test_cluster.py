@@ -77,13 +77,13 @@ def test_a_cluster_that_was_never_heard_is_a_row_of_unknowns() -> None:
     state = OF_BEFORE | {"clusters": [EU], "managers": NOBODY, "manager_events": []}
     found, asked = ran(state, "status")
     assert found.exit_code == 0 and asked == ["GET /v1/cluster"]
-    assert "silent" in found.output and "no pushq manager has run" in found.output
+    assert "silent" in found.output and "no manager has run" in found.output
 
 
 def test_a_manager_that_is_silent_is_said_to_be_with_its_decisions() -> None:
     state = OF_BEFORE | {"clusters": [EU], "managers": GONE, "manager_events": [EVENT]}
     found, _ = ran(state, "status", "--events")
-    assert "one manages since" in found.output and "is silent since 2026-01-31T13:00" in found.output
+    assert "one has been the manager since" in found.output and "last seen 2026-01-31T13:00" in found.output
     assert "DECISION" in found.output
 
 
@@ -98,9 +98,9 @@ def test_a_server_of_before_shows_its_one_cluster() -> None:
     found, _ = ran(OF_BEFORE, "status", "--events")
     assert found.exit_code == 0 and "NODE" in found.output and "DECISION" not in found.output
     plan, _ = ran(OF_BEFORE, "plan")
-    assert plan.exit_code != 0 and "knows no plan" in plan.output
+    assert plan.exit_code != 0 and "does not support plans" in plan.output
     told, _ = ran(OF_BEFORE, "plan", "--json")
-    assert json.loads(told.stderr)["title"] == "this server is of a version that knows no plan"
+    assert json.loads(told.stderr)["title"] == "this server's version does not support plans; upgrade it"
 
 
 def test_a_plan_is_the_same_file_with_and_without_json() -> None:

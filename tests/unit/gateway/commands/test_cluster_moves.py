@@ -193,7 +193,7 @@ def spread(queue: str) -> str:
 def test_a_move_is_waited_for_until_publishes_arrive(shell: Shell) -> None:
     found = shell("move", "orders", "--to", "eu")
     assert found.exit_code == 0 and shell.clusters.acts == [begun("orders")], found.output
-    assert 'publishes to "orders" arrive at eu; us still has 3 messages' in found.output
+    assert 'publishes to "orders" go to eu; us still has 3 messages' in found.output
     again = shell("move", "orders", "--to", "eu", "--json")
     assert (json.loads(again.output)["cluster"], shell.clusters.acts) == ("eu", [begun("orders")])
 
@@ -201,10 +201,10 @@ def test_a_move_is_waited_for_until_publishes_arrive(shell: Shell) -> None:
 def test_a_queue_is_split_and_that_is_waited_for(shell: Shell) -> None:
     found = shell("split", "orders", "--over", "us", "--over", "eu")
     assert found.exit_code == 0 and shell.clusters.acts == [spread("orders")], found.output
-    said = 'publishes to "orders" arrive at us (50%) and eu (50%); us still has 3 messages'
+    said = 'publishes to "orders" go to us (50%) and eu (50%); us still has 3 messages'
     assert said in found.output
     again = shell("split", "orders", "--over", "eu", "--over", "us")
-    assert again.exit_code == 0 and 'queue "orders" lies in us (50%) and eu (50%) already' in again.output
+    assert again.exit_code == 0 and 'queue "orders" is already in us (50%) and eu (50%)' in again.output
     assert len(shell.clusters.acts) == 1
 
 
@@ -213,8 +213,8 @@ def test_a_split_goes_on_without_who_began_it_and_may_be_given_up(shell: Shell) 
     at_once = shell("split", "orders", "--over", "us", "--over", "eu", "--wait", "0", "--json")
     assert (at_once.exit_code, json.loads(at_once.output)["goal"]) == (0, ["us", "eu"])
     late = shell("split", "orders", "--over", "us", "--over", "eu", "--wait", "0.05")
-    assert late.exit_code == Exit.FAILED and "not in us and eu yet, it lies in us" in late.output
-    assert "the move goes on" in late.output
+    assert late.exit_code == Exit.FAILED and "not in us and eu yet; it is in us" in late.output
+    assert "the move continues" in late.output
     assert 'queue "orders" stays in us' in shell("move", "orders", "--give-up").output
     assert not shell.clusters.goals
 
@@ -228,7 +228,7 @@ def test_what_was_given_up_half_way_is_spread_evenly_when_asked_again(shell: She
 def test_a_queue_of_several_clusters_is_merged(shell: Shell) -> None:
     shell.clusters.shares["default", "orders"] = {"us": 0.5, "eu": 0.5}
     at_once = shell("move", "orders", "--to", "eu", "--wait", "0")
-    assert "is on its way from us (50%) and eu (50%) to eu" in at_once.output
+    assert 'moving queue "orders" from us (50%) and eu (50%) to eu' in at_once.output
     found = shell("move", "orders", "--to", "eu", "--json")
     assert found.exit_code == 0 and json.loads(found.output)["clusters"] == [{"cluster": "eu", "share": 1.0}]
 
@@ -236,16 +236,16 @@ def test_a_queue_of_several_clusters_is_merged(shell: Shell) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--over", "us"), ("--over", "us", "--over", "us")])
 def test_a_queue_is_split_over_two_clusters_at_least(shell: Shell, arguments: tuple[str, ...]) -> None:
     found = shell("split", "orders", *arguments)
-    assert found.exit_code == Exit.USAGE and "two of them at least" in found.output and shell.clusters.acts == []
+    assert found.exit_code == Exit.USAGE and "at least two clusters" in found.output and shell.clusters.acts == []
 
 
 def test_a_move_goes_on_without_who_began_it(shell: Shell) -> None:
     shell.clusters.looks_until_sealed = NEVER
     at_once = shell("move", "orders", "--to", "eu", "--wait", "0")
-    assert at_once.exit_code == 0 and "on its way from us to eu" in at_once.output
+    assert at_once.exit_code == 0 and 'moving queue "orders" from us to eu' in at_once.output
     late = shell("move", "orders", "--to", "eu", "--wait", "0.05")
-    assert late.exit_code == Exit.FAILED and "not in eu yet, it lies in us" in late.output
-    assert "the move goes on" in late.output
+    assert late.exit_code == Exit.FAILED and "not in eu yet; it is in us" in late.output
+    assert "the move continues" in late.output
 
 
 def test_a_move_that_somebody_gave_up_is_not_waited_for_without_end(shell: Shell) -> None:
@@ -270,7 +270,7 @@ def test_a_queue_goes_somewhere_or_is_left(shell: Shell, arguments: tuple[str, .
 
 
 def test_what_is_on_its_way_is_listed(shell: Shell) -> None:
-    assert "no queue is on its way" in shell("moves").output
+    assert "no queue is moving" in shell("moves").output
     shell.clusters.looks_until_sealed = NEVER
     shell("move", "orders", "--to", "eu", "--wait", "0")
     shell("split", "clicks", "--over", "us", "--over", "eu", "--wait", "0")
@@ -322,7 +322,7 @@ def test_a_queue_of_a_plan_is_merged_and_passed_over_when_that_is_done(shell: Sh
     asked = shell.apply(moves=[merge, THEIRS], answers="n\n")
     assert "Move 1 queue to other clusters and merge 1 queue into one cluster each, at" in asked.output
     dry = shell.apply("--dry-run", moves=[merge, THEIRS])
-    assert "the plan is good: 1 move, 1 merge\n" in dry.output and shell.clusters.acts == []
+    assert "the plan is valid: 1 move, 1 merge\n" in dry.output and shell.clusters.acts == []
     found = shell.apply("--yes", "--json", moves=[merge])
     assert found.exit_code == 0 and shell.clusters.acts == [begun("orders")], found.output
     [row] = json.loads(found.output)["items"]
@@ -335,14 +335,14 @@ def test_a_plan_that_moves_a_queue_merges_none_that_was_split_since(shell: Shell
     shell.clusters.shares["default", "orders"] = {"us": 0.5, "eu": 0.5}
     found = shell.apply("--yes", moves=[ORDERS])
     assert found.exit_code == Exit.FAILED and shell.clusters.acts == []
-    assert "moves[0].from is 'us'; queue 'orders' lies in 'us' and 'eu'; make the plan anew" in found.output
+    assert "moves[0].from is 'us'; queue 'orders' is in 'us' and 'eu'; make a new plan" in found.output
 
 
 def test_a_split_of_a_plan_that_is_under_way_is_waited_for(shell: Shell) -> None:
     shell.clusters.looks_until_sealed = NEVER
     late = shell.apply("--yes", "--wait", "1", partitions=[ORDERS_SHARED])
     assert late.exit_code == Exit.FAILED and "not in us and eu yet" in late.output
-    assert "this was partitions[0]; 0 of 1 are done" in late.output
+    assert "stopped at partitions[0]; 0 of 1 are done" in late.output
     shell.clusters.moves["default", "orders"]["left"] = 1
     assert shell.apply("--yes", partitions=[ORDERS_SHARED]).exit_code == 0
 
@@ -351,7 +351,7 @@ def test_a_plan_that_is_run_again_does_what_is_left(shell: Shell) -> None:
     shell.clusters.refuses = {"theirs"}
     broken = shell.apply("--yes", moves=[ORDERS, THEIRS], partitions=[CLICKS])
     assert broken.exit_code == Exit.FAILED and "cannot move now" in broken.output
-    assert "this was moves[1]; 2 of 3 are done: run it again" in broken.output
+    assert "stopped at moves[1]; 2 of 3 are done. Run it again" in broken.output
     shell.clusters.refuses, shell.clusters.acts = set(), []
     again = shell.apply("--yes", moves=[ORDERS, THEIRS], partitions=[CLICKS])
     assert again.exit_code == 0 and shell.clusters.acts == [begun("theirs", "acme")], again.output
@@ -364,7 +364,7 @@ def test_a_plan_stops_at_a_queue_that_does_not_arrive(shell: Shell) -> None:
     shell.clusters.looks_until_sealed = NEVER
     late = shell.apply("--yes", "--wait", "1", moves=[ORDERS, THEIRS])
     assert late.exit_code == Exit.FAILED and shell.clusters.acts == [begun("orders")]
-    assert "not in eu yet" in late.output and "this was moves[0]; 0 of 2 are done" in late.output
+    assert "not in eu yet" in late.output and "stopped at moves[0]; 0 of 2 are done" in late.output
 
 
 def test_a_plan_is_asked_for_and_nothing_is_done_without_the_answer(shell: Shell) -> None:
@@ -385,12 +385,12 @@ def test_a_plan_with_entries_that_cannot_be_carried_out_begins_nothing(shell: Sh
     shell.clusters.lies |= {("acme", "theirs"): "asia", ("default", "orders"): "asia"}
     found = shell.apply("--dry-run" if is_dry else "--yes", moves=moves, partitions=[ORDERS_SHARED])
     assert found.exit_code == Exit.FAILED and shell.clusters.acts == []
-    assert "4 entries cannot be carried out, and nothing was begun" in found.output
+    assert "4 entries cannot be applied; nothing was started" in found.output
     for said in (
         "moves[0].from is 'eu'",
         "moves[1].partition is 0",
         "moves[2].queue",
-        "partitions[0].clusters are 'us' and 'eu'; queue 'orders' lies in 'asia'",
+        "partitions[0].clusters are 'us' and 'eu'; queue 'orders' is in 'asia'",
     ):
         assert said in found.output
 
@@ -405,7 +405,7 @@ def test_a_dry_run_shows_what_would_be_done(shell: Shell) -> None:
     shell("move", "theirs", "--to", "eu", "--tenant", "acme")
     shared = CLICKS | {"clusters": ["us", "eu"]}
     found = shell.apply("--dry-run", moves=[ORDERS, THEIRS], partitions=[shared])
-    assert found.exit_code == 0 and "the plan is good: 2 moves, 1 split\n" in found.output
+    assert found.exit_code == 0 and "the plan is valid: 2 moves, 1 split\n" in found.output
     assert "to do" in found.output and "passed over" in found.output
     assert shell.clusters.acts == [begun("theirs", "acme")]
 

@@ -127,7 +127,8 @@ def test_a_command_gives_the_key_and_is_asked_once(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"), [("false", "ended with 1"), ("/no/such/program", "cannot run"), ("true", "holds no key")]
+    ("command", "told"),
+    [("false", "failed with exit code 1"), ("/no/such/program", "cannot run"), ("true", "has no valid key")],
 )
 def test_a_command_that_gives_no_key_is_a_matter_of_authentication(command: str, told: str, home: Path) -> None:
     save(Contexts({"prod": Profile("http://a", key_command=command)}, "prod"))
@@ -170,7 +171,7 @@ def test_a_broken_file_is_named_and_its_text_is_not(text: str) -> None:
     file = path()
     assert file is not None
     file.write_text(text)
-    with pytest.raises(Failure, match=r"contexts\.json is no file of contexts"):
+    with pytest.raises(Failure, match=r"contexts\.json is not a contexts file"):
         load()
 
 
@@ -187,7 +188,8 @@ def test_without_a_file_there_is_none_and_without_a_home_neither(monkeypatch: py
 
 def test_contexts_are_added_listed_used_and_removed(home: Path) -> None:
     assert (
-        "use it from now on" in run("add", "prod", "--url", "https://prod.example/", "--key-stdin", stdin=SECRET).stderr
+        "it is now the current context"
+        in run("add", "prod", "--url", "https://prod.example/", "--key-stdin", stdin=SECRET).stderr
     )
     assert run("add", "test", "--url", "http://test.example", "--key-file", str(home / "admin.key")).exit_code == 0
     rows = json.loads(run("list", "--json").stdout)["items"]
@@ -240,7 +242,7 @@ def test_absent_context_ends_with_6_and_names_those_there_are(arguments: tuple[s
 def test_what_comes_before_a_context_is_told_when_it_is_used(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept()
     monkeypatch.setenv(variable, "http://environment.example")
-    assert f"{variable} is set, and comes before it" in run("use", "test").stderr
+    assert f"{variable} is set and takes precedence" in run("use", "test").stderr
 
 
 def test_a_key_in_the_environment_is_no_matter_where_no_context_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

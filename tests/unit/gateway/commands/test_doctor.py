@@ -15,7 +15,7 @@ from gateway.commands import checks
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("ahead_s", "is_good", "said"),
-    [(0, True, "agrees within a second"), (-3, True, "s behind"), (3, True, "s ahead"), (-60, False, "s behind")],
+    [(0, True, "within one second"), (-3, True, "s behind"), (3, True, "s ahead"), (-60, False, "s behind")],
 )
 async def test_a_clock_is_told_as_exactly_as_a_date_header_can_tell_it(ahead_s: int, is_good: bool, said: str) -> None:
     async def raw(method: str, path: str) -> SimpleNamespace:

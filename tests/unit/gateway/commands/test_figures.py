@@ -14,14 +14,14 @@ from gateway.commands.reference import commands_below
 @pytest.mark.parametrize("text", ["1_000", " 5", "5 ", "٣", "", "0x10", "1e3", "five", "1."])
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
     for kind in (Whole(), WholeRange(0, 10_000)):
-        with pytest.raises(click.BadParameter, match="is no whole number such as 1000"):
+        with pytest.raises(click.BadParameter, match="is not a whole number such as 1000"):
             kind.convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["1_000.5", " 0.5", "nan", "inf", "1,5", ""])
 def test_what_is_no_number_is_refused(text: str) -> None:
     for kind in (Figure(), FigureRange(0, 10_000)):
-        with pytest.raises(click.BadParameter, match="is no number such as"):
+        with pytest.raises(click.BadParameter, match="is not a number such as"):
             kind.convert(text, None, None)
 
 
@@ -34,7 +34,7 @@ def test_numbers_are_read() -> None:
 
 def test_the_command_says_which_option_is_wrong() -> None:
     ran = CliRunner().invoke(cli, ["consume", "q", "--count", "1_000"])
-    assert ran.exit_code == 2 and "--count" in ran.output and "'1_000' is no whole number" in ran.output
+    assert ran.exit_code == 2 and "--count" in ran.output and "'1_000' is not a whole number" in ran.output
 
 
 def test_no_option_reads_numbers_in_another_way() -> None:

@@ -70,7 +70,7 @@ def test_help_names_each_field_in_the_order_of_the_refusal() -> None:
     assert f"in braces: {', '.join(FIELDS)}".partition(", headers")[0] in " ".join((consume.help or "").split())
     with pytest.raises(click.BadParameter) as refused:
         template("{}")
-    assert f"Fields are {', '.join(FIELDS)}" in refused.value.message
+    assert f"The fields are {', '.join(FIELDS)}" in refused.value.message
 
 
 def test_a_publishers_own_number_is_shown_where_it_gave_one() -> None:
@@ -82,13 +82,13 @@ def test_a_publishers_own_number_is_shown_where_it_gave_one() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{bdy}", "no field {bdy}; did you mean {body}? Fields are id, queue"),
-        ("{}", "no field {}"),
-        ("{headers.}", "no field {headers.}"),
-        ("{id", "character 1 is a { alone; {{ stands for itself"),
-        ("id}", "character 3 is a } alone"),
-        (r"{id}\q", r"at character 5 is none of \n"),
-        ("x" * (FORMAT_CHARS_MAX + 1), "it may have 4096"),
+        ("{bdy}", "unknown field {bdy}; did you mean {body}? The fields are id, queue"),
+        ("{}", "unknown field {}"),
+        ("{headers.}", "unknown field {headers.}"),
+        ("{id", "unpaired { at character 1; write {{ for a literal one"),
+        ("id}", "unpaired } at character 3"),
+        (r"{id}\q", r"at character 5; use \n"),
+        ("x" * (FORMAT_CHARS_MAX + 1), "the maximum is 4096"),
     ],
 )
 def test_wrong_template_is_refused_with_what_is_wrong(text: str, told: str) -> None:

@@ -83,7 +83,7 @@ async def test_lost_lease_is_told_and_is_no_failure(capsys: pytest.CaptureFixtur
     holder = Holder(count=None, credit=1)
     await holder.printed(printed(error=LeaseLost("ended")))
     await holder.settled()
-    assert "m-1 was printed, but its lease had ended" in capsys.readouterr().err
+    assert "m-1 was printed, but its lease had expired" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_told_before", [True, False])

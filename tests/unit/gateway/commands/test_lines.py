@@ -69,5 +69,5 @@ async def test_waiting_for_a_pipe_can_be_cancelled(pipe: tuple[BinaryIO, int]) -
 
 
 async def test_line_that_is_no_message_ends_the_reading() -> None:
-    with pytest.raises(Failure, match="line 2 has more than"):
+    with pytest.raises(Failure, match="line 2 is longer than"):
         await all_of(io.BytesIO(b"one\n" + b"x" * (LINE_BYTES_MAX + 1)))

@@ -46,5 +46,5 @@ async def test_countdown_ends_with_the_error_of_a_task() -> None:
 @pytest.mark.anyio
 async def test_countdown_ends_after_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "SILENCE_S_MAX", 0.2)
-    with pytest.raises(Failure, match=r"nothing came for 0\.2 s, with 2 of 2"):
+    with pytest.raises(Failure, match=r"no message received for 0\.2 s; 2 of 2"):
         await Countdown(2).wait([], lambda done: None)

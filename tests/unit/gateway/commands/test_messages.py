@@ -78,7 +78,7 @@ def test_line_shows_what_is_known_of_a_message() -> None:
     assert as_line(pushed) == '7 m-1 attempt=2 key=ann {"ü":[1,null]}'
     peeked = {"seq": 8, "id": "m-2", "state": "ready", "key": None, "body_base64": "/w==", "content_type": "image/png"}
     assert as_line(peeked) == "8 m-2 state=ready image/png;base64,/w=="
-    assert as_line({"seq": 9, "id": "m-3", "state": "ready"}).startswith("9 m-3 state=ready (body not shown")
+    assert as_line({"seq": 9, "id": "m-3", "state": "ready"}).startswith("9 m-3 state=ready (body hidden")
 
 
 def test_message_is_always_one_line() -> None:

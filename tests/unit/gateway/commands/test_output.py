@@ -82,5 +82,5 @@ def test_anything_but_yes_changes_nothing(answer: str, monkeypatch: pytest.Monke
     from io import StringIO
 
     monkeypatch.setattr(sys, "stdin", StringIO(answer))
-    with pytest.raises(Failure, match="nothing was changed"):
+    with pytest.raises(Failure, match="nothing changed"):
         confirm("Delete?", is_sure=False)

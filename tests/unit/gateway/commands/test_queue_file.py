@@ -32,13 +32,13 @@ def test_configs_are_read_by_queue() -> None:
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (b"queues: []", "not JSON.*yq -o json"),
+        (b"queues: []", "not valid JSON.*yq -o json"),
         (b"[]", "Expected `object`.*pushq queue export"),
         (b'{"queues": [{"name": "q"}]}', "missing required field `config`"),
-        (b'{"queues": [], "version": 2}', "version 2, and this pushq reads version 1"),
+        (b'{"queues": [], "version": 2}', "version 2, but this pushq reads version 1"),
         (b'{"queues": [{"name": "q", "config": {"max_atempts": 1}}]}', 'queue "q".*max_attempts'),
         (b'{"queues": [{"name": "q.dead", "config": {}}]}', "belong to the queue"),
-        (b'{"queues": [{"name": "q", "config": {}}, {"name": "q", "config": {}}]}', "/queues/1: .* twice"),
+        (b'{"queues": [{"name": "q", "config": {}}, {"name": "q", "config": {}}]}', "/queues/1: duplicate"),
         (b'{"queues": [{"name": "q", "config": {}, "uid": "x"}]}', "unknown field `uid`"),
     ],
 )

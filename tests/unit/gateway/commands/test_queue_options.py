@@ -98,7 +98,7 @@ def test_times_are_durations_and_need_no_ms_in_their_name() -> None:
         "dedupe_window_ms": 500,
         "dead_letter_queue": "1m",
     }
-    assert "is no duration such as" in refused("--delay", "soon")
+    assert "invalid duration" in refused("--delay", "soon")
 
 
 @pytest.mark.parametrize("word", ["none", "null"])
@@ -126,13 +126,13 @@ def test_set_takes_json_else_text() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--max-attempts", "many"), "no whole number such as 1000"),
-        (("--max-messages", "many"), "no whole number such as 1000"),
+        (("--max-attempts", "many"), "not a whole number such as 1000"),
+        (("--max-messages", "many"), "not a whole number such as 1000"),
         (("--kind", "heap"), "'work', 'stream'"),
-        (("--tags", "a=b"), "this is not JSON"),
-        (("--tags", "[]"), "no JSON object"),
-        (("--auto-expand", "always"), "this is not JSON"),
-        (("--config", "{"), "this is not JSON"),
+        (("--tags", "a=b"), "not valid JSON"),
+        (("--tags", "[]"), "not a JSON object"),
+        (("--auto-expand", "always"), "not valid JSON"),
+        (("--config", "{"), "not valid JSON"),
         (("--config", "missing.json"), "cannot read 'missing.json': No such file"),
         (("--set", "kind"), "FIELD=VALUE"),
     ],

@@ -74,4 +74,4 @@ async def test_line_of_a_reader_that_stays_is_taken() -> None:
 
 def test_help_says_what_head_leaves_and_what_takes_exactly_one() -> None:
     words = " ".join((consume.help or "").split())
-    assert "| head -1` shows a message and leaves it in the queue, --count 1 takes exactly one" in words
+    assert "| head -1` shows a message and leaves it in the queue, while --count 1 takes exactly one" in words

@@ -43,7 +43,7 @@ def test_unreadable_key_is_a_matter_of_authentication(folder: Path) -> None:
         "letters": "schlüssel".encode(),
     }.items():
         (folder / name).write_bytes(content)
-        with pytest.raises(Failure, match=f"{name} holds no key") as failed:
+        with pytest.raises(Failure, match=f"{name} has no valid key") as failed:
             Target(None, folder / name, folder).key()
         assert failed.value.exit_code == Exit.AUTH
 

@@ -52,7 +52,7 @@ def test_backends_that_are_away_or_behind_come_first() -> None:
     nodes = [node("a"), node("b", draining=True), node("c", alive=False, removing=True, disk_used_bytes=None)]
     found = nodes_of({"nodes": nodes, "shards": shards})
     assert [(one.node, one.leads, f"{one.in_sync}/{one.copies}", one.lag_entries, one.asked) for one in found] == [
-        ("c", 0, "0/3", 9, "to leave"),
+        ("c", 0, "0/3", 9, "leaving"),
         ("a", 2, "2/3", 0, ""),
-        ("b", 0, "3/3", 700, "to drain"),
+        ("b", 0, "3/3", 700, "draining"),
     ]
