@@ -100,7 +100,7 @@ class Application:
         if scope["type"] == "http" and scope["path"] == METRICS:
             await self.site(scope, receive, send)
         elif scope["type"] == "http":
-            await write(send, problem_answer(NotFound(f"there is only {METRICS} here")))
+            await write(send, problem_answer(NotFound(f"only {METRICS} is served here")))
         elif scope["type"] == "websocket":
             await _no_socket_here(scope, receive, send)
 
@@ -269,7 +269,7 @@ def _site(gateway: Gateway, api: Api, lag: LoopLag, entrance: Entrance, overload
 
 
 async def _no_socket_here(scope: Scope, receive: Receive, send: Send) -> None:
-    answer = problem_answer(NotFound(f"there is no WebSocket at {scope['path'][:200]!r}, only at {WEBSOCKET_PATH}"))
+    answer = problem_answer(NotFound(f"no WebSocket at {scope['path'][:200]!r}, only at {WEBSOCKET_PATH}"))
     await send(
         {
             "type": "websocket.http.response.start",

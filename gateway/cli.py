@@ -58,7 +58,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> No
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS_MAX},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="The version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Pushq: a durable message queue that pushes to browsers, servers and shells.

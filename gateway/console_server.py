@@ -140,7 +140,7 @@ class ConsoleServer:
         try:
             await self._refresh(tenant, kept)
         except PushqError as error:
-            log.info("the list of queues is as it was", tenant=tenant, error=error.detail)
+            log.info("the list of queues has not changed", tenant=tenant, error=error.detail)
         finally:
             kept.looking = None
 

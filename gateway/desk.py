@@ -75,7 +75,7 @@ class GatewayDesk:
     def redeem(self, ticket: str) -> Principal:
         principal = self._tickets.redeem(ticket)
         if not self.still_valid(principal):
-            raise Unauthenticated("the key that asked for this ticket was revoked or has expired")
+            raise Unauthenticated("the key that requested this ticket was revoked or has expired")
         return principal
 
     def is_same_caller(self, known: Any, newer: Any) -> bool:
@@ -93,7 +93,7 @@ class GatewayDesk:
     def queue(self, principal: Any, name: str, verb: Verb) -> Queue:
         queue = self._store.queue(principal.tenant, name)
         if not principal.access.may(verb, name):
-            raise Forbidden(f"the key {principal.name!r} has no scope {verb}:{name}")
+            raise Forbidden(f"the key {principal.name!r} lacks the scope {verb}:{name}")
         return queue
 
     def publish_to(self, principal: Any, name: str) -> Target:
@@ -103,7 +103,7 @@ class GatewayDesk:
         does. Raises `Forbidden` without the scope, `StorageFull` if the tenant may store no more.
         """
         if self._making and (principal.tenant, name) in self._making:
-            raise QueueNotFound(f"queue {name!r} is being made")
+            raise QueueNotFound(f"queue {name!r} is being created")
         queue = self._store.target_of(principal.tenant, name)
         self._check_publish(principal, name)
         return queue
@@ -115,7 +115,7 @@ class GatewayDesk:
 
     def _check_publish(self, principal: Any, name: str) -> None:
         if not principal.access.may("publish", name):
-            raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}")
+            raise Forbidden(f"the key {principal.name!r} lacks the scope publish:{name}")
         if principal.tenant in self._full:
             raise StorageFull(self._full[principal.tenant])
 
@@ -137,7 +137,7 @@ class GatewayDesk:
             async with asyncio.timeout_at(None if until == inf else until):
                 await asyncio.shield(making)
         except TimeoutError:
-            detail = f"queue {name!r} was not made within the time of this publish; nothing was accepted"
+            detail = f"queue {name!r} was not created within the publish timeout; nothing was accepted"
             raise Unavailable(detail, retry_after_ms=1000) from None
 
     def _is_made(self, tenant: str, name: str, done: asyncio.Task[None]) -> None:

@@ -47,7 +47,7 @@ def create(folder: Path, *, now: datetime | None = None) -> Pair:
     made = Pair(folder / CA_CERTIFICATE, folder / CA_KEY)
     for file in (made.certificate, made.key):
         if file.exists():
-            raise CaError(f"{file} is there already; an authority is made once, in a folder of its own")
+            raise CaError(f"{file} already exists; create the authority in a folder of its own")
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Pushq development authority")])
     builder = (
@@ -71,9 +71,9 @@ def issue(
     now = now or datetime.now(UTC)
     authority, authority_key = _authority(folder)
     if not names:
-        raise CaError("name at least one host or address")
+        raise CaError("give at least one host name or address")
     if authority.not_valid_after_utc <= now:
-        raise CaError(f"{folder / CA_CERTIFICATE} has expired; make a new authority in another folder")
+        raise CaError(f"{folder / CA_CERTIFICATE} has expired; create a new authority in another folder")
     alternatives = [_alternative(name) for name in names]
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -131,7 +131,7 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name.strip("[]")))
     except ValueError:
         if _HOST.fullmatch(name) is None or ".." in name:
-            raise CaError(f"{name!r} is neither a host's name nor an address") from None
+            raise CaError(f"{name!r} is not a valid host name or address") from None
         return x509.DNSName(name.lower())
 
 
@@ -140,11 +140,11 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     except FileNotFoundError as error:
-        raise CaError(f"there is no {error.filename}; make an authority with `pushq ca create {folder}`") from None
+        raise CaError(f"{error.filename} does not exist; create an authority with `pushq ca create {folder}`") from None
     except (OSError, ValueError, TypeError) as error:
-        raise CaError(f"the authority in {folder} cannot be read: {error}") from None
+        raise CaError(f"cannot read the authority in {folder}: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CaError(f"{folder / CA_KEY} is no key of an authority that this command made")
+        raise CaError(f"{folder / CA_KEY} is not an authority key created by this command")
     return certificate, key
 
 

@@ -210,7 +210,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
         try:
             await care.write_down()
         except PushqError as error:
-            log.warning("what keys were used last is not written down", error=error.detail)
+            log.warning("key usage times could not be stored", error=error.detail)
     await place.leave(settings)
     if sessions is not None:
         await sessions.leave(app.gateway.hub)
@@ -259,7 +259,7 @@ def _entrance(settings: Settings) -> Entrance:
     try:
         return open_entrance(settings.http)
     except CertificateError as error:
-        raise CannotStart(f"cannot speak TLS: {error}") from None
+        raise CannotStart(f"cannot use TLS: {error}") from None
 
 
 def _wants_hsts(settings: Settings) -> bool:
@@ -326,8 +326,8 @@ async def _defined(store: Store, settings: Settings, guards: Guards, own: OwnCer
     if store.node.metadata.adopted_from is not None:
         await store.close()
         raise CannotStart(
-            f"the queues in {settings.data} belong to a metadata service: name it as metadata.url, "
-            "or choose another folder with --data"
+            f"the queues in {settings.data} belong to a metadata service: set metadata.url, or choose another folder "
+            "with --data"
         )
     return store
 
@@ -421,7 +421,7 @@ class Server:
             async with asyncio.timeout(window_s + FAREWELL_SECONDS_MAX):
                 await self.app.gateway.hub.drain()
         except TimeoutError:
-            log.warning("drain took too long: the rest is cut")
+            log.warning("drain took too long: closing the remaining connections")
         finally:
             for each in self.listeners:
                 each.should_exit = True
@@ -457,8 +457,10 @@ def _where_keys_are(settings: Settings, key_file: Path | None) -> str:
     if settings.metadata.url:
         return f"  key   of the metadata service at {settings.metadata.url}"
     if settings.store.backends and key_file is None:
-        return "  key   the one that the first gateway of these backends made"
-    return f"  key   in {key_file}" if key_file else f"  key   {settings.data}/admin.key is gone; its key is still good"
+        return "  key   created by the first gateway of these backends"
+    return (
+        f"  key   in {key_file}" if key_file else f"  key   {settings.data}/admin.key was removed; its key still works"
+    )
 
 
 def announce(settings: Settings, port: int, *, is_new: bool) -> None:
@@ -467,20 +469,20 @@ def announce(settings: Settings, port: int, *, is_new: bool) -> None:
     path = settings.directory / ADMIN_KEY_FILE
     key_file = path if path.exists() else None
     count = settings.gateways
-    processes = "one process" if count == 1 else f"{count} gateway processes and one for storage"
+    processes = "one process" if count == 1 else f"{count} gateway processes and one storage process"
     backends = settings.store.backends
     others = [one.name for one in settings.store.clusters]
     further = f", further clusters {', '.join(others)}" if others else ""
-    data = f"messages with {', '.join(backends)}{further}" if backends else f"data in {settings.data}"
+    data = f"messages stored by {', '.join(backends)}{further}" if backends else f"data in {settings.data}"
     lines = [
         f"pushq {VERSION}  {processes}, {data}"
-        + ("" if settings.metadata.url or backends else ", nothing else needed"),
+        + ("" if settings.metadata.url or backends else ", no other service needed"),
         f"  API   {url}/v1",
         *([f"  demo  {url}/demo"] if settings.dev else []),
         f"  docs  {url}/docs",
         _where_keys_are(settings, key_file),
-        *([f"  Keep a copy of {settings.data}/{MASTER_FILE}: without it no message can be read."] if is_new else []),
-        *(["  --dev: any page of this machine may connect. Not for production."] if settings.dev else []),
+        *([f"  Keep a copy of {settings.data}/{MASTER_FILE}: messages cannot be read without it."] if is_new else []),
+        *(["  --dev: any page on this machine may connect. Not for production."] if settings.dev else []),
         f"ready in {_age_seconds():.1f} s",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)

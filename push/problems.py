@@ -110,7 +110,7 @@ def invalid(error: Exception, known: Mapping[str, str] = _NONE) -> InvalidReques
     unknown = _UNKNOWN.match(text)
     if unknown is not None:
         name = unknown["name"]
-        detail = f"there is no field {name[:200]!r}{_belongs(name, known) or nearest(name[:200], known)}"
+        detail = f"unknown field {name[:200]!r}{_belongs(name, known) or nearest(name[:200], known)}"
         return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(name)}", detail),))
     missing = _MISSING.match(text)
     if missing is not None:

@@ -123,13 +123,13 @@ class Guard:
             await self._places.acquire()  # does not wait
             return
         if self._waiting >= self._settings.waiting_max:
-            self._refuse_full(f"{self._settings.at_once_max} calls are under way and {self._waiting} wait")
+            self._refuse_full(f"{self._settings.at_once_max} calls are in progress and {self._waiting} are waiting")
         self._waiting += 1
         try:
             async with asyncio.timeout_at(until):
                 await self._places.acquire()
         except TimeoutError:
-            self._refuse_full("no call that was under way ended in time")
+            self._refuse_full("none of the calls in progress finished in time")
         except asyncio.CancelledError:
             self.calls["abandoned"] += 1
             raise
@@ -149,12 +149,12 @@ class Guard:
             if not is_wanted():
                 self.calls["abandoned"] += 1
                 raise Unavailable(
-                    f"{self.name} was not asked: nobody waits for it any more", retry_after_ms=FULL_RETRY_MS
+                    f"{self.name} was not called: nobody waits for the answer any more", retry_after_ms=FULL_RETRY_MS
                 )
             leave = self._breaker.admit(self._clock_ms())
             if not isinstance(leave, Pass):
                 self.calls["open"] += 1
-                detail = f"{self.name} failed too often; it is asked again in {leave.retry_after_ms / 1000:.1f} s"
+                detail = f"{self.name} failed too often; the next attempt is in {leave.retry_after_ms / 1000:.1f} s"
                 raise Unavailable(detail, retry_after_ms=leave.retry_after_ms)
             try:
                 async with asyncio.timeout_at(until) as limit:

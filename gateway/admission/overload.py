@@ -136,7 +136,7 @@ class Overload:
         if self._backlog.observe(waited_ms, commit_ms, self._node.steady_ms()):
             self._hub.intake.set_backlog(waited_ms)
             if not was_shedding:
-                log.debug("publishes are refused until the disk keeps up", waited_ms=waited_ms)
+                log.debug("publishes are refused until the disk catches up", waited_ms=waited_ms)
         elif was_shedding:
             self._hub.intake.set_backlog(None)
 
@@ -149,5 +149,5 @@ class Overload:
         )
         if reached > self._warned_of_disk:
             stop = space.publish_stop_fraction if space is not None else None
-            log.warning("the disk fills up", used_fraction=round(self.disk_fraction, 3), publishes_stop_at=stop)
+            log.warning("the disk is filling up", used_fraction=round(self.disk_fraction, 3), publishes_stop_at=stop)
         self._warned_of_disk = reached

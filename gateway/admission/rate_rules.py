@@ -44,29 +44,33 @@ def rate_rules(value: Any) -> tuple[RateRule, ...]:
         except ValueError as error:
             raise ValueError(f"{at}: {error}") from None
         if entry.name in (other.name for other in entries):
-            raise ValueError(f"{at}: there is a rule {entry.name!r} already; give each its own name")
+            raise ValueError(f"{at}: duplicate rule {entry.name!r}; give each rule its own name")
         entries.append(entry)
     return tuple(entries)
 
 
 def _check(entry: RateRule) -> None:
     if _NAME.fullmatch(entry.name) is None:
-        raise ValueError(f"name is {entry.name[:100]!r}; it has 1 to 32 of a-z 0-9 and -, and begins with a letter")
+        raise ValueError(
+            f"invalid name {entry.name[:100]!r}: use 1 to 32 characters from a-z 0-9 and -, starting with a letter"
+        )
     if entry.name in RESERVED:
-        raise ValueError(f"name is {entry.name!r}, which a tenant's quota has; choose another")
+        raise ValueError(f"name {entry.name!r} is reserved for a tenant quota; choose another")
     per = _per(entry)
     if not per or len(set(per)) != len(per):
-        raise ValueError(f"per names each of {', '.join(DIMENSIONS)} once at most, and one at least")
+        raise ValueError(f"per must list at least one of {', '.join(DIMENSIONS)}, each at most once")
     if not entry.operations:
-        raise ValueError(f"operations is empty; name some of {', '.join(OPERATIONS)}, or leave it out for all")
+        raise ValueError(f"operations is empty; list some of {', '.join(OPERATIONS)}, or omit it for all operations")
     if entry.unit != "requests" and set(entry.operations) not in ({"publish"}, set(OPERATIONS)):
-        raise ValueError(f"unit {entry.unit} counts what is published: operations is publish, or left out")
+        raise ValueError(f"unit {entry.unit} applies to publishes only: set operations to publish, or omit it")
     if entry.name == PER_PRINCIPAL.name and (per, entry.unit, len(set(entry.operations))) != (
         ("principal",),
         "requests",
         len(OPERATIONS),
     ):
-        raise ValueError("the rule `principal` is told in every answer: it has no per, unit or operations")
+        raise ValueError(
+            "the rule `principal` is reported in every response, so it cannot have per, unit or operations"
+        )
     _rule(entry)
 
 

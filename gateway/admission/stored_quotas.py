@@ -47,12 +47,15 @@ class StoredQuotas:
         quotas = {one.name: quota for one in tenants if (quota := one.quotas.stored_bytes) is not None}
         held = await self._look_at(quotas.keys()) if quotas else self._rest()
         over = {
-            name: f"tenant {name!r} holds {held[name]} bytes and its quota is {quota}; consume, or purge a queue"
+            name: (
+                f"tenant {name!r} stores {held[name]} bytes, but its quota is {quota}; consume messages or purge "
+                "a queue"
+            )
             for name, quota in quotas.items()
             if held[name] >= quota
         }
         for name in over.keys() - self.full.keys():
-            log.warning("a tenant holds as much as it may", tenant=name, bytes=held[name])
+            log.warning("a tenant has reached its storage quota", tenant=name, bytes=held[name])
         for name in self.full.keys() - over.keys():
             log.info("a tenant may publish again", tenant=name)
         self.full.clear()

@@ -139,11 +139,16 @@ class Throttle:
         self.refused[rule.name] += 1
         whose = f"for {' and '.join(rule.per)} {outcome.subject!r}"
         if outcome.is_store_away:
-            detail = f"the limit {rule.name!r} is counted in Redis, which is away, and passes nothing meanwhile"
+            detail = (
+                f"the limit {rule.name!r} is counted in Redis, which is unavailable; requests are refused until "
+                "it returns"
+            )
             return Unavailable(detail, retry_after_ms=outcome.retry_after_ms)
         if outcome.retry_after_ns is None:
-            return MessageTooLarge(f"the limit {rule.name!r} never takes so much at once: {rule.words}; send less")
-        detail = f"the limit {rule.name!r} ({rule.words}) is used up {whose}"
+            return MessageTooLarge(
+                f"the request exceeds the limit {rule.name!r} by itself: {rule.words}; send less at once"
+            )
+        detail = f"the limit {rule.name!r} ({rule.words}) is exceeded {whose}"
         return PushqError(detail, code="rate-limited", retry_after_ms=outcome.retry_after_ms)
 
     # ------------------------------------------------------------------------------------------------- connections
@@ -249,7 +254,7 @@ async def within(asking: Coroutine[Any, Any, Outcome], until: float) -> Outcome:
         async with asyncio.timeout_at(None if until == inf else until):
             return await asking
     except TimeoutError:
-        detail = "Redis did not say within the time of this request whether it is within its limits; nothing was done"
+        detail = "Redis did not answer in time, so rate limits could not be checked; nothing was done"
         raise Unavailable(detail, retry_after_ms=100) from None
 
 
@@ -268,5 +273,5 @@ def _merged(charges: list[Charge]) -> list[Charge]:
 
 
 def _too_many(full: Full) -> PushqError:
-    detail = f"{full.per} {full.subject!r} has {full.cap} {full.kind} open, the most it may have; close one first"
+    detail = f"{full.per} {full.subject!r} has reached the limit of {full.cap} open {full.kind}; close one first"
     return PushqError(detail, code="too-many-connections", retry_after_ms=CONNECTION_RETRY_MS)

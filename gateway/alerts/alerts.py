@@ -48,8 +48,8 @@ COUNT_MS: Final = 10_000
 """How often the requests of SLOs are counted. SLOs are about minutes, so this need not be done at each evaluation."""
 MINUTE_MS: Final = 60_000
 ID_BYTES: Final = 6
-RULE_IDS: Final = "rules go by their ids, which GET /v1/alert-rules lists"
-RECEIVER_IDS: Final = "receivers go by their ids, which GET /v1/alert-receivers lists"
+RULE_IDS: Final = "use a rule id from GET /v1/alert-rules"
+RECEIVER_IDS: Final = "use a receiver id from GET /v1/alert-receivers"
 
 Known = Rule | Receiver | Silence
 Told = Callable[[Rule, Alert, Silence | None], None]
@@ -326,7 +326,7 @@ class Alerts:
         try:
             await self.record.write(self.teller.duty)
         except Conflict as error:
-            log.warning("what was found here is not told", error=error.detail)
+            log.warning("an alert found here was not sent", error=error.detail)
             self.teller.lost()
             self._lost()
             self._follow(anew=True)
@@ -424,7 +424,7 @@ class Alerts:
         """Raises `NotFound`."""
         rule = self.rules.get(rule_id)
         if rule is None or rule.tenant != tenant:
-            raise NotFound(f"there is no alert rule {rule_id[:100]!r}; {RULE_IDS}")
+            raise NotFound(f"unknown alert rule {rule_id[:100]!r}; {RULE_IDS}")
         return rule
 
     # ----------------------------------------------------------------------------------------------- silences
@@ -455,7 +455,7 @@ class Alerts:
         """Raises `NotFound`."""
         silence = self.silences.get(silence_id)
         if silence is None or silence.tenant != tenant:
-            raise NotFound(f"there is no silence {silence_id[:100]!r}")
+            raise NotFound(f"unknown silence {silence_id[:100]!r}")
         return silence
 
     # ---------------------------------------------------------------------------------------------- receivers
@@ -480,7 +480,7 @@ class Alerts:
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
                 raise Conflict(
-                    f"rule {named[0]!r} names this receiver; take it out of {counted(len(named), 'rule')} first"
+                    f"rule {named[0]!r} uses this receiver; remove it from {counted(len(named), 'rule')} first"
                 )
             await self._documents.write([gone(RECEIVERS, receiver.id)])
             self.receivers.pop(receiver.id, None)
@@ -489,7 +489,7 @@ class Alerts:
         """Raises `NotFound`."""
         receiver = self.receivers.get(receiver_id)
         if receiver is None or receiver.tenant != tenant:
-            raise NotFound(f"there is no receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
+            raise NotFound(f"unknown receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:
@@ -517,7 +517,7 @@ class Alerts:
                 async with self._turn.limit():
                     await self._documents.write(documents)
             except (PushqError, TimeoutError) as error:
-                log.warning("rules of a tenant that was removed are still written down", error=str(error))
+                log.warning("rules of a removed tenant are still stored", error=str(error))
         return receivers
 
 
@@ -529,14 +529,14 @@ def new_id(kind: str) -> str:
 def _check_known(stored: Known | None, known: Known | None, what: str) -> None:
     """Raises if the stored object was deleted or changed since the caller read it."""
     if stored is None and known is not None:
-        raise NotFound(f"the {what} was deleted meanwhile")
+        raise NotFound(f"the {what} has been deleted since you read it")
     if stored != known:
-        raise Conflict(f"the {what} was changed meanwhile; look at it and try again")
+        raise Conflict(f"the {what} has been changed since you read it; read it again and retry")
 
 
 def _check_room(held: int, most: int, what: str) -> None:
     if held >= most:
-        raise Conflict(f"there are {held} {what}, the most that are taken; delete one first")
+        raise Conflict(f"the limit of {held} {what} is reached; delete one first")
 
 
 def _check_share(own: int, held: int, most: int, what: str) -> None:
@@ -544,10 +544,10 @@ def _check_share(own: int, held: int, most: int, what: str) -> None:
     free = most - held
     if free <= 0:
         raise Conflict(
-            f"this server has {held} {what} of all tenants, the most that it takes; an operator can make room"
+            f"this server has reached its limit of {held} {what} over all tenants; ask an operator to make room"
         )
     if own and own >= free:
         raise Conflict(
-            f"there are {own} {what} of this tenant, and this server has room for {free} more of {most}, which are for "
-            "other tenants; delete one first"
+            f"this tenant has {own} {what}, and the last {free} of this server's {most} are reserved for other "
+            "tenants; delete one first"
         )

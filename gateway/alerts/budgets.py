@@ -68,7 +68,7 @@ class Budgets:
                     continue
                 hour = _decode(row)
             except (StorageCorrupt, msgspec.MsgspecError) as error:
-                log.warning("what an SLO had counted does not read", rule=rule.id, error=str(error))
+                log.warning("stored SLO counts cannot be read", rule=rule.id, error=str(error))
                 continue
             if hour.changed_at_ms == rule.updated_at_ms:
                 found += hour.minutes

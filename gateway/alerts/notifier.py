@@ -171,10 +171,12 @@ class Notifier:
         """Opens a stream. Raises `Overloaded` beyond the process's most, `too-many-connections` beyond the tenant's."""
         own = sum(listener.tenant == tenant for listener in self.listeners)
         if own >= LISTENERS_PER_TENANT_MAX:
-            detail = f"{own} streams of alerts of this tenant are open, the most it may have; close one first"
+            detail = f"this tenant has reached its limit of {own} open alert streams; close one first"
             raise PushqError(detail, code="too-many-connections", retry_after_ms=5_000)
         if len(self.listeners) >= LISTENERS_MAX:
-            raise Overloaded(f"{LISTENERS_MAX} streams of alerts are open", retry_after_ms=5_000)
+            raise Overloaded(
+                f"the server has reached its limit of {LISTENERS_MAX} open alert streams", retry_after_ms=5_000
+            )
         listener = Listener(tenant)
         self.listeners.add(listener)
         return listener

@@ -19,7 +19,7 @@ class AnswerTooLong(Exception):
     """The bound was reached before the head of the answer was complete."""
 
     def __init__(self) -> None:
-        super().__init__(f"no status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of its answer")
+        super().__init__(f"no HTTP status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of the response")
 
 
 async def post(

@@ -174,10 +174,10 @@ class Record:
             raise
         except (PushqError, TimeoutError) as error:
             self.unwritten.failed(is_unsure=not isinstance(error, _NOT_BEGUN))
-            why = error.detail if isinstance(error, PushqError) else f"no answer within {WRITE_SECONDS_MAX:g} s"
+            why = error.detail if isinstance(error, PushqError) else f"no response within {WRITE_SECONDS_MAX:g} s"
             waiting = self.unwritten
             log.warning(
-                "alerts could not be written down yet",
+                "alerts could not be stored yet",
                 rows=len(waiting),
                 merged=waiting.merged,
                 dropped=waiting.dropped,

@@ -51,7 +51,7 @@ class Reports:
         self._number += 1
         report = Report(self.name, node, minutes, self._number)
         await self._write(
-            [put(REPORTS, self._documents.holder, report)], "the backends do not take this gateway's report"
+            [put(REPORTS, self._documents.holder, report)], "the backends do not accept this gateway's report"
         )
 
     def others(self) -> list[tuple[str, Report]]:
@@ -70,7 +70,7 @@ class Reports:
         dead = self._seen.keys() - set(present)
         if dead:
             rows = [gone(REPORTS, gateway) for gateway in dead]
-            await self._write(rows, "reports of gateways that are gone stay")
+            await self._write(rows, "reports of stopped gateways could not be deleted")
 
     async def _write(self, rows: list[Document], or_else: str) -> None:
         """Failures are logged only: an evaluation waits for this write, and the next one repeats it."""
@@ -78,4 +78,4 @@ class Reports:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await self._documents.write(rows)
         except (PushqError, TimeoutError) as error:
-            log.info(or_else, error=str(error) or f"no answer within {WRITE_SECONDS_MAX:g} s")
+            log.info(or_else, error=str(error) or f"no response within {WRITE_SECONDS_MAX:g} s")

@@ -29,7 +29,7 @@ class Secrets:
     @property
     def masters(self) -> Masters:
         if self._encryption is None:
-            raise InvalidRequest("this server has no master key to seal a secret with")
+            raise InvalidRequest("this server has no master key to encrypt a secret with")
         return self._encryption.vault.masters
 
     async def sealed(self, receiver_id: str) -> tuple[bytes, str, bytes]:

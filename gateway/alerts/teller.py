@@ -86,14 +86,14 @@ class Teller:
                 duty = await self._documents.take_duty(TELLER, hold_ms)
         except InvalidRequest as error:
             if not self._are_older:  # logged once, not at each evaluation
-                log.warning("no gateway tells of alerts: upgrade the backends", error=error.detail)
+                log.warning("no gateway sends alerts: upgrade the backends", error=error.detail)
             self._are_older = True
             return Heard.NOTHING_NEW
         except (PushqError, TimeoutError) as error:
-            log.info("who tells of alerts could not be asked", error=str(error))
+            log.info("the alert leader could not be determined", error=str(error))
             if self.has_lapsed and not self._is_lapse_said:
                 self._is_lapse_said = True
-                log.warning("this gateway tells of no alerts until the backends answer")
+                log.warning("this gateway stops sending alerts until the backends answer")
             return Heard.NOTHING_NEW
         self._are_older = self._is_lapse_said = False
         had_lapsed = had_lapsed or self.has_lapsed  # it may have lapsed during the request
@@ -104,13 +104,13 @@ class Teller:
         before, self.duty = self.duty, duty if duty.holder == self._documents.holder else None
         if self.duty is None:
             if before is not None:
-                log.warning("another gateway tells of alerts now", holder=duty.holder, term=duty.term)
+                log.warning("another gateway sends alerts now", holder=duty.holder, term=duty.term)
             return Heard.NOTHING_NEW
         if before != duty:
-            log.info("this gateway tells of alerts from now on", term=duty.term)
+            log.info("this gateway sends alerts now", term=duty.term)
             return Heard.TAKEN
         if had_lapsed:
-            log.info("this gateway tells of alerts again", term=duty.term)
+            log.info("this gateway sends alerts again", term=duty.term)
         return Heard.KEPT if had_lapsed else Heard.NOTHING_NEW
 
     def lost(self) -> None:
@@ -126,7 +126,7 @@ class Teller:
             async with asyncio.timeout(DUTY_ASK_SECONDS_MAX):
                 await self._documents.take_duty(TELLER, 0)
         except (PushqError, TimeoutError):
-            log.info("the backends do not hear that this gateway stops telling of alerts")
+            log.info("the backends could not be told that this gateway stopped sending alerts")
 
     def _hold_ms(self) -> int:
         now = _now()

@@ -45,4 +45,4 @@ class Turn:
         except TimeoutError:
             if has_begun:
                 raise OutcomeUnknown("the backends did not answer in time; the change may have been made") from None
-            raise Unavailable("other changes wait for the backends", retry_after_ms=_RETRY_MS) from None
+            raise Unavailable("other changes are waiting for the backends", retry_after_ms=_RETRY_MS) from None

@@ -217,7 +217,7 @@ class Sources:
 
     def _shards(self) -> list[ClusterShard]:
         if self._cluster is None:
-            raise Unavailable("this server watches no cluster: set cluster.coordinator")
+            raise Unavailable("this server does not watch a cluster: set cluster.coordinator")
         return self._cluster.state().shards
 
     def _keys(self, tenant: str, now_ms: int) -> Iterator[tuple[str, float]]:

@@ -219,7 +219,7 @@ def detail(name: str, kind: str, subject: str, state: str, value: float, limit: 
     known = KINDS[kind]
     side = "above" if known.is_above else "below"
     said = f"{name}: {subject}: {kind} is {round(value, 3):,.15g} {of_unit(known.unit, value)}"
-    return f"{said}, {side} {limit:,.15g}" if state != "resolved" else f"{said}; it is over"
+    return f"{said}, {side} {limit:,.15g}" if state != "resolved" else f"{said}; resolved"
 
 
 def _time(at_ms: int | None) -> str | None:

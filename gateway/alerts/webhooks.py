@@ -133,7 +133,10 @@ class Webhooks:
         if full is not None:
             self.dropped += 1
             log.warning(
-                "a webhook is dropped: too many wait", tenant=note.tenant, receiver=note.receiver, waiting=full.waiting
+                "webhook dropped: too many are pending",
+                tenant=note.tenant,
+                receiver=note.receiver,
+                waiting=full.waiting,
             )
             self._done(note.id)
             return
@@ -180,7 +183,7 @@ class Webhooks:
             is_last = outcome.is_final or tries == WEBHOOK_TRIES_MAX
             log.log(
                 30 if is_last else 20,
-                "a webhook failed" if not is_last else "a webhook is given up",
+                "webhook delivery failed" if not is_last else "webhook given up",
                 receiver=note.receiver,
                 tries=tries,
                 status=outcome.status,
@@ -205,11 +208,11 @@ class Webhooks:
             async with asyncio.timeout(WEBHOOK_SECONDS_MAX):
                 status = await self._post(note)
         except LookupError:
-            return outcome(error="the receiver was removed", is_final=True)
+            return outcome(error="the receiver was deleted", is_final=True)
         except TimeoutError:
-            return outcome(error=f"no answer within {WEBHOOK_SECONDS_MAX:g} s")
+            return outcome(error=f"no response within {WEBHOOK_SECONDS_MAX:g} s")
         except NoPublicAddress as error:
-            log.info("a webhook goes nowhere", tenant=note.tenant, receiver=note.receiver, reason=error.reason)
+            log.info("webhook target not allowed", tenant=note.tenant, receiver=note.receiver, reason=error.reason)
             return outcome(error=str(error), is_final=error.is_final)
         except AnswerTooLong as error:
             return outcome(error=str(error))
@@ -217,7 +220,7 @@ class Webhooks:
             return outcome(error=f"{type(error).__name__}: {error}"[:300])
         is_ok = 200 <= status < 300
         return outcome(
-            ok=is_ok, status=status, error=None if is_ok else f"it answered {status}", is_final=status == 410
+            ok=is_ok, status=status, error=None if is_ok else f"the receiver returned {status}", is_final=status == 410
         )
 
     async def _post(self, note: Note) -> int:
@@ -258,7 +261,7 @@ class Webhooks:
             if reason is not None:
                 raise NoPublicAddress(host, reason, is_final=True)
         if not addresses:
-            raise NoPublicAddress(host, "it has no address", is_final=False)
+            raise NoPublicAddress(host, "the host has no address", is_final=False)
         return addresses[0]
 
     def cut(self) -> None:
@@ -281,6 +284,6 @@ class NoPublicAddress(Exception):
     """
 
     def __init__(self, host: str, reason: str, *, is_final: bool) -> None:
-        super().__init__(f"{host} leads to no public address, or not to public ones alone")
+        super().__init__(f"{host} does not resolve to public addresses only")
         self.reason = f"{host}: {reason}"
         self.is_final = is_final

@@ -168,7 +168,7 @@ def sample_view(rule: Rule, now_ms: int) -> AlertView:
     at = timestamp(now_ms)
     return AlertView(
         "test", rule.id, rule.name, rule.kind, rule.severity, rule.tenant, "test", None, "firing", rule.limit,
-        rule.limit, KINDS[rule.kind].unit, at, at, None, None, None, f"{rule.name}: this is a test, nothing happened",
+        rule.limit, KINDS[rule.kind].unit, at, at, None, None, None, f"{rule.name}: this is a test, nothing is wrong",
     )  # fmt: skip
 
 
@@ -183,21 +183,23 @@ def _find(gateway: Gateway, call: Call) -> Rule:
 def _check_may(call: Call, kind: Kind) -> None:
     if kind.is_for_operators and not call.principal.access.is_operator:
         what = {"node": "the process", "shard": "shards"}[kind.about]
-        why = "they are every tenant's, so such rules are for operators"
-        raise Forbidden(f"this rule is about {what}: {why}, and {call.principal.name!r} has no scope operator")
+        why = "they affect every tenant, so only operators may create such rules"
+        raise Forbidden(f"this rule is about {what}: {why}, and {call.principal.name!r} lacks the scope operator")
 
 
-_KINDS_ARE = f"; there are {', '.join(KINDS)}"
+_KINDS_ARE = f"; use one of {', '.join(KINDS)}"
 
 
 def _rule(gateway: Gateway, call: Call, tenant: str, given: RuleBody, known: Rule | None) -> Rule:
     """The rule to store. Raises `InvalidRequest` with all errors, and `Forbidden`."""
     kind = KINDS.get(given.kind)
     if kind is None:
-        raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS) or _KINDS_ARE}")
+        raise _invalid("/kind", f"unknown kind {given.kind[:100]!r}{nearest(given.kind, KINDS) or _KINDS_ARE}")
     _check_may(call, kind)
     if kind.about == "shard" and gateway.cluster is None:
-        detail = f"{given.kind} is about the shards of a cluster, and this server watches none: set cluster.coordinator"
+        detail = (
+            f"{given.kind} is about cluster shards, but this server does not watch a cluster: set cluster.coordinator"
+        )
         raise _invalid("/kind", detail)
     errors = list(_wrong(given, kind, gateway.watching.alerts, tenant))
     if errors:
@@ -238,42 +240,52 @@ def _wrong(given: RuleBody, kind: Kind, alerts: Alerts, tenant: str) -> list[Fie
     allowed = fields_of(given.kind, kind)
     defaults = {field.name: field.default for field in msgspec.structs.fields(RuleBody)}
     for name in ("limit", "clear_at", "window_ms", "queue", "objective", "latency_ms"):
-        check(name not in allowed and getattr(given, name) != defaults[name], name, f"{given.kind} takes no {name}")
-    check(not 1 <= len(given.name) <= NAME_CHARS_MAX, "name", f"a name has 1 to {NAME_CHARS_MAX} characters")
-    check(len(given.note) > TEXT_CHARS_MAX, "note", f"a note has {TEXT_CHARS_MAX} characters at most")
-    check(re.fullmatch(PATTERN_RULE, given.queue) is None, "queue", "a pattern has 1 to 128 of A-Z a-z 0-9 _ . - and *")
+        check(
+            name not in allowed and getattr(given, name) != defaults[name], name, f"{given.kind} does not take {name}"
+        )
+    check(not 1 <= len(given.name) <= NAME_CHARS_MAX, "name", f"name must have 1 to {NAME_CHARS_MAX} characters")
+    check(len(given.note) > TEXT_CHARS_MAX, "note", f"note must have at most {TEXT_CHARS_MAX} characters")
+    check(
+        re.fullmatch(PATTERN_RULE, given.queue) is None,
+        "queue",
+        "queue must be a pattern of 1 to 128 characters from A-Z a-z 0-9 _ . - and *",
+    )
     for name in ("for_ms", "keep_ms"):
         value = getattr(given, name)
-        check(not 0 <= value <= FOR_MS_MAX, name, f"{name} is {value}; it goes from 0 to {FOR_MS_MAX}")
+        check(not 0 <= value <= FOR_MS_MAX, name, f"{name} must be between 0 and {FOR_MS_MAX}, not {value}")
     is_window = WINDOW_MS_MIN <= given.window_ms <= WINDOW_MS_MAX
-    check(not is_window, "window_ms", f"window_ms goes from {WINDOW_MS_MIN} to {WINDOW_MS_MAX}")
+    check(not is_window, "window_ms", f"window_ms must be between {WINDOW_MS_MIN} and {WINDOW_MS_MAX}")
     if kind.is_slo:
         objective = given.objective
         is_fine = objective is not None and 0 < objective < 100
-        check(not is_fine, "objective", "an SLO needs an objective in percent, above 0 and below 100, such as 99.9")
+        check(not is_fine, "objective", "objective must be a percentage above 0 and below 100, such as 99.9")
     else:
         check(given.limit is None, "limit", f"{given.kind} needs a limit, in {kind.unit}")
         numbers = [value for value in (given.limit, given.clear_at) if value is not None]
-        check(not all(map(math.isfinite, numbers)), "limit", "a limit is a finite number")
+        check(not all(map(math.isfinite, numbers)), "limit", "limit must be a finite number")
         for name in ("limit", "clear_at"):
             value = getattr(given, name)
             is_low = value is not None and value < 0 and not kind.is_signed
-            check(is_low, name, f"{name} is {value:g}; {given.kind} is never below 0" if is_low else "")
+            check(is_low, name, f"{name} must not be negative for {given.kind}, but is {value:g}" if is_low else "")
         if given.limit is not None and given.clear_at is not None:
             is_past = given.clear_at > given.limit if kind.is_above else given.clear_at < given.limit
             side = "above" if kind.is_above else "below"
-            check(is_past, "clear_at", f"clear_at is {side} the limit: an alert would be over before it begins")
+            check(is_past, "clear_at", f"clear_at must not be {side} limit, or alerts would end before they begin")
     if given.kind == "slo_latency":
         check(
             given.latency_ms not in LATENCIES_MS,
             "latency_ms",
-            f"latency_ms is one of {', '.join(map(str, LATENCIES_MS))}",
+            f"latency_ms must be one of {', '.join(map(str, LATENCIES_MS))}",
         )
-    check(len(given.receivers) > RECEIVERS_PER_RULE_MAX, "receivers", f"{RECEIVERS_PER_RULE_MAX} receivers at most")
+    check(
+        len(given.receivers) > RECEIVERS_PER_RULE_MAX,
+        "receivers",
+        f"receivers must have at most {RECEIVERS_PER_RULE_MAX} entries",
+    )
     for number, receiver_id in enumerate(given.receivers):
         receiver = alerts.receivers.get(receiver_id)
         is_there = receiver is not None and receiver.tenant == tenant
-        check(not is_there, f"receivers/{number}", f"there is no receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
+        check(not is_there, f"receivers/{number}", f"unknown receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
     return found
 
 

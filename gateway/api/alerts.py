@@ -37,7 +37,7 @@ async def list_alerts(gateway: Gateway, call: Call) -> Answer:
     tenant = _tenant(gateway, call, query.get("tenant"))
     state = query.get("state")
     if state is not None and state not in STATES:
-        raise invalid_field("/query/state", f"state is {state[:50]!r}; it is one of {', '.join(STATES)}")
+        raise invalid_field("/query/state", f"state must be one of {', '.join(STATES)}, not {state[:50]!r}")
     alerts = gateway.watching.alerts
     pairs = [
         (rule, alert)
@@ -145,5 +145,5 @@ def _tenant(gateway: Gateway, call: Call, named: str | None) -> str:
     if named is None or named == principal.tenant:
         return principal.tenant
     if not principal.access.is_operator or named not in gateway.store.metadata.tenants:
-        raise NotFound(f"there is no tenant {named[:100]!r}")
+        raise NotFound(f"unknown tenant {named[:100]!r}")
     return named

@@ -45,7 +45,7 @@ def _place(cursor: str | None) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise invalid_field("/query/cursor", "this is no cursor: send back `next` as it was given")
+        raise invalid_field("/query/cursor", "invalid cursor: pass `next` unchanged")
     return int(text)
 
 
@@ -75,5 +75,5 @@ def _row(entry: AuditEntry) -> AuditRow | None:
     try:
         return _decode(entry.data) if entry.data else None
     except msgspec.MsgspecError as error:
-        log.error("a row of the audit says nothing that is known here", seq=entry.seq, error=str(error))
+        log.error("an audit row has an unknown kind", seq=entry.seq, error=str(error))
         return None

@@ -14,9 +14,9 @@ async def cancel(gateway: Gateway, call: Call) -> Answer:
     call.query()
     outcome = await queue.cancel(message_id)
     if outcome == "in_flight":
-        raise Conflict(f"message {message_id[:100]!r} of queue {queue.name!r} is in flight: a consumer has it")
+        raise Conflict(f"message {message_id[:100]!r} of queue {queue.name!r} is in flight and cannot be cancelled")
     if outcome == "unknown":
-        raise NotFound(f"queue {queue.name!r} has no message {message_id[:100]!r} that is ready or scheduled")
+        raise NotFound(f"queue {queue.name!r} has no ready or scheduled message {message_id[:100]!r}")
     return Answer(204, content_type=None)
 
 
@@ -24,5 +24,5 @@ def _cancellable(gateway: Gateway, call: Call) -> Queue:
     name, access = call.params[0], call.principal.access
     queue = gateway.store.queue(call.principal.tenant, name)
     if not access.may("publish", name) and not access.may("manage", name):
-        raise Forbidden(f"the key {call.principal.name!r} has neither the scope publish:{name} nor manage:{name}")
+        raise Forbidden(f"the key {call.principal.name!r} needs the scope publish:{name} or manage:{name}")
     return queue

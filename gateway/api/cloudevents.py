@@ -46,8 +46,8 @@ def check_form(content_type: str, body: bytes) -> None:
     """
     if content_type == FORM and body.lstrip()[:1] in (b"{", b"["):
         detail = (
-            f"the body looks like JSON and its content type is {FORM}, which `curl -d` sends: say Content-Type:"
-            " application/json (`curl --json`), or the type that the message is to have"
+            f"the body looks like JSON, but the content type is {FORM}, the default of `curl -d`: set Content-Type: "
+            "application/json (`curl --json`), or the message's own type"
         )
         raise PushqError(detail, code="unsupported-media-type")
 
@@ -64,7 +64,7 @@ def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> lis
         events: list[msgspec.Raw] = decode(body, list[msgspec.Raw])
         return [_structured(event, f"/{number}") for number, event in enumerate(events)]
     raise PushqError(
-        f"{content_type[:100]!r} is no CloudEvents format this server reads: send {STRUCTURED} or {BATCH}",
+        f"unsupported CloudEvents format {content_type[:100]!r}: use {STRUCTURED} or {BATCH}",
         code="unsupported-media-type",
     )
 
@@ -115,7 +115,7 @@ def _structured(event: msgspec.Raw, at: str) -> EventMessage:
     _check_attributes(attributes, f"{at}/")
     key = attributes.get("partitionkey")
     if key is not None and not isinstance(key, str):
-        raise invalid_field(f"{at}/partitionkey", "the attribute partitionkey is a string")
+        raise invalid_field(f"{at}/partitionkey", "the attribute partitionkey must be a string")
     id, source = attributes["id"], attributes["source"]
     return EventMessage(body=event, content_type=STRUCTURED, id=id, key=key, source=source)
 
@@ -123,10 +123,10 @@ def _structured(event: msgspec.Raw, at: str) -> EventMessage:
 def _check_attributes(attributes: dict[str, Any], prefix: str) -> None:
     version = attributes.get("specversion")
     if version != SPEC_VERSION:
-        raise invalid_field(f"{prefix}specversion", f"specversion is {version!r}; this server reads {SPEC_VERSION!r}")
+        raise invalid_field(
+            f"{prefix}specversion", f"unsupported specversion {version!r}; this server supports {SPEC_VERSION!r}"
+        )
     for name in REQUIRED:
         value = attributes.get(name)
         if not isinstance(value, str) or not value:
-            raise invalid_field(
-                f"{prefix}{name}", f"a CloudEvent has the attribute {name!r}, a string that is not empty"
-            )
+            raise invalid_field(f"{prefix}{name}", f"the CloudEvent attribute {name!r} must be a non-empty string")

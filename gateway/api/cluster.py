@@ -107,21 +107,25 @@ def _watch(gateway: Gateway, call: Call) -> ClusterWatch:
 
 def check_operator(call: Call) -> None:
     if not call.principal.access.is_operator:
-        raise Forbidden(f"the cluster is for operators, and the key {call.principal.name!r} has no scope operator")
+        raise Forbidden(f"cluster operations need the scope operator, which the key {call.principal.name!r} lacks")
 
 
 def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
     """The watch of the named cluster; of the home cluster for None. Raises `NotFound`."""
     names = [] if gateway.clusters is None else gateway.clusters.names
     if name is not None and name not in names:
-        there = f"those of this server are {', '.join(names)}" if names else "this server keeps its messages itself"
-        raise NotFound(f"there is no cluster {name[:100]!r}; {there}")
+        there = (
+            f"the clusters are {', '.join(names)}"
+            if names
+            else "this server stores messages itself and has no clusters"
+        )
+        raise NotFound(f"unknown cluster {name[:100]!r}; {there}")
     if name is None or name == names[0]:
         found, setting = gateway.cluster, "cluster.coordinator"
     else:
         found, setting = gateway.further.get(name), f"coordinator of the entry {name!r} of store.clusters"
     if found is None:
         about = name or next(iter(names), None)
-        what = "have a cluster to show" if about is None else f"know who leads what in the cluster {about!r}"
+        what = "have a cluster to show" if about is None else f"know the leaders of cluster {about!r}"
         raise NotFound(f"this server does not {what}: start it with {setting} = etcd://HOST:PORT")
     return found

@@ -26,7 +26,7 @@ def check_conditions(call: Call, etag: str, what: str) -> None:
     if wanted is not None and not _has(wanted, etag):
         raise changed_meanwhile(what)
     if unwanted is not None and _has(unwanted.replace("W/", ""), etag):
-        detail = f"{what} is there as If-None-Match excludes it; a change of it takes If-Match"
+        detail = f"{what} already exists, as excluded by If-None-Match; send If-Match to change it"
         raise PushqError(detail, code="precondition-failed")
 
 
@@ -43,7 +43,7 @@ def condition_met(call: Call, what: str) -> Iterator[None]:
 
 
 def changed_meanwhile(what: str) -> PushqError:
-    return PushqError(f"{what} was changed meanwhile; read it again", code="precondition-failed")
+    return PushqError(f"{what} has been changed since you read it; read it again and retry", code="precondition-failed")
 
 
 def _has(tags: str, etag: str) -> bool:

@@ -44,7 +44,7 @@ async def kick(gateway: Gateway, call: Call) -> Answer:
     if found is None and gateway.siblings is not None and await gateway.siblings.kick(call.headers, call.params[0]):
         return Answer(204, content_type=None)
     if found is None or not _reaches(call, found):
-        raise NotFound(f"there is no connection {call.params[0][:100]!r}")
+        raise NotFound(f"unknown connection {call.params[0][:100]!r}")
     call.query()
     gateway.hub.open.kick(found)
     return Answer(204, content_type=None)
@@ -52,7 +52,7 @@ async def kick(gateway: Gateway, call: Call) -> Answer:
 
 def _require_admin(call: Call) -> None:
     if not may_administer(call.principal.access, "connections"):
-        raise Forbidden(f"connections need the scope admin, which the key {call.principal.name!r} does not have")
+        raise Forbidden(f"connections need the scope admin, which the key {call.principal.name!r} lacks")
 
 
 def _reaches(call: Call, connection: Connection) -> bool:

@@ -138,9 +138,9 @@ class Api:
         if operation is None:
             return Answer(204, headers=((b"allow", _allowed(match)),), content_type=None)
         if KEY_HEADER in headers and not operation.takes_key:
-            raise InvalidRequest("only a publish takes the header Idempotency-Key; leave it out here")
+            raise InvalidRequest("the header Idempotency-Key is only supported for publishes; remove it")
         if TIMEOUT_HEADER in headers and not operation.takes_timeout:
-            raise InvalidRequest("a stream has no end to wait for; leave out the header Pushq-Timeout-Ms here")
+            raise InvalidRequest("the header Pushq-Timeout-Ms is not supported for streaming responses; remove it")
         if TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match):
             stated_ms(headers)
         call = Call(
@@ -172,8 +172,8 @@ class Api:
             raise refused
         if not caller.access.is_operator:
             raise Forbidden(
-                f"{scope['path']} is about all tenants and needs the scope operator, which {caller.name!r} lacks; "
-                "/v1/metrics has the numbers of one tenant"
+                f"{scope['path']} covers all tenants and needs the scope operator, which {caller.name!r} lacks; use "
+                "/v1/metrics for a single tenant"
             )
 
     # ---------------------------------------------------------------------------------------------------- checks
@@ -211,7 +211,7 @@ class Api:
             if authorization is not None:
                 scheme, _, token = authorization.partition(b" ")
                 if scheme.lower() != b"bearer":
-                    return Unauthenticated("the Authorization header is not `Bearer <API key or JWT>`")
+                    return Unauthenticated("the Authorization header must be `Bearer <API key or JWT>`")
                 return self._gateway.keyring.identify(token.strip().decode("latin-1"))
             if match is not None and (operation := match.methods.get(scope["method"])) and operation.takes_ticket:
                 tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
@@ -223,8 +223,8 @@ class Api:
 
     def _not_found(self, path: str) -> NotFound:
         if path == "/v1/ws":
-            return NotFound("/v1/ws speaks WebSocket only: send an Upgrade")
-        return NotFound(f"there is nothing at {path[:200]!r}; /openapi.json lists what there is")
+            return NotFound("/v1/ws is a WebSocket endpoint: send an Upgrade request")
+        return NotFound(f"no such path: {path[:200]!r}; see /openapi.json for the API")
 
     def _allows_origin(self, headers: dict[bytes, bytes]) -> bool:
         origin = headers.get(b"origin", b"").decode("latin-1")
@@ -282,7 +282,7 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
     if operation is None and method != "OPTIONS":
         allowed = _allowed(match).decode()
         raise PushqError(
-            f"{method} is not possible here, only {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
+            f"{method} is not supported here; use {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
         )
     return operation
 
@@ -336,11 +336,11 @@ def _cut_off(method: str, match: Match[Operation] | None) -> PushqError:
     operation = match.methods.get(method) if match is not None else None
     if method in READS or operation is None or operation.handler is messages.receive:
         return PushqError("the server is shutting down; nothing was changed", code="draining", retry_after_ms=1000)
-    return OutcomeUnknown("the server shut down before this was over; look what became of it, or ask again")
+    return OutcomeUnknown("the server shut down before the request finished; check its outcome, or retry")
 
 
 def _our_mistake(scope: Scope) -> Answer:
     """Logs an unexpected exception; the caller gets only the trace id to find it by."""
     trace_id = secrets.token_hex(16)
     log.exception("request failed", method=scope["method"], path=scope["path"], trace_id=trace_id)
-    return problem_answer(PushqError("this is our mistake; the log has more under the trace id"), trace_id)
+    return problem_answer(PushqError("internal error; search the log for the trace id"), trace_id)

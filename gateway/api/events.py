@@ -22,10 +22,10 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id", "attempts", "visibility_timeout_ms")
     ack = query.get("ack", "manual")
     if ack not in ("manual", "auto"):
-        raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
+        raise invalid_field("/query/ack", f"ack must be manual or auto, not {ack[:50]!r}")
     attempts = query.get("attempts", "delivered")
     if attempts not in ("delivered", "begun"):
-        raise invalid_field("/query/attempts", f"attempts is {attempts[:50]!r}; it is delivered or begun")
+        raise invalid_field("/query/attempts", f"attempts must be delivered or begun, not {attempts[:50]!r}")
     if call.scope["method"] == "HEAD":
         return Answer(200, content_type=EVENT_STREAM)  # a stream that is not read must not lease messages
     credit = integer(query, "credit", None, low=1, high=CREDIT_MAX)

@@ -51,7 +51,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     checked_group(name, pointer="/name")
     check_has_groups(queue, pointer="/queue")
     if wanted.mode not in (None, *MODES):
-        raise invalid_field("/mode", f"mode is {wanted.mode[:50]!r}; it is one of {', '.join(MODES)}")
+        raise invalid_field("/mode", f"mode must be one of {', '.join(MODES)}, not {wanted.mode[:50]!r}")
     position = checked_position(wanted.position)
     is_new = find_group(queue, name) is None
     mode: Any = wanted.mode

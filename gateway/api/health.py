@@ -32,7 +32,7 @@ async def lbz(gateway: Gateway, query: dict[str, str]) -> Answer:
     over new connections. The process refuses by itself what it cannot take.
     """
     if gateway.hub.draining:
-        return problem_answer(NotFound("draining: send new connections elsewhere, open ones finish here"))
+        return problem_answer(NotFound("draining: send new connections elsewhere; open ones finish here"))
     return json_answer({"status": "ok"})
 
 
@@ -42,7 +42,7 @@ def _failing(gateway: Gateway) -> dict[str, PushqError]:
         failing["draining"] = PushqError("the server is shutting down", code="draining")
     node = gateway.store.node
     if not node.publishes_allowed():
-        failing["disk"] = Unavailable(f"publishes are refused, all else goes on: {node.why_no_publishes()}")
+        failing["disk"] = Unavailable(f"publishes are refused, other requests work: {node.why_no_publishes()}")
     if gateway.hub.intake.level >= Level.NO_PUBLISHES:
         failing["load"] = gateway.hub.intake.why_not_ready()
     return failing

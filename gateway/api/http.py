@@ -183,7 +183,7 @@ class Call:
         except TimeoutError:
             close = (("Connection", "close"),)
             if self.until < ends:
-                detail = "the body did not arrive within the time of this request; nothing was done"
+                detail = "the body did not arrive in time; nothing was done"
                 raise Unavailable(detail, retry_after_ms=100, headers=close) from None
             raise InvalidRequest(f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s", headers=close)
 
@@ -205,7 +205,9 @@ class Call:
     def _check_size(self, size: int) -> None:
         self.bytes_in = size
         if size > self.body_bytes_max:
-            raise MessageTooLarge(f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more")
+            raise MessageTooLarge(
+                f"the request body must have at most {self.body_bytes_max} bytes, this one has {size} or more"
+            )
 
     async def fields(self, kind: type[Any]) -> Any:
         """The JSON body as a struct; an empty body is an object without fields. A query beside it is refused."""
@@ -240,9 +242,9 @@ class Call:
             if later and (what := later.get(name.partition(".")[0])) is not None:
                 errors.append(FieldError(pointer, f"this version does not have {what} yet"))
             elif name not in known and not (prefix and name.startswith(prefix) and name != prefix):
-                errors.append(FieldError(pointer, f"there is no parameter {name[:100]!r}{nearest(name, known)}"))
+                errors.append(FieldError(pointer, f"unknown parameter {name[:100]!r}{nearest(name, known)}"))
             elif name in found:
-                errors.append(FieldError(pointer, f"the parameter {name!r} is given twice"))
+                errors.append(FieldError(pointer, f"duplicate parameter {name!r}"))
             found[name] = value
         if errors:
             raise InvalidRequest(errors[0].detail, errors=tuple(errors))
@@ -254,7 +256,9 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
         text = raw.decode("ascii")
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
     except (UnicodeDecodeError, ValueError):
-        raise InvalidRequest("the query string does not parse: it is percent-encoded UTF-8, 100 parameters at most")
+        raise InvalidRequest(
+            "the query string is malformed: it must be percent-encoded UTF-8 with at most 100 parameters"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- decoding
@@ -311,4 +315,4 @@ def integer(query: dict[str, str], name: str, default: int | None, *, low: int, 
         return default
     if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
-    raise invalid_field(f"/query/{name}", f"{name} is {text[:50]!r}; it is a whole number from {low} to {high}")
+    raise invalid_field(f"/query/{name}", f"{name} must be a whole number between {low} and {high}, not {text[:50]!r}")

@@ -39,14 +39,14 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     wanted: KeyBody = await call.fields(KeyBody)
     tenant = call.principal.tenant if wanted.tenant is None else wanted.tenant
     if not may_administer(call.principal.access, "keys", is_own_tenant=tenant == call.principal.tenant):
-        raise Forbidden("a key for another tenant needs the scope operator")
+        raise Forbidden("creating a key for another tenant needs the scope operator")
     if OPERATOR in wanted.scopes and not may_administer(call.principal.access, "operators' keys"):
-        raise Forbidden("only an operator makes operators")
+        raise Forbidden("only an operator can create a key with the scope operator")
     if not 1 <= len(wanted.name) <= NAME_CHARS_MAX:
-        raise invalid_field("/name", f"a name has 1 to {NAME_CHARS_MAX} characters, this one has {len(wanted.name)}")
+        raise invalid_field("/name", f"name must have 1 to {NAME_CHARS_MAX} characters, not {len(wanted.name)}")
     scopes = check_scopes(wanted.scopes)
     if tenant not in gateway.store.metadata.tenants:
-        raise NotFound(f"there is no tenant {tenant[:NAME_CHARS_MAX]!r}")
+        raise NotFound(f"unknown tenant {tenant[:NAME_CHARS_MAX]!r}")
     expires_at_ms = _expiry(gateway, call, wanted.expires_at)
     made = await gateway.keyring.create(name=wanted.name, tenant=tenant, scopes=scopes, expires_at_ms=expires_at_ms)
     return json_answer(_view_new(made), 201, ((b"location", f"/v1/keys/{made.stored.id}".encode()), _NO_STORE))
@@ -63,9 +63,9 @@ def _expiry(gateway: Gateway, call: Call, text: str | None) -> int | None:
         return latest_ms
     expires_at_ms = time_ms(text, pointer="/expires_at")
     if expires_at_ms <= gateway.clock_ms():
-        raise invalid_field("/expires_at", f"{text} has passed already")
+        raise invalid_field("/expires_at", f"expires_at is in the past: {text}")
     if latest_ms is not None and expires_at_ms > latest_ms:
-        detail = f"{text} is later than {timestamp(latest_ms)}, the latest end of a key that {_whose(call)} makes"
+        detail = f"expires_at must not be later than {timestamp(latest_ms)}, the limit for {_whose(call)}; it is {text}"
         raise invalid_field("/expires_at", detail)
     return expires_at_ms
 
@@ -73,14 +73,14 @@ def _expiry(gateway: Gateway, call: Call, text: str | None) -> int | None:
 def _latest_ms(gateway: Gateway, call: Call) -> int | None:
     latest_ms = gateway.keyring.keys_until_ms(call.principal)
     if latest_ms is not None and latest_ms <= gateway.clock_ms():
-        raise Forbidden("somebody with a token makes and rotates no keys here: auth.jwt.key_days_max is 0")
+        raise Forbidden("tokens cannot create or rotate keys here: auth.jwt.key_days_max is 0")
     return latest_ms
 
 
 def _whose(call: Call) -> str:
     if call.principal.issuer is not None:
-        return "somebody with a token (auth.jwt.key_days_max)"
-    return "a key that ends then"
+        return "callers with a token (auth.jwt.key_days_max)"
+    return "a caller whose own key expires then"
 
 
 async def list_keys(gateway: Gateway, call: Call) -> Answer:
@@ -109,7 +109,7 @@ async def rotate(gateway: Gateway, call: Call) -> Answer:
     _require_end(gateway, call, key)
     wanted: RotateBody = await call.fields(RotateBody)
     if not 0 <= wanted.grace_ms <= ROTATE_GRACE_MS_MAX:
-        raise invalid_field("/grace_ms", f"grace_ms is {wanted.grace_ms}; it goes from 0 to {ROTATE_GRACE_MS_MAX}")
+        raise invalid_field("/grace_ms", f"grace_ms must be between 0 and {ROTATE_GRACE_MS_MAX}, not {wanted.grace_ms}")
     made = await gateway.keyring.rotate(key, grace_ms=wanted.grace_ms)
     await gateway.begun.end_withdrawn()
     return json_answer(_view_new(made), headers=(_NO_STORE,))
@@ -126,13 +126,13 @@ async def revoke(gateway: Gateway, call: Call) -> Answer:
 
 def _require_admin(call: Call) -> None:
     if not may_administer(call.principal.access, "keys"):
-        raise Forbidden(f"keys need the scope admin, which the key {call.principal.name!r} does not have")
+        raise Forbidden(f"keys need the scope admin, which the key {call.principal.name!r} lacks")
 
 
 def _require_rank(call: Call, key: ApiKey) -> None:
     """Raises `Forbidden` if an administrator would change an operator's key: rotation reveals the new secret."""
     if OPERATOR in key.scopes and not may_administer(call.principal.access, "operators' keys"):
-        raise Forbidden("only an operator changes an operator's key")
+        raise Forbidden("only an operator can change an operator's key")
 
 
 def _require_end(gateway: Gateway, call: Call, key: ApiKey) -> None:
@@ -140,10 +140,10 @@ def _require_end(gateway: Gateway, call: Call, key: ApiKey) -> None:
     secret."""
     latest_ms = _latest_ms(gateway, call)
     if latest_ms is not None and (key.expires_at_ms is None or key.expires_at_ms > latest_ms):
-        end = "never ends" if key.expires_at_ms is None else f"ends at {timestamp(key.expires_at_ms)}"
+        end = "never expires" if key.expires_at_ms is None else f"expires at {timestamp(key.expires_at_ms)}"
         raise Forbidden(
-            f"the key {end}, and {timestamp(latest_ms)} is the latest end of a key that {_whose(call)} rotates; "
-            "make another one, or rotate it with a key that lasts as long"
+            f"the key {end}, but {timestamp(latest_ms)} is the limit for {_whose(call)}; create another key, or "
+            "rotate this one with a key that lasts as long"
         )
 
 
@@ -155,6 +155,6 @@ def _find(gateway: Gateway, call: Call) -> ApiKey:
     key_id = call.params[0]
     key = gateway.store.metadata.keys.get(key_id)
     if key is None or not _reaches(call, key):
-        raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}")
+        raise NotFound(f"unknown key {key_id[:NAME_CHARS_MAX]!r}")
     call.query()
     return key

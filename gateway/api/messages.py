@@ -115,7 +115,9 @@ def _check_utf8(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
+        raise InvalidRequest(
+            f"the body is not valid UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
+        ) from None
 
 
 def _stored(gateway: Gateway, queue: Target, prepared: Prepared, until_ms: int) -> asyncio.Future[Published]:
@@ -222,7 +224,7 @@ async def extend(gateway: Gateway, call: Call) -> Answer:
 
 def _check_receipts(receipts: list[str]) -> None:
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
-        detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
+        detail = f"receipts must have at most {RECEIPTS_PER_REQUEST_MAX} entries, not {len(receipts)}"
         raise invalid_field("/receipts", detail)
 
 

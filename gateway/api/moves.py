@@ -39,17 +39,17 @@ def _check(wanted: MoveWanted) -> None:
     """Raises `InvalidRequest` for contradictory or invalid targets."""
     over = wanted.over
     if (wanted.to is None) == (over is None):
-        detail = "name to, the cluster where the queue goes, or over, those that share it: one of the two"
+        detail = "set either to (the target cluster) or over (the clusters that share the queue)"
         raise InvalidRequest(detail, errors=(FieldError("/to", detail), FieldError("/over", detail)))
     if over is None:
         return
     wrong = ""
     if not 1 <= len(over) <= SPLIT_CLUSTERS_MAX:
-        wrong = f"over has {len(over)} clusters; it may have 1 to {SPLIT_CLUSTERS_MAX}"
+        wrong = f"over must name 1 to {SPLIT_CLUSTERS_MAX} clusters, not {len(over)}"
     elif not all(over):
-        wrong = "over has an empty name; name clusters as the settings do"
+        wrong = "over has an empty name; use cluster names from the settings"
     elif len(set(over)) < len(over):
-        wrong = "over names a cluster twice; name each once"
+        wrong = "over names a cluster twice"
     if wrong:
         raise invalid_field("/over", wrong)
 
@@ -72,5 +72,5 @@ async def place(gateway: Gateway, call: Call) -> Answer:
 def _clusters(gateway: Gateway, call: Call) -> ClustersView:
     check_operator(call)
     if gateway.clusters is None:
-        raise NotFound("this server keeps its messages itself: queues move where store.backends names a cluster")
+        raise NotFound("this server stores messages itself: moving queues requires store.backends")
     return gateway.clusters

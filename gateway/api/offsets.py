@@ -37,7 +37,7 @@ async def get(gateway: Gateway, call: Call) -> Answer:
     name, access = call.params[0], call.principal.access
     queue = gateway.store.queue(call.principal.tenant, name)
     if not access.may("view", name) and not access.may("consume", name):
-        raise Forbidden(f"the key {call.principal.name!r} has neither the scope view:{name} nor consume:{name}")
+        raise Forbidden(f"the key {call.principal.name!r} needs the scope view:{name} or consume:{name}")
     call.query()
     rows = [PartitionOffsetsView(*row) for row in offsets_of(queue)]
     return json_answer(OffsetsView(queue.name, uid_of(queue), kind_of(queue), rows))
@@ -47,10 +47,10 @@ async def read(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     query = call.query(*RANGE)
     if kind_of(queue) == "work":
-        detail = f"{queue.name!r} is a work queue: its messages are not kept by offset; receive or subscribe instead"
+        detail = f"{queue.name!r} is a work queue, which cannot be read by offset; use receive or subscribe"
         raise invalid_field("/path/queue", detail)
     if query.get("uid", uid_of(queue)) != uid_of(queue):
-        detail = f"queue {queue.name!r} was made anew: its uid is {uid_of(queue)}, not {query['uid'][:50]!r}"
+        detail = f"queue {queue.name!r} was recreated: its uid is {uid_of(queue)}, not {query['uid'][:50]!r}"
         raise Conflict(detail)
     start = integer(query, "from", 0, low=0, high=SEQ_MAX)
     limit = integer(query, "limit", RANGE_MESSAGES_MAX, low=1, high=RANGE_MESSAGES_MAX)
@@ -73,7 +73,7 @@ async def read(gateway: Gateway, call: Call) -> Answer:
 
 def _partition(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > PARTITION_DIGITS_MAX:
-        raise invalid_field("/path/partition", f"partition is {text[:50]!r}, not a whole number such as 0")
+        raise invalid_field("/path/partition", f"partition must be a whole number such as 0, not {text[:50]!r}")
     return int(text)
 
 

@@ -67,7 +67,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Pushq",
             "version": VERSION,
-            "description": "Publish, receive and administer over HTTP. /docs explains, /asyncapi.json has the sockets.",
+            "description": "Publish, receive and administer over HTTP. See /docs for guides and /asyncapi.json for "
+            "WebSocket and SSE.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -82,7 +83,7 @@ def document() -> dict[str, Any]:
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key: pushq_<id>_<secret>; or a JWT of an issuer that the settings name.",
+                    "description": "An API key (pushq_<id>_<secret>), or a JWT from a configured issuer.",
                 }
             },
         },
@@ -128,7 +129,7 @@ _CLOUD_EVENTS: Final = (
     " CloudEvent in binary mode, of any content type."
 )
 _OTHER_BODIES: Final = {
-    "text/plain": {"schema": {"type": "string", "description": "Any type but JSON: one message whose body this is."}},
+    "text/plain": {"schema": {"type": "string", "description": "Any other type: one message with this body."}},
     "application/cloudevents+json": {"schema": reference("CloudEvent")},
     "application/cloudevents-batch+json": {
         "schema": {"type": "array", "items": reference("CloudEvent"), "minItems": 1}
@@ -178,13 +179,13 @@ def _problem(status: int) -> dict[str, Any]:
 _EVERY_ANSWER: Final = ("RateLimit", "RateLimit-Policy")
 _OF_REFUSALS: Final = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
 HEADERS: Final = {
-    "RateLimit": "What is left of the rule that is nearest to its end, and when it is whole again.",
-    "RateLimit-Policy": "The rules that the request was held to.",
+    "RateLimit": "Remaining quota of the tightest rate limit, and when it resets.",
+    "RateLimit-Policy": "The rate limits that apply to the request.",
     "WWW-Authenticate": "`Bearer`.",
-    "Allow": "The methods that there are.",
-    "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
-    "ETag": "Of the config, tenant, rule, receiver or silence, for `If-Match`.",
-    "Location": "Where the work that was begun is looked at, and cancelled.",
+    "Allow": "The allowed methods.",
+    "Retry-After": "Seconds to wait before retrying; `retry_after_ms` is more precise.",
+    "ETag": "Version of the config, tenant, rule, receiver or silence, for `If-Match`.",
+    "Location": "URL to check the job's progress or cancel it.",
     "Link": 'The next page, with `rel="next"`.',
 }
 """Header of an answer → its description."""
@@ -210,15 +211,15 @@ def _headers_of(operation: Operation, status: int) -> list[str]:
 
 QUERY: Final[dict[str, dict[str, Any]]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX, "default": PAGE_ITEMS_DEFAULT},
-    "cursor": {"type": "string", "description": "`next` of the page before."},
-    "confirm": {"type": "string", "description": "The queue's name again."},
-    "discard": {"const": "true", "description": "The messages are lost."},
-    "move_to": {"type": "string", "description": "In place of `discard`: the queue that the messages go to."},
-    "to": {"type": "string", "description": "Up to and with this one."},
-    "group": {"type": "string", "description": "As one of this group of a stream."},
+    "cursor": {"type": "string", "description": "`next` from the previous page."},
+    "confirm": {"type": "string", "description": "The queue's name, as confirmation."},
+    "discard": {"const": "true", "description": "Discard the messages."},
+    "move_to": {"type": "string", "description": "Instead of `discard`: move the messages to this queue."},
+    "to": {"type": "string", "description": "Inclusive."},
+    "group": {"type": "string", "description": "For a stream: receive as this consumer group."},
     "state": {"enum": ["ready", "in_flight", "delayed", "dead"], "default": "ready"},
     "partition": {"type": "integer", "minimum": 0, "maximum": (1 << 16) - 1},
-    "contains": {"type": "string", "description": "In the body, as it is stored."},
+    "contains": {"type": "string", "description": "Text in the stored body."},
     "since": {"type": "string", "format": "date-time", "description": "Published at or after."},
     "until": {"type": "string", "format": "date-time", "description": "Published before."},
     "from_seq": {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1},
@@ -226,23 +227,22 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "key": {"type": "string"},
     "credit": {"type": "integer", "minimum": 1, "maximum": CREDIT_MAX},
     "ack": {"enum": ["manual", "auto"], "default": "manual"},
-    "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},
+    "from": {"type": "string", "description": "For a stream: earliest, latest, seq:42, time:… or cursor:…"},
     "last_event_id": {"type": "string"},
     "attempts": {"enum": ["delivered", "begun"]},
     "visibility_timeout_ms": {"type": "integer", "minimum": 0, "maximum": VISIBILITY_MS_MAX},
-    "rule": {"type": "string", "description": "Of this rule only."},
-    "queue": {"type": "string", "description": "About this queue only."},
-    "tenant": {"type": "string", "description": "Another tenant; for operators."},
+    "rule": {"type": "string", "description": "Only this rule."},
+    "queue": {"type": "string", "description": "Only this queue."},
+    "tenant": {"type": "string", "description": "Another tenant; requires the scope operator."},
     "range": {"enum": list(RANGES), "default": "15m"},
     "metric": {"enum": list(QUEUE_COLUMNS), "default": "ready"},
     "points": {"type": "integer", "minimum": 1, "maximum": SPARK_POINTS_MAX, "default": POINTS_DEFAULT},
     "names": {
         "type": "string",
-        "description": f"Of these queues only, {SPARK_NAMES_MAX} at most with commas between; what is no queue is left "
-        "out.",
+        "description": f"Only these queues, comma-separated, at most {SPARK_NAMES_MAX}; unknown ones are skipped.",
     },
-    "cluster": {"type": "string", "description": "The cluster's name in the settings; without it the home cluster."},
-    "ticket": {"type": "string", "description": "In place of the Authorization header."},
+    "cluster": {"type": "string", "description": "The cluster's name in the settings; default: the home cluster."},
+    "ticket": {"type": "string", "description": "Instead of the Authorization header."},
 }
 
 
@@ -281,17 +281,17 @@ def _schema(operation: Operation, name: str) -> dict[str, Any]:
 _CONDITIONS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (
         "If-Match",
-        {"type": "string", "description": "The `ETag` of what is to be changed, or `*`; 412 where it is another."},
+        {"type": "string", "description": "The `ETag` of the version to change, or `*`; 412 if it does not match."},
     ),
-    ("If-None-Match", {"type": "string", "description": "412 where this is its `ETag`, or for `*`."}),
+    ("If-None-Match", {"type": "string", "description": "412 if this matches the current `ETag`, or always for `*`."}),
 )
 _NAME: Final = {"type": "string", "pattern": NAME_PATTERN}
 _OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
 OFFSETS: Final[dict[str, dict[str, Any]]] = {
     "from": _OFFSET | {"default": 0, "description": "The first offset."},
-    "until": _OFFSET | {"description": "The offset behind the last."},
+    "until": _OFFSET | {"description": "The first offset after the range."},
     "limit": {"type": "integer", "minimum": 1, "maximum": RANGE_MESSAGES_MAX, "default": RANGE_MESSAGES_MAX},
-    "uid": {"type": "string", "description": "Of the queue that is meant: one made anew under its name is refused."},
+    "uid": {"type": "string", "description": "The expected queue uid; a queue recreated under its name is refused."},
 }
 """Parameters of reads by offset, where `from` and the others mean something else than in lists."""
 ALERT_STATES: Final = {"enum": ["pending", "firing", "resolved"]}
@@ -300,16 +300,15 @@ _TIMEOUT: Final = {
     "type": "integer",
     "minimum": 1,
     "maximum": PUBLISH_MS_MAX,
-    "description": "How long it may wait for the disk. What is not stored by then is dropped (503); what was on its "
-    "way there may be stored (504).",
+    "description": "How long to wait for the disk. A message not stored by then is dropped (503); one being written "
+    "may still be stored (504).",
 }
 _LAST_EVENT: Final = {
     "type": "string",
-    "description": "The `id` of the last event that came: the stream goes on there.",
+    "description": "The `id` of the last event received; the stream resumes after it.",
 }
 _KEY: Final = {
     "type": "string",
     "pattern": r'^([!#-~]([ -~]{0,253}[!-~])?|"([ !#-\[\]-~]|\\["\\]){1,255}")$',
-    "description": "A repeat under the same key is answered like the first request and stores nothing. With quotes or "
-    "without.",
+    "description": "A repeat with the same key gets the same response and stores nothing. Quotes are optional.",
 }

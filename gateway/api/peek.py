@@ -39,7 +39,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
     wanted = _filter(query)
     if wanted.contains is not None and not with_bodies:
         # By asking what a body contains, a caller can find out all of it.
-        raise Forbidden(f"`contains` needs the scope consume:{queue.name}, like the bodies it looks into")
+        raise Forbidden(f"`contains` searches bodies and needs the scope consume:{queue.name}")
     page = await queue.peek(wanted)
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
     if wanted.id is not None:
@@ -57,7 +57,7 @@ def _visible(gateway: Gateway, call: Call) -> tuple[Queue, bool]:
     queue = gateway.store.queue(call.principal.tenant, name)
     with_bodies = access.may("consume", name)
     if not with_bodies and not access.may("view", name):
-        raise Forbidden(f"the key {call.principal.name!r} has neither the scope view:{name} nor consume:{name}")
+        raise Forbidden(f"the key {call.principal.name!r} needs the scope view:{name} or consume:{name}")
     return queue, with_bodies
 
 
@@ -91,7 +91,7 @@ def _time(query: dict[str, str], name: str) -> int | None:
 
 def _state(wanted: str) -> str:
     if wanted not in STATES:
-        raise invalid_field("/query/state", f"state is {wanted[:50]!r}; it is one of {', '.join(STATES)}")
+        raise invalid_field("/query/state", f"state must be one of {', '.join(STATES)}, not {wanted[:50]!r}")
     return wanted
 
 

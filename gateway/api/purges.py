@@ -20,7 +20,7 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "manage")
     wanted: PurgeBody = await call.fields(PurgeBody)
     if wanted.confirm != queue.name:
-        raise invalid_field("/confirm", f"to purge queue {queue.name!r}, repeat its name in `confirm`")
+        raise invalid_field("/confirm", f"to purge queue {queue.name!r}, set `confirm` to its name")
     purge = await queue.purge(secrets.token_hex(8))
     location = f"/v1/queues/{queue.name}/purges/{purge.id}".encode()
     return json_answer(view(purge), 202, ((b"location", location),))
@@ -40,6 +40,6 @@ def _find(gateway: Gateway, call: Call) -> Purge:
     queue = gateway.desk.queue(call.principal, name, "manage")
     found = queue.purges.get(purge_id)
     if found is None:
-        raise NotFound(f"queue {queue.name!r} has no purge {purge_id[:100]!r}, or it is long over")
+        raise NotFound(f"queue {queue.name!r} has no purge {purge_id[:100]!r}, or it has expired")
     call.query()
     return found

@@ -93,7 +93,7 @@ def _shown(gateway: Gateway, queue: Queue, status: int = 200) -> Answer:
 async def put(gateway: Gateway, call: Call) -> Answer:
     name, principal = call.params[0], call.principal
     if not principal.access.may("manage", name):
-        raise Forbidden(f"the key {principal.name!r} has no scope manage:{name}")
+        raise Forbidden(f"the key {principal.name!r} lacks the scope manage:{name}")
     check_new_queue_name(name)
     config = queue_config(await _settings(call), name)
     find = _finder(gateway, principal.tenant)
@@ -147,10 +147,10 @@ async def _settings(call: Call) -> dict[str, Any]:
     """The settings in a request's body. Raises `MessageTooLarge` and `InvalidRequest`."""
     body = await call.json_bytes()
     if len(body) > CONFIG_BYTES_MAX:
-        raise MessageTooLarge(f"a config of {len(body)} bytes; it may have {CONFIG_BYTES_MAX}")
+        raise MessageTooLarge(f"the config must have at most {CONFIG_BYTES_MAX} bytes, not {len(body)}")
     given: dict[str, Any] = decode(body, dict)
     if too_deep([body]):
-        raise invalid_field("", "it is nested deeper than any setting")
+        raise invalid_field("", "the config is nested too deeply")
     return given
 
 
@@ -166,9 +166,7 @@ def _finder(gateway: Gateway, tenant: str) -> Find:
 
 def _check_match(queue: Queue, call: Call) -> None:
     if call.header(b"if-match") is None:
-        detail = (
-            f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
-        )
+        detail = f"send the ETag of GET /v1/queues/{queue.name} as If-Match, to avoid overwriting other changes"
         raise PushqError(detail, code="precondition-required")
     check_conditions(call, etag(queue), f"queue {queue.name!r}")
 
@@ -185,7 +183,7 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     target = query.get("move_to")
     if (target is None) == (query.get("discard") != "true"):
         raise invalid_field(
-            "/query/discard", "say what becomes of the messages: either ?discard=true or ?move_to=<another queue>"
+            "/query/discard", "choose what happens to the messages: ?discard=true or ?move_to=<another queue>"
         )
     _check_unnamed(gateway, tenant, name)
     discarded: int | None = 0
@@ -219,7 +217,7 @@ def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) ->
         return
     principal = call.principal
     if not principal.access.may("publish", target):
-        raise Forbidden(f"the key {principal.name!r} has no scope publish:{target}, where dead letters would go")
+        raise Forbidden(f"the key {principal.name!r} lacks the scope publish:{target}, which its dead letters need")
 
 
 def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
@@ -229,12 +227,12 @@ def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
             for setting in ("dead_letter_queue", "colocate_with"):
                 if getattr(definition.config, setting) == name:
                     raise Conflict(
-                        f"queue {definition.name!r} names {name!r} as its {setting}; change or delete that first"
+                        f"queue {definition.name!r} uses {name!r} as its {setting}; change or delete it first"
                     )
     for moved in gateway.store.metadata.moved.going_to(tenant, name):
         if not moved.is_empty:
             left = moved.definition.name
-            raise Conflict(f"messages of the deleted queue {left!r} are on their way to {name!r}")
+            raise Conflict(f"messages of the deleted queue {left!r} are still moving to {name!r}")
 
 
 def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
@@ -243,11 +241,11 @@ def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
     except QueueNotFound:
         raise invalid_field("/query/move_to", f"there is no queue {target!r} to move messages to") from None
     if found is queue or found.is_companion:
-        raise invalid_field("/query/move_to", f"messages of {queue.name!r} cannot go to {target!r}; name another queue")
-    if queue.config.kind == "stream":
         raise invalid_field(
-            "/query/move_to", "a stream's messages were never one consumer's to move: use ?discard=true"
+            "/query/move_to", f"messages of {queue.name!r} cannot move to {target!r}; choose another queue"
         )
+    if queue.config.kind == "stream":
+        raise invalid_field("/query/move_to", "messages of a stream cannot be moved: use ?discard=true")
 
 
 def _deletable(gateway: Gateway, call: Call) -> tuple[str, str]:
@@ -256,7 +254,7 @@ def _deletable(gateway: Gateway, call: Call) -> tuple[str, str]:
     principal, name = call.principal, owner_of(call.params[0])
     with suppress(ClusterAway):  # it exists, and is deleted when its cluster is back
         gateway.store.queue(principal.tenant, name)
-    by_hand = f"`pushq queue delete {name} --data DIR` does it on the server's machine"
+    by_hand = f"use `pushq queue delete {name} --data DIR` on the server's machine"
     if not may_administer(principal.access, "queue deletion"):
         raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
     if not (call.is_local or gateway.settings.queues.allow_delete_over_http):
@@ -281,7 +279,7 @@ def decode_cursor(text: str | None) -> str:
     except (Base64Error, ValueError):
         name = ""
     if encode_cursor(name) != text:  # the decoder skips invalid characters
-        raise invalid_field("/query/cursor", "this is no cursor: send back `next` as it was given")
+        raise invalid_field("/query/cursor", "invalid cursor: pass `next` unchanged")
     return name
 
 

@@ -65,7 +65,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     given: ReceiverBody = await call.fields(ReceiverBody)
     _check(gateway, given)
     if given.type != receiver.type:
-        raise _invalid("/type", "the type of a receiver stays; make another one")
+        raise _invalid("/type", "type cannot be changed; create another receiver")
     changed = msgspec.structs.replace(receiver, name=given.name, url=given.url or "")
     with condition_met(call, _named(receiver)):
         await gateway.watching.alerts.put_receiver(changed, receiver)
@@ -151,10 +151,10 @@ def _view(gateway: Gateway, receiver: Receiver) -> ReceiverView:
 
 def _check(gateway: Gateway, given: ReceiverBody) -> None:
     if not 1 <= len(given.name) <= NAME_CHARS_MAX:
-        raise _invalid("/name", f"a name has 1 to {NAME_CHARS_MAX} characters")
+        raise _invalid("/name", f"name must have 1 to {NAME_CHARS_MAX} characters")
     if given.type == "log":
         if given.url is not None:
-            raise _invalid("/url", "a log has no address; leave url out")
+            raise _invalid("/url", "a receiver of type log has no url; remove it")
         return
     wrong = wrong_url(given.url or "")
     if wrong is None:
@@ -172,12 +172,12 @@ def wrong_url(url: str) -> str | None:
         parts = urlsplit(url)
         is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return "this is no address: it is https://HOST[:PORT]/PATH"
+        return "invalid url: use https://HOST[:PORT]/PATH"
     if not is_web or len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
-        return f"a webhook needs https://HOST[:PORT]/PATH, up to {URL_CHARS_MAX} characters of ASCII"
+        return f"url must be https://HOST[:PORT]/PATH, at most {URL_CHARS_MAX} ASCII characters"
     if parts.username is not None or parts.password is not None:
-        return "leave the password out of the address: webhooks are signed"
-    return "leave the part behind # out" if parts.fragment else None
+        return "remove the password from url: webhooks are signed instead"
+    return "remove the fragment (#…) from url" if parts.fragment else None
 
 
 def _invalid(pointer: str, detail: str) -> InvalidRequest:

@@ -35,11 +35,11 @@ async def drop(gateway: Gateway, call: Call) -> Answer:
 
 def _recovery(gateway: Gateway, call: Call) -> Recovery:
     if not call.principal.access.is_operator:
-        raise Forbidden(f"recovery is for operators, and the key {call.principal.name!r} has no scope operator")
+        raise Forbidden(f"recovery needs the scope operator, which the key {call.principal.name!r} lacks")
     call.query()
     if gateway.recovery is None:
         raise NotFound(
-            "this server has no cluster to recover messages of: ask a gateway that has both store.backends and "
+            "this server has no cluster to recover messages from: use a gateway with store.backends and "
             "cluster.coordinator = etcd://HOST:PORT"
         )
     return gateway.recovery

@@ -37,8 +37,8 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     total = counts.total()
     if not total and queue.config.kind == "stream" and not queue.is_companion and _is_named(gateway, queue):
         raise InvalidRequest(
-            f"{queue.name!r} is a stream: the dead letters that other queues sent to it stay for all who read it, and"
-            " none can be taken out; read them, and publish them again where they should go"
+            f"{queue.name!r} is a stream, so dead letters in it cannot be moved out; read them and publish them to "
+            "their target"
         )
     if given.dry_run:
         return json_answer(RedriveTotalView(total=total))
@@ -50,15 +50,15 @@ async def start(gateway: Gateway, call: Call) -> Answer:
 
 def _check(given: RedriveBody) -> None:
     if given.rate_per_s is not None and not 0 < given.rate_per_s <= REDRIVE_PER_SECOND_MAX:
-        detail = f"rate_per_s is {given.rate_per_s}; it goes to {REDRIVE_PER_SECOND_MAX} from above 0"
+        detail = f"rate_per_s must be above 0 and at most {REDRIVE_PER_SECOND_MAX}, not {given.rate_per_s}"
         raise invalid_field("/rate_per_s", detail)
     wanted = given.filter
     if wanted is None:
         return
     if wanted.reason is not None and wanted.reason not in REASONS:
-        raise invalid_field("/filter/reason", f"reason is {wanted.reason[:50]!r}; it is one of {', '.join(REASONS)}")
+        raise invalid_field("/filter/reason", f"reason must be one of {', '.join(REASONS)}, not {wanted.reason[:50]!r}")
     if wanted.ids is not None and len(wanted.ids) > REDRIVE_IDS_MAX:
-        raise invalid_field("/filter/ids", f"{len(wanted.ids)} ids; a filter takes {REDRIVE_IDS_MAX}")
+        raise invalid_field("/filter/ids", f"ids must have at most {REDRIVE_IDS_MAX} entries, not {len(wanted.ids)}")
 
 
 def _is_named(gateway: Gateway, queue: Queue) -> bool:
@@ -81,9 +81,9 @@ def _finder(gateway: Gateway, call: Call) -> Find:
         """The queue that messages go to. Raises `QueueNotFound`, `Forbidden` if the caller may not publish there."""
         target = gateway.store.queue(tenant, name)
         if not principal.access.may("publish", name):
-            raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}, where the messages go")
+            raise Forbidden(f"the key {principal.name!r} lacks the scope publish:{name} for the target")
         if target.is_companion:
-            raise QueueNotFound(f"messages come to {name!r} by themselves, they are not moved there")
+            raise QueueNotFound(f"{name!r} receives its messages automatically; they cannot be moved there")
         return target
 
     return find
@@ -93,7 +93,7 @@ def _check_target(find: Find, queue: Queue, name: str) -> None:
     try:
         find(name)
     except QueueNotFound as error:
-        raise invalid_field("/to", f"messages of {queue.name!r} cannot go there: {error.detail}") from None
+        raise invalid_field("/to", f"messages of {queue.name!r} cannot be moved there: {error.detail}") from None
 
 
 def _check_origins(find: Find, counts: Counter[str]) -> None:
@@ -108,7 +108,9 @@ def _check_origins(find: Find, counts: Counter[str]) -> None:
         except Forbidden as error:
             refusals.append(error)
         except QueueNotFound as error:
-            refusals.append(invalid_field("/to", f"{error.detail}, which messages came from; name another with `to`"))
+            refusals.append(
+                invalid_field("/to", f"{error.detail}, where messages came from; set another target with `to`")
+            )
     if counts and len(refusals) == len(counts):
         raise refusals[0]
 
@@ -160,5 +162,5 @@ def _named(gateway: Gateway, call: Call) -> tuple[Queue, str]:
 
 def _known(found: Redrive | None, queue: Queue, redrive_id: str) -> Redrive:
     if found is None:
-        raise NotFound(f"queue {queue.name!r} has no redrive {redrive_id[:100]!r}, or it is long over")
+        raise NotFound(f"queue {queue.name!r} has no redrive {redrive_id[:100]!r}, or it has expired")
     return found

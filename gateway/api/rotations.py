@@ -21,12 +21,14 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     rotations = _rotations(gateway, call)
     given: RotationBody = await call.fields(RotationBody)
     if given.master_file is None and given.queues is None and not given.all_queues:
-        raise invalid_field("/queues", "say what is to be rotated: `master_file`, `queues` or `all_queues`")
+        raise invalid_field("/queues", "choose what to rotate: `master_file`, `queues` or `all_queues`")
     if given.master_file is not None and not call.is_local:
-        detail = "a file of the server is only read for those on its machine: `pushq rotate-keys --master FILE`"
+        detail = "a key file can only be read on the server's machine: use `pushq rotate-keys --master FILE`"
         raise Forbidden(detail)
     if given.queues is not None and len(given.queues) > ROTATION_QUEUES_MAX:
-        detail = f"{len(given.queues)} queues; a rotation names {ROTATION_QUEUES_MAX} at most, or `all_queues`"
+        detail = (
+            f"queues must have at most {ROTATION_QUEUES_MAX} entries, not {len(given.queues)}; use `all_queues` for all"
+        )
         raise invalid_field("/queues", detail)
     job = await rotations.start(
         master_file=Path(given.master_file) if given.master_file is not None else None,
@@ -42,7 +44,7 @@ def _uid(gateway: Gateway, call: Call, number: int, name: str) -> int:
         detail = f"there is no queue {name[:200]!r}"
         raise QueueNotFound(detail, errors=(FieldError(f"/queues/{number}", detail),))
     if not definition.config.encrypted:
-        raise invalid_field(f"/queues/{number}", f"queue {name!r} is not encrypted, so it has no key to replace")
+        raise invalid_field(f"/queues/{number}", f"queue {name!r} is not encrypted and has no key to rotate")
     return definition.uid
 
 
@@ -61,14 +63,14 @@ def _find(gateway: Gateway, call: Call) -> Rotation:
     rotation_id = call.params[0]
     found = _rotations(gateway, call).get(rotation_id)
     if found is None:
-        raise NotFound(f"there is no rotation {rotation_id[:100]!r}, or it is long over")
+        raise NotFound(f"unknown rotation {rotation_id[:100]!r}, or it has expired")
     call.query()
     return found
 
 
 def _rotations(gateway: Gateway, call: Call) -> Rotations:
     if not call.principal.access.is_operator:
-        raise Forbidden(f"keys are rotated with the scope operator, which {call.principal.name!r} does not have")
+        raise Forbidden(f"rotating keys needs the scope operator, which {call.principal.name!r} lacks")
     if gateway.encryption is None:
-        raise NotFound("this server encrypts nothing")
+        raise NotFound("encryption is not enabled on this server")
     return gateway.encryption.rotations

@@ -57,7 +57,9 @@ def bounded(schemas: dict[str, Schema]) -> None:
     for schema in schemas.get(Quotas.__name__, {}).get("properties", {}).values():
         _bound(schema, 1, QUOTA_MAX)
     if (config := schemas.get(QueueConfig.__name__)) is not None:
-        config["description"] = "A queue's settings. Not all go together: /docs/reference/queue-settings has the rules."
+        config["description"] = (
+            "A queue's settings. For combinations that are not allowed, see /docs/reference/queue-settings."
+        )
         config["properties"]["tags"]["maxProperties"] = TAGS_MAX
         _name(config["properties"]["colocate_with"], NAME_CHARS_MAX)
         _name(config["properties"]["dead_letter_queue"], NAME_CHARS_MAX + len(COMPANION))
@@ -103,7 +105,7 @@ def publish_message() -> Schema:
     name = {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_BYTES_MAX}
     time = {"type": ["string", "null"], "format": "date-time"}
     given: dict[str, Schema] = {
-        "body": {"description": "Any JSON value, null too."},
+        "body": {"description": "Any JSON value, including null."},
         "body_base64": {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64_PATTERN},
         "content_type": name,
         "id": name,

@@ -44,7 +44,7 @@ async def of_queue(gateway: Gateway, call: Call) -> Answer:
     span = _span(gateway, call.query("range"))
     if queue.is_companion:
         owner = owner_of(queue.name)
-        raise NotFound(f"{queue.name!r} has no series of its own: its messages are `dead` in that of {owner!r}")
+        raise NotFound(f"{queue.name!r} has no series of its own: see `dead` in the series of {owner!r}")
     book = gateway.sampler.book
     watched = book.of_queue(call.principal.tenant, queue.name)
     series = book.series_of(watched) if watched is not None else None
@@ -62,7 +62,7 @@ async def of_tenant(gateway: Gateway, call: Call) -> Answer:
 
 async def of_node(gateway: Gateway, call: Call) -> Answer:
     if not call.principal.access.is_operator:
-        raise Forbidden(f"the process is for operators, and the key {call.principal.name!r} has no scope operator")
+        raise Forbidden(f"process series need the scope operator, which the key {call.principal.name!r} lacks")
     span = _span(gateway, call.query("range"))
     book = gateway.sampler.book
     return json_answer(SeriesView(*_head(span), _columns(gateway, book.node, NODE_COLUMNS, span)))
@@ -72,7 +72,7 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
     query = call.query("metric", "range", "points", "names", "limit", "cursor")
     metric = query.get("metric", "ready")
     if metric not in QUEUE_COLUMNS:
-        raise invalid_field("/query/metric", f"metric is {metric[:50]!r}; it is one of {', '.join(QUEUE_COLUMNS)}")
+        raise invalid_field("/query/metric", f"metric must be one of {', '.join(QUEUE_COLUMNS)}, not {metric[:50]!r}")
     points = integer(query, "points", POINTS_DEFAULT, low=1, high=SPARK_POINTS_MAX)
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert points is not None and limit is not None
@@ -99,9 +99,7 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
 def _named(book: Book, tenant: str, names: str) -> Iterator[str]:
     """Those of the named queues that exist. Raises `InvalidRequest` for too many names."""
     if (count := names.count(",") + 1) > SPARK_NAMES_MAX:
-        raise invalid_field(
-            "/query/names", f"{count} names; a request takes {SPARK_NAMES_MAX}: ask for the others apart"
-        )
+        raise invalid_field("/query/names", f"a request takes at most {SPARK_NAMES_MAX} names, not {count}; split it")
     return (name for name in set(names.split(",")) if (tenant, name) in book.names)
 
 
@@ -112,7 +110,7 @@ def _all(book: Book, tenant: str) -> Iterator[str]:
 def _span(gateway: Gateway, query: dict[str, str]) -> Span:
     name = query.get("range", RANGE_DEFAULT)
     if name not in RANGES:
-        raise invalid_field("/query/range", f"range is {name[:50]!r}; it is one of {', '.join(RANGES)}")
+        raise invalid_field("/query/range", f"range must be one of {', '.join(RANGES)}, not {name[:50]!r}")
     tier, count = RANGES[name]
     end = gateway.clock_ms() // TIERS[tier].step_ms + 1
     return Span(name, tier, end - count, end)

@@ -98,26 +98,28 @@ def _silence(gateway: Gateway, call: Call, tenant: str, given: SilenceBody) -> S
 
     now_ms = gateway.clock_ms()
     starts_ms = time_ms(given.starts_at, pointer="/starts_at") if given.starts_at is not None else now_ms
-    check((given.ends_at is None) == (given.duration_ms is None), "ends_at", "say either ends_at or duration_ms")
+    check((given.ends_at is None) == (given.duration_ms is None), "ends_at", "set either ends_at or duration_ms")
     if given.ends_at is not None:
         ends_ms = time_ms(given.ends_at, pointer="/ends_at")
     else:
         ends_ms = starts_ms + (given.duration_ms or 0)
-    check(not now_ms < ends_ms, "ends_at", "a silence ends in the future")
-    check(not starts_ms < ends_ms <= starts_ms + SILENCE_MS_MAX, "ends_at", "a silence lasts up to a year")
+    check(not now_ms < ends_ms, "ends_at", "a silence must end in the future")
+    check(not starts_ms < ends_ms <= starts_ms + SILENCE_MS_MAX, "ends_at", "a silence can last at most a year")
     check(
-        not 1 <= len(given.reason.strip()) <= TEXT_CHARS_MAX, "reason", f"a reason has 1 to {TEXT_CHARS_MAX} characters"
+        not 1 <= len(given.reason.strip()) <= TEXT_CHARS_MAX,
+        "reason",
+        f"reason must have 1 to {TEXT_CHARS_MAX} characters",
     )
-    check(len(given.author or "") > NAME_CHARS_MAX, "author", f"an author has {NAME_CHARS_MAX} characters at most")
+    check(len(given.author or "") > NAME_CHARS_MAX, "author", f"author must have at most {NAME_CHARS_MAX} characters")
     if given.queue is not None:
         is_pattern = re.fullmatch(PATTERN_RULE, given.queue) is not None
-        check(not is_pattern, "queue", "a pattern has 1 to 128 of A-Z a-z 0-9 _ . - and *")
+        check(not is_pattern, "queue", "queue must be a pattern of 1 to 128 characters from A-Z a-z 0-9 _ . - and *")
     if given.rule is not None:
         rule = gateway.watching.alerts.rules.get(given.rule)
         is_there = rule is not None and rule.tenant == tenant
-        check(not is_there, "rule", f"there is no alert rule {given.rule[:100]!r}; {RULE_IDS}")
+        check(not is_there, "rule", f"unknown alert rule {given.rule[:100]!r}; {RULE_IDS}")
     is_everything = given.rule is None and given.queue is None and given.severity is None
-    check(is_everything, "queue", 'name what it mutes: `rule`, `queue` ("*" for all) or `severity`')
+    check(is_everything, "queue", 'set what to silence: `rule`, `queue` ("*" for all) or `severity`')
     if errors:
         raise InvalidRequest(errors[0].detail, errors=tuple(errors))
     author = given.author or call.principal.name

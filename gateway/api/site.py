@@ -67,7 +67,7 @@ class Site:
             await write(send, problem_answer(error))
         except Exception:
             log.exception("request failed", method=scope["method"], path=scope["path"])
-            await write(send, problem_answer(PushqError("this is our mistake; the log has more")))
+            await write(send, problem_answer(PushqError("internal error; see the log")))
 
     def _without_slash(self, scope: Scope) -> bytes | None:
         """The location of a page requested with a trailing slash; None if there is no such page."""
@@ -91,7 +91,7 @@ class Site:
         if method not in ("GET", "HEAD"):
             allowed = READ_ONLY.decode()
             raise PushqError(
-                f"{method} is not possible here, only {allowed}",
+                f"{method} is not supported here; use {allowed}",
                 code="method-not-allowed",
                 headers=(("Allow", allowed),),
             )
@@ -106,14 +106,14 @@ class Site:
 
 
 _LATER: Final = {
-    "/demo": "the demo page is there when the server runs with --dev",
+    "/demo": "the demo page needs a server started with --dev",
 }
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     if (later := _LATER.get(scope["path"].rstrip("/"))) is not None:
         raise NotFound(later)
-    raise NotFound(f"there is nothing at {scope['path'][:200]!r}; / leads on")
+    raise NotFound(f"no such path: {scope['path'][:200]!r}; see / for links")
 
 
 _CODES: Final = {404: "not-found", 405: "method-not-allowed", 401: "unauthenticated", 403: "forbidden"}

@@ -55,7 +55,7 @@ def _named(name: str) -> str:
 
 def _check_quotas(quotas: Quotas) -> None:
     errors = [
-        FieldError(f"/quotas/{name}", f"{name} is {value}; it goes from 1 to {QUOTA_MAX}, and null is no bound")
+        FieldError(f"/quotas/{name}", f"{name} must be between 1 and {QUOTA_MAX}, or null for no limit, not {value}")
         for name, value in msgspec.structs.asdict(quotas).items()
         if value is not None and not 1 <= value <= QUOTA_MAX
     ]
@@ -102,7 +102,7 @@ def _visible(gateway: Gateway, call: Call) -> str:
     name, principal = call.params[0], call.principal
     known = name in gateway.store.metadata.tenants
     if not known or (name != principal.tenant and not may_administer(principal.access, "tenants")):
-        raise NotFound(f"there is no tenant {name[:100]!r}")
+        raise NotFound(f"unknown tenant {name[:100]!r}")
     _require_operator(call)
     call.query()
     return name
@@ -110,4 +110,4 @@ def _visible(gateway: Gateway, call: Call) -> str:
 
 def _require_operator(call: Call) -> None:
     if not may_administer(call.principal.access, "tenants"):
-        raise Forbidden(f"tenants need the scope operator, which the key {call.principal.name!r} does not have")
+        raise Forbidden(f"tenants need the scope operator, which the key {call.principal.name!r} lacks")

@@ -45,4 +45,4 @@ def _check_held(principal: Principal, access: Access, scopes: tuple[str, ...]) -
         else:
             is_held = "*" in queue or any(access.may(known, queue) for known in VERBS if known == verb)
         if not is_held:
-            raise Forbidden(f"the key {principal.name!r} does not have {scope} to give")
+            raise Forbidden(f"the key {principal.name!r} lacks the scope {scope} and cannot pass it on")

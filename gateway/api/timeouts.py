@@ -40,7 +40,7 @@ def stated_ms(headers: dict[bytes, bytes]) -> int | None:
         return None
     if not _is_whole(stated):
         shown = stated[:50].decode("latin-1")
-        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {shown!r}, not a whole number")
+        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms must be a whole number, not {shown!r}")
     return checked_timeout(int(stated), name="Pushq-Timeout-Ms", pointer="/headers/pushq-timeout-ms")
 
 
@@ -70,8 +70,8 @@ async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
         return _told(doing, until)
     if method in READS:
         doing.cancel()
-        raise Unavailable("there was no answer within Pushq-Timeout-Ms; nothing was changed", retry_after_ms=100)
-    raise OutcomeUnknown("it was not over within Pushq-Timeout-Ms, and goes on; look what became of it, or ask again")
+        raise Unavailable("no response within Pushq-Timeout-Ms; nothing was changed", retry_after_ms=100)
+    raise OutcomeUnknown("not finished within Pushq-Timeout-Ms, and still running; check its outcome, or retry")
 
 
 def _told(doing: asyncio.Task[T], until: float) -> T:
@@ -83,7 +83,7 @@ def _told(doing: asyncio.Task[T], until: float) -> T:
         asked = ASKED.get()
         if asked is None or not asked.has_changed or asyncio.get_running_loop().time() < until:
             raise
-        raise OutcomeUnknown(f"a change was made, and then: {error.detail}; look what became of it") from None
+        raise OutcomeUnknown(f"the change was made, but: {error.detail}; check its outcome") from None
 
 
 class Late:
@@ -96,7 +96,7 @@ class Late:
     def check(self, caller: str) -> None:
         """Raises `Overloaded` if too many changes of one caller continue."""
         if self._of[caller] >= LATE_CHANGES_PER_CALLER_MAX:
-            detail = f"{self._of[caller]} changes of this caller go on past their time; nothing was done"
+            detail = f"{self._of[caller]} timed-out changes of this caller are still running; nothing was done"
             raise Overloaded(detail, retry_after_ms=1000)
 
     async def over(self, doing: asyncio.Task[Any], caller: str) -> None:

@@ -45,7 +45,7 @@ async def live(gateway: Gateway, call: Call) -> Answer:
     """A tenant's last hour by minute, as the job `live_usage` counted it from files."""
     tenant = visible_tenant(gateway, call, call.query(*LIVE_FILTERS).get("tenant"))
     if gateway.live_usage is None:
-        raise NotFound("nothing live is shown: usage.live_dir names no folder of the job live_usage")
+        raise NotFound("live usage is not available: usage.live_dir is not set")
     found = await gateway.live_usage.of(tenant, gateway.clock_ms())
     looked_at = None if found.looked_at_ms is None else timestamp(found.looked_at_ms)
     view = LiveUsageView(tenant, found.state, looked_at, found.last_minute, found.minutes, found.queues)
@@ -57,11 +57,11 @@ def visible_tenant(gateway: Gateway, call: Call, named: str | None) -> str:
     without the scope admin, and `NotFound`."""
     principal = call.principal
     if not principal.access.is_admin:
-        raise Forbidden(f"usage and audit need the scope admin, which the key {principal.name!r} does not have")
+        raise Forbidden(f"usage and audit need the scope admin, which the key {principal.name!r} lacks")
     if named is None or named == principal.tenant:
         return principal.tenant
     if not principal.access.is_operator or named not in gateway.store.metadata.tenants:
-        raise NotFound(f"there is no tenant {named[:100]!r}")
+        raise NotFound(f"unknown tenant {named[:100]!r}")
     return named
 
 
@@ -71,9 +71,11 @@ def _days(now_ms: int, from_: str | None, to: str | None) -> tuple[date, date]:
     last = _day("to", to) if to is not None else today
     first = _day("from", from_) if from_ is not None else last.replace(day=1)
     if first > last:
-        raise invalid_field("/query/from", f"from is {first}, which is after {last}")
+        raise invalid_field("/query/from", f"from must not be after to ({first} is after {last})")
     if last - first >= timedelta(days=USAGE_DAYS_PER_REQUEST_MAX):
-        raise invalid_field("/query/from", f"{first} to {last}: a request adds up {USAGE_DAYS_PER_REQUEST_MAX} days")
+        raise invalid_field(
+            "/query/from", f"{first} to {last} is too long: a request covers at most {USAGE_DAYS_PER_REQUEST_MAX} days"
+        )
     return first, last
 
 
@@ -84,7 +86,7 @@ def _day(name: str, text: str) -> date:
             return found
     except ValueError:
         pass
-    raise invalid_field(f"/query/{name}", f"{name} is {text[:50]!r}; it is a day in UTC, such as 2026-11-22")
+    raise invalid_field(f"/query/{name}", f"{name} must be a day in UTC, such as 2026-11-22, not {text[:50]!r}")
 
 
 def _place(total: QueueTotal) -> str:

@@ -11,7 +11,7 @@ from gateway.limits import FIELDS_DEPTH_MAX, NAME_CHARS_MAX
 from push.operations.checks import field as invalid_field
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
-NAME_RULE: Final = f"1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and begins with a letter or digit"
+NAME_RULE: Final = f"1 to {NAME_CHARS_MAX} characters from A-Z a-z 0-9 _ . -, starting with a letter or digit"
 
 
 def check_name(name: str, *, what: str = "queue", pointer: str = "/name") -> None:
@@ -22,7 +22,7 @@ def check_name(name: str, *, what: str = "queue", pointer: str = "/name") -> Non
 
 def wrong_name(name: str, *, what: str = "queue") -> str | None:
     """What is wrong with a name, as a message; None if it is valid."""
-    return None if _NAME.fullmatch(name) else f"{name[:200]!r} is no name of a {what}: it has {NAME_RULE}"
+    return None if _NAME.fullmatch(name) else f"invalid {what} name {name[:200]!r}: use {NAME_RULE}"
 
 
 def check_new_queue_name(name: str) -> None:
@@ -36,7 +36,7 @@ def check_new_queue_name(name: str) -> None:
 def check_no_companion(name: str) -> None:
     """Raises `InvalidRequest` for a companion, which has no config of its own and is deleted with its queue."""
     if (owner := owner_of(name)) != name:
-        detail = f"{name!r} belongs to the queue {owner!r} and lives and is set with it; change {owner!r}"
+        detail = f"{name!r} belongs to the queue {owner!r} and shares its lifetime and settings; change {owner!r}"
         raise invalid_field("/name", detail)
 
 
@@ -44,7 +44,7 @@ def fields_with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEP
     """Turns whole floats such as 30000.0 into integers in decoded JSON whose types are checked later;
     `encoding.whole_numbers` does so for text of a known type. Raises `InvalidRequest` for values nested too deep."""
     if not levels:
-        raise invalid_field("", f"fields are nested deeper than {FIELDS_DEPTH_MAX} levels")
+        raise invalid_field("", f"fields are nested more than {FIELDS_DEPTH_MAX} levels deep")
     return {name: _value_with_whole_numbers(value, levels - 1) for name, value in given.items()}
 
 
@@ -67,4 +67,6 @@ def time_ms(text: str, *, pointer: str) -> int:
             raise ValueError("no time zone")
         return max(0, int(when.astimezone(UTC).timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise invalid_field(pointer, f"{text[:100]!r} is no RFC 3339 time with a zone, such as 2026-11-21T10:00:00Z")
+        raise invalid_field(
+            pointer, f"invalid time {text[:100]!r}: use RFC 3339 with a time zone, such as 2026-11-21T10:00:00Z"
+        )

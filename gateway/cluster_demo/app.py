@@ -95,10 +95,10 @@ def report(demo: Demo) -> dict[str, Any]:
 def require_this_machine(request: Request) -> None:
     """Raises 403 for foreign host names: one that resolves to 127.0.0.1 would let a foreign page read this one."""
     if not is_loopback(request.url.hostname or ""):
-        raise HTTPException(403, f'the demo answers on localhost, not on "{request.url.hostname}"')
+        raise HTTPException(403, f'the demo answers only on localhost, not on "{request.url.hostname}"')
 
 
 def require_token(request: Request, token: str) -> None:
     shown = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(shown.encode(), token.encode()):
-        raise HTTPException(401, "open the address that `pushq dev-cluster demo` printed: it has the token")
+        raise HTTPException(401, "open the address printed by `pushq dev-cluster demo`: it contains the token")

@@ -83,9 +83,9 @@ class Keeper:
         self._state = self._loaded()
         part = next((part for part in self._state.parts if part.name == name), None)
         if part is None:
-            raise NoSuchPart(f"the cluster has no part {name!r}")
+            raise NoSuchPart(f"the cluster has no process {name!r}")
         if part.pid is None or not part.is_alive:
-            raise NoSuchPart(f"{name} does not run; it is being started again")
+            raise NoSuchPart(f"{name} is not running; it is being restarted")
         self.on_kill(name)
         leads = self._led_by(name)
         self._tell("killed", name, f"{name} got SIGKILL (process {part.pid}){_shards(', it led', leads)}")
@@ -135,7 +135,7 @@ class Keeper:
     def _loaded(self) -> State:
         state = load(self.folder)
         if state is None:
-            raise StateError(f"there is no cluster in {self.folder}")
+            raise StateError(f"no cluster in {self.folder}")
         return state
 
     def _how(self, part: Part) -> Literal["up", "down", "starting"]:

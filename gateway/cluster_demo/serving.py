@@ -38,7 +38,7 @@ def serve_demo(folder: Path, address: Address, say: Callable[[str], None], annou
     """Starts what does not run of the cluster in `folder`, serves, and ends all of it. Raises `CannotStart`."""
     if not address.is_loopback:
         raise CannotStart(
-            f"the demo kills processes when asked, so it listens on this machine alone, not {address.host}"
+            f"the demo kills processes on request, so it only listens on this machine, not on {address.host}"
         )
     folder = folder.absolute()
     with _bound(address) as sock:
@@ -69,7 +69,9 @@ def _bound(address: Address) -> socket.socket:
         sock.listen(LISTEN_BACKLOG)
     except OSError as error:
         sock.close()
-        taken = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
+        taken = (
+            f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another address with --listen"
+        )
         raise CannotStart(taken) from None
     return sock
 

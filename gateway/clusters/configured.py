@@ -27,7 +27,11 @@ class BackendsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 def wrong_cluster_name(name: str) -> str:
     """What is wrong with a cluster's name; "" if it is valid."""
-    return "" if _NAME.fullmatch(name) else "it is 1 to 31 of a-z, 0-9 and hyphen, and no hyphen at first"
+    return (
+        ""
+        if _NAME.fullmatch(name)
+        else "must be 1 to 31 characters from a-z, 0-9 and hyphen, not starting with a hyphen"
+    )
 
 
 def cluster_entries(value: Any) -> tuple[BackendsOf, ...]:
@@ -44,11 +48,11 @@ def _entry(given: Any, at: str) -> BackendsOf:
     try:
         entry = msgspec.convert(given, BackendsOf)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{at}: {explained(error, BackendsOf)}; an entry has name and backends") from None
+        raise ValueError(f"{at}: {explained(error, BackendsOf)}; an entry needs name and backends") from None
     if wrong := wrong_cluster_name(entry.name):
         raise ValueError(f"{at}.name is {entry.name[:200]!r}: {wrong}")
     if not entry.backends:
-        raise ValueError(f"{at}.backends: it is empty; name the cluster's backends, HOST:PORT each")
+        raise ValueError(f"{at}.backends is empty; list the cluster's backends as HOST:PORT")
     for one in entry.backends:
         if wrong := wrong_service(one):
             raise ValueError(f"{at}.backends: {one!r}: {wrong}")

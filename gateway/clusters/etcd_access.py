@@ -42,16 +42,16 @@ def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable
     """
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("user", "password_file")):
         if getattr(access, one) and not getattr(access, other):
-            return other, f"{name_of(other)} is missing: it goes with {name_of(one)}"
+            return other, f"{name_of(other)} is missing: {name_of(one)} requires it"
     if access.password_file and not access.user:
-        return "user", f"{name_of('user')} is missing: it goes with {name_of('password_file')}"
+        return "user", f"{name_of('user')} is missing: {name_of('password_file')} requires it"
     if access.tls_cert and not access.tls_ca:
-        return "tls_ca", f"{name_of('tls_ca')} is missing: without it etcd is spoken to in clear"
+        return "tls_ca", f"{name_of('tls_ca')} is missing: without it, the connection to etcd is not encrypted"
     for url in endpoints:
         if url.startswith("http://") and not is_loopback_host(urlsplit(url).hostname or ""):
             return "", (
-                f"etcd at {url} is spoken to in clear, and who changes its records can lose messages; name the "
-                f"authority of its certificate as {name_of('tls_ca')}"
+                f"the connection to etcd at {url} is not encrypted, so others could change its records and cause "
+                f"message loss; set {name_of('tls_ca')} to the CA of its certificate"
             )
     return None
 
@@ -63,9 +63,9 @@ def etcd_config(at: EtcdAt, access: EtcdAccess, own: OwnCertificates) -> EtcdCon
         try:
             password = Path(access.password_file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise CannotStart(f"the password of etcd cannot be read: {error}") from None
+            raise CannotStart(f"cannot read the etcd password: {error}") from None
         if not password:
-            raise CannotStart(f"the password in {access.password_file} is empty")
+            raise CannotStart(f"the etcd password in {access.password_file} is empty")
     namespace = f"{at.namespace}/".encode()
     return EtcdConfig(at.members, tls=_context(access, own), user=access.user, password=password, namespace=namespace)
 
@@ -79,7 +79,7 @@ def _context(access: EtcdAccess, own: OwnCertificates) -> ssl.SSLContext | None:
         return own.context(Files(Path(access.tls_cert), Path(access.tls_key), Path(access.tls_ca)), _load)
     except (OSError, CertificateError) as error:
         files = ", ".join(file for file in (access.tls_ca, access.tls_cert, access.tls_key) if file)
-        raise CannotStart(f"certificates for etcd cannot be used ({files}): {error}") from None
+        raise CannotStart(f"cannot use the etcd certificates ({files}): {error}") from None
 
 
 def _load(files: Files) -> Loaded:

@@ -85,12 +85,10 @@ class Command:
             except BaseException:
                 await _end(process)
                 raise
-        log.info(
-            "the provisioner ended", cluster=call.cluster, call=call.number, program=self._name, code=code, said=said
-        )
+        log.info("provisioner exited", cluster=call.cluster, call=call.number, program=self._name, code=code, said=said)
         if code:
-            raise ProvisionFailed(f"{self._name} ended with {code}; the manager's log has what it said")
-        return f"{self._name} ended well"
+            raise ProvisionFailed(f"{self._name} failed with exit code {code}; see the manager's log for its output")
+        return f"{self._name} succeeded"
 
     async def _start(self, output: int) -> asyncio.subprocess.Process:
         """Starts the program in a session of its own, writing to `output`. Raises `ProvisionFailed`."""
@@ -104,7 +102,7 @@ class Command:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ProvisionFailed(f"{self._name} cannot be started: {error.strerror}") from None
+            raise ProvisionFailed(f"cannot start {self._name}: {error.strerror}") from None
 
 
 @asynccontextmanager
@@ -168,12 +166,12 @@ class Webhook:
         try:
             status = await self._post(body_of(call))
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
-            log.warning("the provisioner does not answer", cluster=call.cluster, call=call.number, host=self._host)
-            raise ProvisionFailed(f"{self._host} does not answer: {type(error).__name__}") from None
-        log.info("the provisioner answered", cluster=call.cluster, call=call.number, host=self._host, status=status)
+            log.warning("provisioner not responding", cluster=call.cluster, call=call.number, host=self._host)
+            raise ProvisionFailed(f"{self._host} is not responding: {type(error).__name__}") from None
+        log.info("provisioner responded", cluster=call.cluster, call=call.number, host=self._host, status=status)
         if not 200 <= status < 300:
-            raise ProvisionFailed(f"{self._host} answered {status}")
-        return f"{self._host} answered {status}"
+            raise ProvisionFailed(f"{self._host} returned {status}")
+        return f"{self._host} returned {status}"
 
     async def _post(self, body: bytes) -> int:
         headers = {"content-type": "application/json", "user-agent": f"pushq/{VERSION}"}

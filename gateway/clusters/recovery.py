@@ -156,7 +156,7 @@ class Recovery:
     async def _ask(self, node: str, operation: Any) -> msgspec.Raw:
         address = self._addresses().get(node)
         if address is None:
-            raise Unavailable(f"backend {node} is away", retry_after_ms=1000)
+            raise Unavailable(f"backend {node} is unreachable", retry_after_ms=1000)
         return await ask_backend(address, self._tls, "operator", operation)
 
     async def _some(self, node: str, key: PieceKey, after: Place | None) -> Sequence[tuple[Place, Kept]]:
@@ -165,12 +165,14 @@ class Recovery:
     async def _piece(self, name: str) -> tuple[PieceKey, dict[str, Piece], list[str]]:
         parts = name.split("-")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
-            raise InvalidRequest(f"{name[:100]!r} is no name of a piece; `pushq recover list` has them, such as 0-7-12")
+            raise InvalidRequest(
+                f"invalid piece name {name[:100]!r}; use one from `pushq recover list`, such as 0-7-12"
+            )
         shard, epoch, uid = map(int, parts)
         found, unreachable = await self._survey()
         if (shard, epoch, uid) not in found:
-            away = f"; {', '.join(unreachable)} could not be asked" if unreachable else ""
-            raise NotFound(f"no backend keeps a piece {name}{away}")
+            away = f"; {', '.join(unreachable)} could not be reached" if unreachable else ""
+            raise NotFound(f"no backend has a piece {name}{away}")
         return (shard, epoch, uid), found[shard, epoch, uid], unreachable
 
     def _view(self, key: PieceKey, kept_by: dict[str, Piece]) -> RecoveryPiece:
@@ -216,13 +218,13 @@ class Recovery:
         unreachable = [one for one in unreachable if _cluster_of(one) in map(_cluster_of, kept_by)]
         if queue is None:
             raise Conflict(
-                f"queue {view.queue!r} of tenant {view.tenant!r} was deleted, so piece {name} cannot be published"
-                " again; look at it with `pushq recover show`, then drop it"
+                f"queue {view.queue!r} of tenant {view.tenant!r} was deleted, so piece {name} cannot be published "
+                "again; inspect it with `pushq recover show`, then drop it"
             )
         if unreachable and not wanted.partial:
             raise Unavailable(
-                f"{', '.join(unreachable)} could not be asked and may keep copies of the same messages, which would be"
-                " published twice later; start it, or ask for a partial run and drop what it brings back",
+                f"{', '.join(unreachable)} could not be reached and may hold copies of the same messages, which "
+                "would be published twice later; start it, or request a partial run and drop what it brings back",
                 retry_after_ms=5000,
             )
         outcome, until = Outcome(), time.monotonic() + RECOVERY_SECONDS_MAX
@@ -230,7 +232,7 @@ class Recovery:
             await self._publish_from(node, key, queue, sorted(kept_by), wanted, outcome, until)
         left = sum(outcome.left.values())
         if not wanted.dry_run:
-            log.warning("quarantined messages were published again", piece=name, published=outcome.published, left=left)
+            log.warning("quarantined messages republished", piece=name, published=outcome.published, left=left)
         return RecoveryPublished(
             outcome.published,
             outcome.already_there,
@@ -334,7 +336,7 @@ class Recovery:
             others = result.others or {}
             refused = [one for one in others.values() if isinstance(one, PushqError)]
             if refused:
-                raise OutcomeUnknown(f"some of a batch were refused: {refused[0].detail}")
+                raise OutcomeUnknown(f"some messages of a batch were refused: {refused[0].detail}")
             known = len(messages) if result.is_repeat else sum(isinstance(one, Original) for one in others.values())
             outcome.already_there += known
             outcome.published += len(messages) - known
@@ -366,13 +368,13 @@ class Recovery:
         key, kept_by, unreachable = await self._piece(name)
         view = self._view(key, kept_by)
         if messages != view.messages:
-            raise Conflict(f"piece {name} has {counted(view.messages, 'message')}, not {messages}; look at it again")
+            raise Conflict(f"piece {name} has {counted(view.messages, 'message')}, not {messages}; inspect it again")
         for node in sorted(kept_by):
             after: Place | None = None
             while batch := await self._some(node, key, after):
                 after = batch[-1][0]
                 await self._ask(node, Forget(key[0], [place for place, _ in batch]))
-        log.warning("quarantined messages were dropped", piece=name, queue=view.queue, messages=messages)
+        log.warning("quarantined messages dropped", piece=name, queue=view.queue, messages=messages)
         return RecoveryDropped(messages, unreachable)
 
 

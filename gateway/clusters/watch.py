@@ -76,7 +76,7 @@ class ClusterWatch:
         mirror = self._mirror
         if mirror is None or mirror.staleness_s > CLUSTER_STALE_SECONDS_MAX:
             raise Unavailable(
-                "the cluster's coordinator does not answer, so nobody knows how the cluster is; try again"
+                "the cluster's coordinator is not responding, so the cluster's state is unknown; retry later"
             )
         return mirror, self._view
 
@@ -170,15 +170,15 @@ class ClusterWatch:
         _, view = self._fresh()
         if is_wanted and _is_of_hosts(view) and not _may_be_followed(NodeId(name), view):
             raise Conflict(
-                f"{name} is an independent host with a lane, and there is none without one that could take its place: "
-                "start another host first"
+                f"{name} is an independent host with a lane, and no host without a lane can take its place: start "
+                "another host first"
             )
         return await self._ask_node(name, removal_key(NodeId(name)), is_wanted=is_wanted)
 
     async def _ask_node(self, name: str, key: bytes, *, is_wanted: bool) -> ClusterNode:
         self._fresh()
         if name not in self._names():
-            raise NotFound(f"there is no backend {name[:100]!r} in the cluster")
+            raise NotFound(f"the cluster has no backend {name[:100]!r}")
         await self._write(Put(key, b"") if is_wanted else Delete(key))
         return self._node(NodeId(name))
 
@@ -187,7 +187,9 @@ class ClusterWatch:
         Raises `Conflict` for independent hosts, `Unavailable`, `OutcomeUnknown`."""
         _, view = self._fresh()
         if _is_of_hosts(view):
-            raise Conflict("the cluster's backends are independent hosts: each has its lane, nothing is evened out")
+            raise Conflict(
+                "the cluster's backends are independent hosts with a lane each; there is nothing to rebalance"
+            )
         moves = [_move(move, view) for move in due(view, self._patience, time.time_ns() // 1_000_000, is_asked=True)]
         if not is_dry:
             await self._write(Put(REBALANCE, ASKED))
@@ -198,13 +200,13 @@ class ClusterWatch:
         `OutcomeUnknown`."""
         coordinator, mirror = self._coordinator, self._mirror
         if coordinator is None or mirror is None:
-            raise Unavailable("the cluster's coordinator does not answer; try again")
+            raise Unavailable("the cluster's coordinator is not responding; retry later")
         outcome = await coordinator.transact(Transaction(then=(act,)))
         try:
             async with asyncio.timeout(CLUSTER_STALE_SECONDS_MAX):
                 await mirror.wait_revision(outcome.revision)
         except TimeoutError:
-            raise Unavailable("it is written down, but not seen here yet; look again") from None
+            raise Unavailable("the request is stored but not visible here yet; check again") from None
 
 
 def _is_of_hosts(view: ClusterView) -> bool:

@@ -43,25 +43,25 @@ def parse_address(text: str) -> Address:
     """Parses `HOST:PORT` or `[IPV6]:PORT`. Raises `ValueError` with a message for people."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:8080")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
+        raise ValueError("an IPv6 address must be in brackets, such as [::1]:8080")
     return Address(host, int(port))
 
 
 def parse_etcd(text: str, *, tls: bool = False) -> EtcdAt:
     """Parses `etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`. Raises `ValueError` with a message for people."""
     if not text.startswith(ETCD):
-        raise ValueError("it is etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]")
+        raise ValueError("must be etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]")
     hosts, _, namespace = text.removeprefix(ETCD).rstrip("/").partition("/")
     if namespace and _NAMESPACE.fullmatch(namespace) is None:
-        raise ValueError("what follows the slash is 1 to 63 of a-z, 0-9, dot and hyphen: the name of a part of etcd")
+        raise ValueError("the namespace after the slash must be 1 to 63 characters from a-z, 0-9, dot and hyphen")
     try:
         urls = [parse_address(part).url for part in hosts.split(",")]
     except ValueError as error:
-        raise ValueError(f"an address of etcd is wrong: {error}") from None
+        raise ValueError(f"invalid etcd address: {error}") from None
     return EtcdAt([url.replace("http", "https", 1) for url in urls] if tls else urls, namespace or NAMESPACE)
 
 
@@ -77,7 +77,7 @@ def wrong_address(text: str) -> str:
 def wrong_service(text: str) -> str:
     """What is wrong with an address that is announced to others; "" if it is valid."""
     wrong = wrong_address(text)
-    return wrong or ("" if parse_address(text).port else "gateways must know its port: it is above 0")
+    return wrong or ("" if parse_address(text).port else "the port must be above 0, because gateways must know it")
 
 
 def named_twice(texts: Sequence[str]) -> str:
@@ -86,8 +86,8 @@ def named_twice(texts: Sequence[str]) -> str:
     for text in texts:
         backend = one_backend(text)
         if (before := first.get(backend)) is not None:
-            again = f"{text!r} is there twice" if text == before else f"{text!r} is {before!r} again"
-            return f"{again}; leave one of them out"
+            again = f"duplicate {text!r}" if text == before else f"{text!r} is the same as {before!r}"
+            return f"{again}; remove one of them"
         first[backend] = text
     return ""
 

@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 def wrong_name(name: str) -> str:
     is_name = not name or _NAME.fullmatch(name) is not None
-    return "" if is_name else "it is 1 to 63 of a-z, 0-9, dot and hyphen, as in a host's name"
+    return "" if is_name else "must be 1 to 63 characters from a-z, 0-9, dot and hyphen, like a host name"
 
 
 def _wrong_coordinator(text: str) -> str:
@@ -50,17 +50,17 @@ def wrong_backend(node: NodeSettings, cluster: ClusterSettings) -> tuple[str, st
     if missing and len(missing) < len(files):
         return (
             f"node.{missing[0]}",
-            f"node.{missing[0]} is missing: node.tls_cert, node.tls_key, node.tls_ca go together",
+            f"node.{missing[0]} is missing: node.tls_cert, node.tls_key and node.tls_ca must be set together",
         )
     if missing and not parse_address(node.service).is_loopback:
         return "node.service", (
-            f"node.service is {node.service}: gateways of other machines need node.tls_cert, node.tls_key and "
-            "node.tls_ca, which `pushq ca` makes"
+            f"node.service is {node.service}: gateways on other machines need node.tls_cert, node.tls_key and "
+            "node.tls_ca; create them with `pushq ca`"
         )
     if missing and not parse_address(node.listen).is_loopback:
         return "node.listen", (
-            f"node.listen is {node.listen}: backends of several machines need node.tls_cert, node.tls_key and "
-            "node.tls_ca, which `pushq ca` makes"
+            f"node.listen is {node.listen}: backends on several machines need node.tls_cert, node.tls_key and "
+            "node.tls_ca; create them with `pushq ca`"
         )
     at = coordinator_of(cluster)
     wrong = wrong_access(
@@ -70,17 +70,17 @@ def wrong_backend(node: NodeSettings, cluster: ClusterSettings) -> tuple[str, st
         return f"cluster.etcd_{wrong[0]}" if wrong[0] else "cluster.coordinator", wrong[1]
     if cluster.model == "independent_hosts" and at is None:
         return "cluster.coordinator", (
-            "cluster.coordinator is embedded, and cluster.model independent_hosts is for several hosts: "
-            "name their etcd, etcd://HOST:PORT"
+            "cluster.model independent_hosts needs several hosts, but cluster.coordinator is embedded: set it to "
+            "etcd://HOST:PORT"
         )
     if cluster.model == "independent_hosts" and cluster.min_in_sync > cluster.lanes:
         return "cluster.min_in_sync", (
-            f"cluster.min_in_sync is {cluster.min_in_sync} of {cluster.lanes} hosts with a lane; raise cluster.lanes, "
-            f"or choose at most {cluster.lanes}"
+            f"cluster.min_in_sync is {cluster.min_in_sync}, but cluster.lanes is {cluster.lanes}; raise "
+            f"cluster.lanes, or set at most {cluster.lanes}"
         )
     if cluster.min_in_sync > cluster.replicas:
         return "cluster.min_in_sync", (
-            f"cluster.min_in_sync is {cluster.min_in_sync} of {cluster.replicas} replicas; choose at most "
+            f"cluster.min_in_sync is {cluster.min_in_sync}, but cluster.replicas is {cluster.replicas}; set at most "
             f"{cluster.replicas}"
         )
     return None

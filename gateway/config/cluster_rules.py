@@ -15,17 +15,23 @@ def wrong_clusters(store: StoreSettings, cluster: ClusterSettings) -> tuple[str,
         return None
     if not store.backends:
         return "store.clusters", (
-            "store.clusters names further clusters, and there is no home cluster, which has the definitions: name its "
-            "backends as store.backends"
+            "store.clusters adds further clusters, but there is no home cluster to store definitions: set "
+            "store.backends"
         )
     owners = dict.fromkeys(map(one_backend, store.backends), "store.backends")
     for number, entry in enumerate(store.clusters):
         at = f"store.clusters[{number}]"
         if entry.name == store.cluster:
-            return "store.clusters", f"{at}.name: {entry.name!r} is the home cluster's, by store.cluster; rename one"
+            return (
+                "store.clusters",
+                f"{at}.name: {entry.name!r} is already the name of the home cluster (store.cluster); rename one",
+            )
         for address in entry.backends:
             if (owner := owners.setdefault(one_backend(address), f"{at}.backends")) != f"{at}.backends":
-                return "store.clusters", f"{at}.backends: {address} is in {owner} too; a backend is of one cluster"
+                return (
+                    "store.clusters",
+                    f"{at}.backends: {address} is already in {owner}; a backend belongs to one cluster",
+                )
         if wrong := _wrong_members(entry, cluster):
             return "store.clusters", f"{at}.coordinator: {wrong}"
     return None

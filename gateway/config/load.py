@@ -132,11 +132,11 @@ def _from_file(path: Path | None) -> Iterator[Found]:
         with path.open("rb") as file:
             content = tomllib.load(file)
     except OSError as error:
-        raise ConfigError("config", f"cannot be read: {error.strerror}; name a file that is there", str(path)) from None
+        raise ConfigError("config", f"cannot be read: {error.strerror}; name an existing file", str(path)) from None
     except UnicodeDecodeError:
-        raise ConfigError("config", "is no TOML: it is no text in UTF-8", str(path)) from None
+        raise ConfigError("config", "not valid TOML: the file is not UTF-8 text", str(path)) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError("config", f"is no TOML: {error}", str(path)) from None
+        raise ConfigError("config", f"not valid TOML: {error}", str(path)) from None
     yield from _flattened(content, str(path))
 
 
@@ -182,7 +182,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[Found]:
 def _checked(key: str, value: Any, origin: str) -> Any:
     kinds = known_settings()
     if key not in kinds:
-        raise ConfigError(key, f"there is no setting {key!r}{nearest(key, kinds)}", origin)
+        raise ConfigError(key, f"unknown setting {key!r}{nearest(key, kinds)}", origin)
     if key in _LISTS:
         try:
             return _LISTS[key](value)
@@ -194,7 +194,7 @@ def _checked(key: str, value: Any, origin: str) -> Any:
         value = msgspec.convert(value, kinds[key], strict=not from_text)
     except msgspec.ValidationError as error:
         said = str(error).lower()
-        choices = f"; it is {one_of(kinds[key])}" if said.startswith("invalid enum value") else ""
+        choices = f"; must be {one_of(kinds[key])}" if said.startswith("invalid enum value") else ""
         raise ConfigError(key, f"{key} is {shown(key, value)!r}: {said}{choices}", origin) from None
     wrong = _wrong(key, value)
     if wrong:
@@ -262,15 +262,15 @@ BALLAST_BYTES_MIN: Final = 1024 * 1024
 def _wrong(key: str, value: Any) -> str:
     if key in _RANGES:
         low, high = _RANGES[key]
-        return "" if low <= value <= high else f"it goes from {low} to {high}"
+        return "" if low <= value <= high else f"must be between {low} and {high}"
     if key == "overload.memory_max_bytes":
-        return "" if value == 0 or value >= MEMORY_BYTES_MIN else f"it is 0 or at least {MEMORY_BYTES_MIN}"
+        return "" if value == 0 or value >= MEMORY_BYTES_MIN else f"must be 0 or at least {MEMORY_BYTES_MIN}"
     if key == "storage.ballast_bytes":
-        return "" if value == 0 or value >= BALLAST_BYTES_MIN else f"it is 0 or at least {BALLAST_BYTES_MIN}"
+        return "" if value == 0 or value >= BALLAST_BYTES_MIN else f"must be 0 or at least {BALLAST_BYTES_MIN}"
     if key == "gateways":
-        return "" if 1 <= value <= GATEWAYS_MAX else f"it goes from 1 to {GATEWAYS_MAX}"
+        return "" if 1 <= value <= GATEWAYS_MAX else f"must be between 1 and {GATEWAYS_MAX}"
     if key == "data":
-        return "" if value else "name a folder"
+        return "" if value else "must name a folder"
     if key in BACKEND_CHECKS:
         return BACKEND_CHECKS[key](value)
     if key in MANAGER_CHECKS:
@@ -290,7 +290,7 @@ def _wrong(key: str, value: Any) -> str:
     if key == "redis.url":
         return _wrong_redis(value)
     if key == "auth.jwt.audience":
-        return "" if value else "name what the claim `aud` of a token must have"
+        return "" if value else "must be the value that the claim `aud` of a token has to contain"
     if key == "http.allowed_origins":
         return next((wrong for origin in value if (wrong := _wrong_origin(origin))), "")
     if key == "alerts.webhook_networks":
@@ -299,7 +299,7 @@ def _wrong(key: str, value: Any) -> str:
         except ValueError as error:
             return str(error)
         most = WEBHOOK_NETWORKS_MAX
-        return "" if len(value) <= most else f"it has {len(value)} entries, the most is {most}"
+        return "" if len(value) <= most else f"must have at most {most} entries, not {len(value)}"
     if key == "http.trusted_proxies":
         try:
             networks(value)
@@ -320,15 +320,15 @@ def _wrong_metadata_host(url: str) -> str:
     except ValueError:
         address = None
     if address is None:
-        return "it is wss://HOST:PORT, or ws://HOST:PORT on this machine, such as ws://127.0.0.1:8081"
+        return "must be wss://HOST:PORT, or ws://HOST:PORT on this machine, such as ws://127.0.0.1:8081"
     if parts.scheme == "ws" and not address.is_loopback:
-        return f"{address.host} is another machine, which is asked by TLS alone: wss://{parts.netloc}"
+        return f"{address.host} is another machine, which requires TLS: wss://{parts.netloc}"
     return ""
 
 
 def _wrong_backend(address: str) -> str:
     try:
-        return "" if parse_address(address).port else "a backend's port is above 0"
+        return "" if parse_address(address).port else "a backend's port must be above 0"
     except ValueError as error:
         return str(error)
 
@@ -339,7 +339,7 @@ def _wrong_redis(url: str) -> str:
         is_redis = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_redis = False
-    return "" if is_redis or not url else "it is redis://[:PASSWORD@]HOST:PORT/DB, or rediss:// for TLS"
+    return "" if is_redis or not url else "must be redis://[:PASSWORD@]HOST:PORT/DB, or rediss:// for TLS"
 
 
 def _wrong_origin(origin: str) -> str:
@@ -350,20 +350,22 @@ def _wrong_origin(origin: str) -> str:
         is_origin = parts.scheme in ("http", "https") and f"{parts.scheme}://{parts.netloc}" == origin
     except ValueError:
         is_origin = False
-    return "" if is_origin and parts.netloc else f"{origin!r} is no origin, such as https://shop.example"
+    return (
+        "" if is_origin and parts.netloc else f"invalid origin {origin!r}; use an origin such as https://shop.example"
+    )
 
 
 def _wrong_with_several(settings: Settings) -> tuple[str, str] | None:
     """A setting that does not work with several gateway processes, and why; None if there is none."""
     if settings.dev:
-        return "dev", "--dev signs pages in at one process, so it goes with one gateway only; leave --dev out"
+        return "dev", "--dev works with a single gateway process only; remove --dev or --gateways"
     if settings.store.backends:
         return "store.backends", (
-            "store.backends names backends, and --gateways starts a storage process of its own; to have more gateways "
-            "in front of backends start `pushq serve` several times, with a folder and a port each"
+            "--gateways starts its own storage process and cannot be combined with store.backends; to run more "
+            "gateways in front of backends, start `pushq serve` several times, each with its own folder and port"
         )
     if settings.metadata.url:
-        return "metadata.url", "metadata.url is for servers of one process; leave metadata.url out"
+        return "metadata.url", "metadata.url works with a single process only; remove metadata.url"
     return None
 
 
@@ -371,22 +373,24 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     if settings.dev and not settings.address.is_loopback:
         raise ConfigError(
             "http.listen",
-            f"--dev hands out credentials, so it refuses to listen on {settings.http.listen}; "
-            "listen on 127.0.0.1, or leave --dev out",
+            f"--dev hands out credentials, so it refuses to listen on {settings.http.listen}; listen on 127.0.0.1, "
+            "or remove --dev",
             origins.get("http.listen", DEFAULT),
         )
     if settings.gateways > 1 and (wrong := _wrong_with_several(settings)) is not None:
         key, detail = wrong
-        raise ConfigError(key, f"{detail}, or leave --gateways out", origins.get(key, DEFAULT))
+        raise ConfigError(key, f"{detail}, or remove --gateways", origins.get(key, DEFAULT))
     if settings.throttling.store == "redis" and not (settings.redis.url or settings.redis.url_file):
-        detail = "counting in Redis needs redis.url, or redis.url_file"
+        detail = "throttling.store redis requires redis.url or redis.url_file"
         raise ConfigError("throttling.store", detail, origins.get("throttling.store", DEFAULT))
     if (wrong := wrong_issuers(settings.auth.jwt)) is not None:
         raise ConfigError(wrong[0], wrong[1], origins.get(wrong[0], origins.get("auth.jwt.issuers", DEFAULT)))
     if (wrong := wrong_together(settings.http)) is not None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     if bool(settings.metadata.url) != bool(settings.metadata.secret_file):
-        detail = "metadata.url and metadata.secret_file go together; the secret is in the service's data folder"
+        detail = (
+            "metadata.url and metadata.secret_file must be set together; the secret is in the service's data folder"
+        )
         raise ConfigError("metadata.secret_file", detail, origins.get("metadata.secret_file", DEFAULT))
     if (wrong := wrong_files(settings.metadata)) is not None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
@@ -397,7 +401,7 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     _check_encryption(settings.encryption, origins)
     if settings.redis.url and settings.redis.url_file:
-        detail = "redis.url and redis.url_file name the same thing; leave one of them out"
+        detail = "redis.url and redis.url_file are mutually exclusive; remove one of them"
         raise ConfigError("redis.url_file", detail, origins.get("redis.url_file", DEFAULT))
     if settings.redis.url_file:
         _check_redis_file(settings.redis, origins.get("redis.url_file", DEFAULT))
@@ -407,16 +411,16 @@ def _check_store(settings: Settings, origins: Mapping[str, str]) -> None:
     store = settings.store
     files = (store.tls_cert, store.tls_key, store.tls_ca)
     if store.backends and settings.metadata.url:
-        detail = "with store.backends the definitions come from the backends; leave metadata.url out"
+        detail = "with store.backends, the definitions come from the backends; remove metadata.url"
         raise ConfigError("metadata.url", detail, origins.get("metadata.url", DEFAULT))
     if any(files) and not all(files):
-        detail = "store.tls_cert, store.tls_key and store.tls_ca go together; make them with `pushq ca`"
+        detail = "store.tls_cert, store.tls_key and store.tls_ca must be set together; create them with `pushq ca`"
         raise ConfigError("store.tls_cert", detail, origins.get("store.tls_cert", DEFAULT))
     named = {"store.backends": store.backends, "store.clusters": [at for one in store.clusters for at in one.backends]}
     for key, backends in named.items():
         if not any(files) and not all(parse_address(one).is_loopback for one in backends):
-            which = "backends of other machines are asked over TLS only"
-            detail = f"{which}: name store.tls_cert, store.tls_key, store.tls_ca"
+            which = "backends on other machines require TLS"
+            detail = f"{which}: set store.tls_cert, store.tls_key and store.tls_ca"
             raise ConfigError("store.tls_cert", detail, origins.get(key, DEFAULT))
     if (wrong := wrong_clusters(store, settings.cluster)) is not None:
         raise ConfigError(wrong[0], wrong[1], origins.get(wrong[0], DEFAULT))
@@ -427,18 +431,18 @@ def _check_encryption(encryption: Encryption, origins: Mapping[str, str]) -> Non
     for name, value in (("command", encryption.command), ("command_key", encryption.command_key)):
         key = f"encryption.{name}"
         if is_command and not value:
-            detail = f'encryption.master is "command", so {key} must say what is asked to wrap'
+            detail = f'encryption.master is "command", so {key} must be set'
             raise ConfigError(key, detail, origins.get("encryption.master", DEFAULT))
         if value and not is_command:
-            detail = f'{key} counts only with encryption.master = "command"; say so, or remove it'
+            detail = f'{key} applies only with encryption.master = "command"; set that, or remove {key}'
             raise ConfigError(key, detail, origins.get(key, DEFAULT))
 
 
 def _check_redis_file(redis: Redis, origin: str) -> None:
     try:
-        wrong = _wrong_redis(redis.address()) if redis.address() else "it is empty"
+        wrong = _wrong_redis(redis.address()) if redis.address() else "the file is empty"
     except (OSError, UnicodeDecodeError) as error:
-        wrong = f"it cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+        wrong = f"cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
     if wrong:
         raise ConfigError("redis.url_file", f"redis.url_file is {redis.url_file!r}: {wrong}", origin)
 

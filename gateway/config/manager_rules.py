@@ -27,22 +27,22 @@ def is_url(provisioner: str) -> bool:
 
 def _wrong_provisioner(text: str) -> str:
     if not text.strip():
-        return "" if not text else "name a program, or a URL"
+        return "" if not text else "must be a program, or a URL"
     if not is_url(text):
         try:
-            return "" if shlex.split(text) else "name a program"
+            return "" if shlex.split(text) else "must name a program"
         except ValueError as error:
-            return f"it is no command: {str(error).lower()}"
+            return f"not a valid command: {str(error).lower()}"
     try:
         parts = urlsplit(text)
         is_good = bool(parts.hostname) and parts.port != 0 and not parts.username and " " not in text
     except ValueError:
         is_good = False
     if not is_good:
-        return "it is a command, or https://HOST/PATH with its token in manager.provisioner_token_file"
+        return "must be a command, or https://HOST/PATH with its token in manager.provisioner_token_file"
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(parts.hostname or "")):
         return ""
-    return "a web service on another machine is asked over https only"
+    return "a web service on another machine requires https"
 
 
 MANAGER_CHECKS: Final[dict[str, Callable[[str], str]]] = {
@@ -56,11 +56,12 @@ def wrong_manager(manager: ManagerSettings) -> tuple[str, str] | None:
     """The setting that conflicts with others, and a message; None if there is none."""
     if manager.nodes_min > manager.nodes_max:
         return "manager.nodes_min", (
-            f"manager.nodes_min is {manager.nodes_min}, and manager.nodes_max {manager.nodes_max}; choose at most that"
+            f"manager.nodes_min is {manager.nodes_min}, but manager.nodes_max is {manager.nodes_max}; nodes_min "
+            "must not be larger"
         )
     if manager.provisioner_token_file and not (manager.provisioner and is_url(manager.provisioner)):
         return "manager.provisioner_token_file", (
-            "manager.provisioner_token_file is for a manager.provisioner that is a URL; leave it out"
+            "manager.provisioner_token_file applies only when manager.provisioner is a URL; remove it"
         )
     return None
 

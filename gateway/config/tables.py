@@ -22,16 +22,16 @@ def from_text(value: Any, key: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"{key} is no JSON: {error}") from None
+        raise ValueError(f"{key} is not valid JSON: {error}") from None
 
 
 def given_entries(value: Any, key: str, most: int, fields: str) -> list[Any]:
     """The setting's entries, unchecked. Raises `ValueError`. `fields`: what an entry has, for the message."""
     given = from_text(value, key)
     if not isinstance(given, list):
-        raise ValueError(f"{key} is no list: write [[{key}]] with {fields}")
+        raise ValueError(f"{key} must be a list: write [[{key}]] with {fields}")
     if len(given) > most:
-        raise ValueError(f"{key} has {len(given)} entries; it has at most {most}")
+        raise ValueError(f"{key} has {len(given)} entries; the maximum is {most}")
     return given
 
 
@@ -69,4 +69,4 @@ def check_unlike(values: Sequence[str], key: str, field: str, more: str = "") ->
     first_at: dict[str, int] = {}
     for number, value in enumerate(values):
         if (first := first_at.setdefault(value, number)) != number:
-            raise ValueError(f"{key}[{number}].{field}: {value!r} is that of {key}[{first}]{more}")
+            raise ValueError(f"{key}[{number}].{field}: {value!r} is already used by {key}[{first}]{more}")

@@ -91,7 +91,7 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",), replicati
     """
     etcd, haproxy = find_program("etcd"), find_program("haproxy")
     if etcd is None:
-        raise MissingProgram("there is no etcd; install it with: sudo apt-get install -y etcd-server")
+        raise MissingProgram("etcd is not installed; install it with: sudo apt-get install -y etcd-server")
     _make_authority(folder)
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     several = len(models) > 1
@@ -152,7 +152,7 @@ def free_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
             except OSError:
                 continue
             found.append(port)
-    raise OSError(f"{count} free ports are not to be had on {HOST}")
+    raise OSError(f"cannot find {count} free ports on {HOST}")
 
 
 def _etcd(folder: Path, program: str, client: str, peer: str) -> Part:

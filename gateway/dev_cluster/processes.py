@@ -50,7 +50,7 @@ def wait(is_so: Callable[[], bool], what: str, parts: Sequence[Part]) -> None:
     if not becomes(is_over, READY_SECONDS_MAX):
         raise NotReady(f"{what} after {READY_SECONDS_MAX:g} s{_tails(parts)}")
     if dead := [part for part in parts if not part.is_alive]:
-        raise NotReady(f"{', '.join(part.name for part in dead)} ended before it was ready{_tails(dead)}")
+        raise NotReady(f"{', '.join(part.name for part in dead)} exited before it was ready{_tails(dead)}")
 
 
 def end(parts: Sequence[Part], say: Say) -> int:

@@ -56,9 +56,9 @@ def call_of(data: bytes) -> Call:
     try:
         call = msgspec.json.decode(data, type=Call)
     except msgspec.MsgspecError as error:
-        raise ResizeError(f"this is no call of a manager: {error}") from None
+        raise ResizeError(f"invalid provisioner request: {error}") from None
     if call.version != VERSION:
-        raise ResizeError(f"version is {call.version}; this one understands {VERSION}")
+        raise ResizeError(f"unsupported version {call.version}; expected {VERSION}")
     return call
 
 
@@ -82,7 +82,7 @@ def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
         while len(state.backends_of(cluster)) < wanted:
             part = layout.add_backend(folder, state, cluster)
             save(folder, state)
-            say(f"{part.name} is to join {cluster}")
+            say(f"adding {part.name} to {cluster}")
         start(folder, state, state.backends_of(cluster), say)
     while (leaving := _next_to_leave(folder, cluster, wanted)) is not None:
         _let_leave(folder, leaving, say)
@@ -92,9 +92,9 @@ def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
 def _running(folder: Path, cluster: str) -> State:
     state = load(folder)
     if state is None or not all(part.is_alive for part in state.of("etcd")):
-        raise StateError(f"no cluster runs in {folder}: start it with `pushq dev-cluster up`")
+        raise StateError(f"no cluster is running in {folder}: start it with `pushq dev-cluster up`")
     if cluster not in state.clusters:
-        raise ResizeError(f"there is no cluster {cluster[:100]!r} in {folder}; those are {', '.join(state.clusters)}")
+        raise ResizeError(f"no cluster {cluster[:100]!r} in {folder}; the clusters are {', '.join(state.clusters)}")
     return state
 
 
@@ -127,7 +127,7 @@ def _keep(folder: Path, state: State, part: Part) -> None:
         return False
 
     if not becomes(is_kept, READY_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
-        raise ResizeError(f"{part.name} is to stay, and its cluster does not hear it: {failed}")
+        raise ResizeError(f"{part.name} should stay, but its cluster could not be told: {failed}")
 
 
 def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
@@ -146,7 +146,7 @@ def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
 def _let_leave(folder: Path, part: Part, say: Say) -> None:
     """Has the backend's copies made elsewhere, ends it, and forgets it. It stays if its cluster refuses. Raises
     `ResizeError`."""
-    say(f"{part.name} is to leave {part.cluster}")
+    say(f"removing {part.name} from {part.cluster}")
     failed = ""
 
     def is_empty() -> bool:
@@ -154,7 +154,7 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
         state = _running(folder, part.cluster)
         known = next((one for one in state.parts if one.name == part.name and one.is_leaving), None)
         if known is None:
-            raise ResizeError(f"{part.name} is to stay after all: another call came")
+            raise ResizeError(f"{part.name} stays after all: another request came in")
         try:
             nodes = _ask(folder, state, "GET", "", part.cluster)["nodes"]
             node = next((one for one in nodes if one["name"] == part.name), None)
@@ -166,7 +166,7 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
         except Refused:
             raise
         except OSError as error:
-            failed = f"; at last {error}"
+            failed = f"; last error: {error}"
             return False  # gateways may be busy, or their coordinator not reachable
         failed = ""
         return not node["copies"]
@@ -191,8 +191,8 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
         raise ResizeError(f"{part.name} stays in {part.cluster}: {error}") from None
     if not is_gone:
         raise ResizeError(
-            f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s, which go elsewhere as soon as others can "
-            f"take them; ask again{failed}"
+            f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s; they move as soon as other backends can "
+            f"take them. Try again later{failed}"
         )
 
 
@@ -220,7 +220,7 @@ def _forget(folder: Path, state: State, part: Part, say: Say) -> None:
 def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> Any:
     """Calls `/v1/cluster` at the first gateway that answers well. Raises `OSError`, including `Refused`."""
     key = key_file(folder).read_text().strip()
-    failed: OSError = OSError("no gateway runs")
+    failed: OSError = OSError("no gateway is running")
     for gateway in state.of("gateway"):
         if not gateway.is_alive:
             continue
@@ -233,7 +233,7 @@ def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> An
             said = error.read(1_000).decode(errors="replace")
             if error.code == HTTPStatus.CONFLICT:
                 raise Refused(_detail_of(said)) from None
-            failed = OSError(f"{gateway.name} answered {error.code}: {said}")
+            failed = OSError(f"{gateway.name} returned {error.code}: {said}")
         except OSError as error:
             failed = error
     raise failed

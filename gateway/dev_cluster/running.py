@@ -59,7 +59,7 @@ def _models(models: Sequence[Model], clusters: int) -> Sequence[Model]:
     if len(models) in (0, 1):
         return [models[0] if models else "leader_follower"] * clusters
     if len(models) != clusters:
-        raise StateError(f"{len(models)} models for {clusters} clusters; name one --model, or one for each cluster")
+        raise StateError(f"{len(models)} models for {clusters} clusters; give one --model, or one per cluster")
     return models
 
 
@@ -69,11 +69,11 @@ def _check_same(
     there = layout.models_of(state)
     another = "choose another folder with --directory"
     if clusters is not None and clusters != len(there):
-        raise StateError(f"{folder} has {len(there)} clusters, and keeps them; {another}")
+        raise StateError(f"{folder} already has {len(there)} clusters; {another}")
     if models and _models(models, len(there)) != there:
-        raise StateError(f"the model in {folder} is {', '.join(there)}, which stays; {another}")
+        raise StateError(f"the model in {folder} is {', '.join(there)} and cannot change; {another}")
     if replication is not None and (has := layout.replication_of(state)) != replication:
-        raise StateError(f"the replication in {folder} is {has}, which stays; {another}")
+        raise StateError(f"the replication in {folder} is {has} and cannot change; {another}")
 
 
 def _start_all(folder: Path, state: State, say: Say) -> None:
@@ -81,7 +81,7 @@ def _start_all(folder: Path, state: State, say: Say) -> None:
     start(folder, state, state.of("backend"), say)
     for cluster in state.clusters:
         backends = state.backends_of(cluster)
-        wait(lambda cluster=cluster: _is_led(state, cluster), f"no backend of {cluster} leads", backends)  # type: ignore[misc]
+        wait(lambda cluster=cluster: _is_led(state, cluster), f"no backend of {cluster} is the leader", backends)  # type: ignore[misc]
     first, *others = state.of("gateway")
     start(folder, state, [first], say)
     for other in others:

@@ -100,10 +100,10 @@ def load(folder: Path) -> State | None:
     except (OSError, msgspec.MsgspecError) as error:
         if (version := _version(file)) > VERSION:
             raise StateError(
-                f"{file} is of format {version}, and this version of Pushq reads format {VERSION}: a newer one started "
-                "what it names, and can end it"
+                f"{file} has format {version}, but this version of Pushq reads format {VERSION}: use the newer "
+                "version that started the cluster to stop it"
             ) from None
-        raise StateError(f"{file} cannot be read: {error}; end its processes by hand and remove the folder") from None
+        raise StateError(f"cannot read {file}: {error}; stop its processes by hand and delete the folder") from None
 
 
 class _Versioned(msgspec.Struct):
@@ -139,7 +139,7 @@ def alone(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise StateError(f"another command still changes the cluster in {folder}; try again then") from None
+                    raise StateError(f"another command is changing the cluster in {folder}; try again later") from None
             time.sleep(LOOK_SECONDS)
         yield
     finally:

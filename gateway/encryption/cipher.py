@@ -177,15 +177,15 @@ class QueueSeal:
 
     def open_note(self, sealed: bytes) -> bytes:
         if len(sealed) < _NOTE_KEY.size + SEAL_BYTES:
-            raise CannotOpen("it is too short")
+            raise CannotOpen("the ciphertext is too short")
         (key_id,) = _NOTE_KEY.unpack_from(sealed)
         cipher = self.ciphers.get(key_id)
         if cipher is None:
-            raise CannotOpen(f"key {key_id} is none of this queue's")
+            raise CannotOpen(f"key {key_id} does not belong to this queue")
         try:
             return cipher.open_note(sealed[_NOTE_KEY.size :])
         except InvalidTag:
-            raise CannotOpen(f"what is stored under key {key_id} is not what was sealed") from None
+            raise CannotOpen(f"data encrypted with key {key_id} has been altered") from None
 
     def secret(self) -> bytes:
         """The secret of the oldest key, which stays the same when keys are added. Raises `Unavailable`."""
@@ -195,7 +195,10 @@ class QueueSeal:
     def _newest(self) -> BlockCipher:
         if self.current is None:
             self._wanted(self)
-            detail = f"queue {self.definition.name!r}: its data key is not there yet, the master key did not answer"
+            detail = (
+                f"queue {self.definition.name!r}: its data key is not available yet because the master key could "
+                "not be reached"
+            )
             raise Unavailable(detail, retry_after_ms=KEY_AWAY_RETRY_MS)
         return self.current
 
@@ -204,18 +207,18 @@ class QueueSeal:
         return self._newest_of(self.definition).is_always_sealed
 
     def refuse_plain(self) -> NoReturn:
-        raise self._cannot("it is stored in the clear, and this queue never had anything but encrypted messages")
+        raise self._cannot("the message is stored unencrypted, but this queue only ever had encrypted messages")
 
     def open(self, block: SealedBlock) -> bytes:
         cipher = self.ciphers.get(block.key_id)
         if cipher is None:
-            raise self._cannot(f"key {block.key_id} is none of this queue's")
+            raise self._cannot(f"key {block.key_id} does not belong to this queue")
         if not _may_be_clear(block.clear):
-            raise self._cannot("its readable part has what only the encrypted one may have")
+            raise self._cannot("the unencrypted part contains fields that must be encrypted")
         try:
             plain = cipher.open(block)
         except InvalidTag:
-            why = f"what is stored under key {block.key_id} is not what was sealed, or belongs to other messages"
+            why = f"data encrypted with key {block.key_id} has been altered, or belongs to other messages"
             raise self._cannot(why) from None
         self._counts.opened += 1
         return plain

@@ -173,14 +173,14 @@ class Vault:
                 self._failed(error)
                 await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
             except Exception:
-                log.exception("making data keys failed")  # a bug must not end this task
+                log.exception("data key creation failed")  # a bug must not end this task
                 await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
 
     def _failed(self, error: Exception) -> None:
         self.master_failures += 1
         if not self._is_away:
             self._is_away = True
-            log.error("data keys cannot be made", reason=str(error))
+            log.error("data keys cannot be created", reason=str(error))
 
     async def _make_wanted(self) -> None:
         now_ms = self._clock_ms()
@@ -229,7 +229,7 @@ class Vault:
                 made += await self._make(worn)
         if made and self._is_away:
             self._is_away = False
-            log.info("data keys can be made again")
+            log.info("data keys can be created again")
         return made
 
     async def _make(self, seals: Sequence[QueueSeal]) -> int:

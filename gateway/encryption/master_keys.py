@@ -79,9 +79,11 @@ def parse_masters(text: str, origin: str) -> list[bytes]:
     """Parses keys: one per line, 32 bytes as base64 or hexadecimal. Raises `MasterError`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
-        raise MasterError(f"{origin} holds no master key; it is 32 bytes as base64: head -c 32 /dev/urandom | base64")
+        raise MasterError(
+            f"{origin} has no master key; create one of 32 bytes as base64: head -c 32 /dev/urandom | base64"
+        )
     if len(lines) > MASTER_KEYS_MAX:
-        raise MasterError(f"{origin} holds {len(lines)} master keys, the most is {MASTER_KEYS_MAX}")
+        raise MasterError(f"{origin} has {len(lines)} master keys; the maximum is {MASTER_KEYS_MAX}")
     return [_parse(line, origin) for line in lines]
 
 
@@ -91,7 +93,7 @@ def _parse(line: str, origin: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != DATA_KEY_BYTES:
-        raise MasterError(f"{origin} has a line that is no key of 32 bytes as base64 or hexadecimal")
+        raise MasterError(f"{origin} has a line that is not a key of 32 bytes as base64 or hexadecimal")
     return key
 
 
@@ -132,16 +134,16 @@ class LocalMasters:
         if master is None:
             held = ", ".join(self._keys)
             raise MasterError(
-                f"data keys are wrapped by the master key {key.master}, and {self._origin} holds {held}; put the right "
-                "one back, or add it as a further line"
+                f"data keys are encrypted with the master key {key.master}, but {self._origin} has {held}; restore "
+                "the right one, or add it on another line"
             )
         try:
             nonce, data = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
             return master.decrypt(nonce, data, _bound(Context(key.tenant, key.uid, key.id), key.master))
         except InvalidTag:
             raise MasterError(
-                f"data key {key.id} does not open with the master key {key.master}: its row was changed; restore the "
-                "folder from a backup"
+                f"data key {key.id} cannot be decrypted with the master key {key.master}: its record was altered; "
+                "restore the folder from a backup"
             ) from None
 
 
@@ -196,10 +198,10 @@ def _read_masters(file: Path) -> list[bytes]:
         return parse_masters(file.read_text(), str(file))
     except FileNotFoundError:
         raise MasterError(
-            f"{file} is missing, and data keys are wrapped by it; put it back from where you keep it"
+            f"{file} is missing, but data keys are encrypted with it; restore it from your safe copy"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise MasterError(f"{file} cannot be read: {error}") from None
+        raise MasterError(f"cannot read {file}: {error}") from None
 
 
 def write_private(file: Path, text: str) -> None:
@@ -241,7 +243,7 @@ class CommandMasters:
             rows = [{**_described(Context(key.tenant, key.uid, key.id)), "wrapped": _text(key.wrapped)} for key in own]
             answers = await self._ask({"op": "unwrap", "master": master, "keys": rows}, len(own))
             if any(len(answer) != DATA_KEY_BYTES for answer in answers):
-                raise MasterError(f"{self._argv[0]} unwrapped something else than data keys under {master!r}")
+                raise MasterError(f"{self._argv[0]} returned something other than data keys for {master!r}")
             out.update(zip((key.id for key in own), answers, strict=True))
         return [out[key.id] for key in keys]
 
@@ -250,9 +252,9 @@ class CommandMasters:
         try:
             found = [b64decode(text, validate=True) for text in msgspec.json.decode(answer, type=_Answer).keys]
         except (msgspec.MsgspecError, ValueError) as error:
-            raise MasterError(f"{self._argv[0]} answered what is no answer: {error}") from None
+            raise MasterError(f"{self._argv[0]} returned an invalid response: {error}") from None
         if len(found) != count:
-            raise MasterError(f"{self._argv[0]} was asked about {counted(count, 'key')} and answered {len(found)}")
+            raise MasterError(f"{self._argv[0]} was asked about {counted(count, 'key')} but returned {len(found)}")
         return found
 
     async def _run(self, request: bytes) -> bytes:
@@ -270,9 +272,9 @@ class CommandMasters:
                 await process.wait()
         if process.returncode:
             said = err[-200:].decode(errors="replace").strip().replace("\n", " ")
-            raise OSError(f"{self._argv[0]} ended with {process.returncode}: {said}")
+            raise OSError(f"{self._argv[0]} failed with exit code {process.returncode}: {said}")
         if len(out) > MASTER_ANSWER_BYTES_MAX:
-            raise OSError(f"{self._argv[0]} answered {len(out)} bytes")
+            raise OSError(f"{self._argv[0]} returned {len(out)} bytes")
         return out
 
 

@@ -82,7 +82,7 @@ class Rotations:
             try:
                 await self._begin(stored)
             except PushqError as error:
-                log.warning("the rotation of keys does not begin yet", reason=str(error))
+                log.warning("key rotation not started yet", reason=str(error))
                 await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
 
     def _new_rewrap(self) -> StoredRotation:
@@ -100,9 +100,9 @@ class Rotations:
             except (MasterError, PushqError) as error:
                 if str(error) != told:
                     told = str(error)
-                    log.warning("the changed file of the master keys is not taken up", error=told)
+                    log.warning("the changed master key file was rejected", error=told)
             except Exception:
-                log.exception("the file of the master keys could not be looked at")
+                log.exception("cannot check the master key file")
 
     async def _look(self, masters: FileMasters) -> None:
         """Takes a changed file. Raises `MasterError` if it drops a key that is still needed: after a restart nothing
@@ -113,13 +113,13 @@ class Rotations:
             held = masters.ids & await self._vault.masters_needed()
             if missing := held - {master_id(key) for key in keys}:
                 raise MasterError(
-                    f"{masters.file} lacks the master key {', '.join(sorted(missing))}, which data keys or secrets of "
-                    "receivers are sealed with; put it on a line below the new one"
+                    f"{masters.file} lacks the master key {', '.join(sorted(missing))}, which still encrypts data "
+                    "keys or receiver secrets; add it on a line below the new one"
                 )
             before = masters.active
             masters.take(keys)
             self._owes_rewrap = masters.active != before or self._vault.rests_on_others
-            log.info("the file of the master keys is read anew", active=masters.active, keys=masters.count)
+            log.info("the master key file was reloaded", active=masters.active, keys=masters.count)
         if self._owes_rewrap and self._running() is None:
             await self._begin(self._new_rewrap())
             self._owes_rewrap = False
@@ -132,7 +132,7 @@ class Rotations:
         used."""
         running = self._running()
         if running is not None:
-            raise Conflict(f"rotation {running.id} runs already: wait for it, or cancel it")
+            raise Conflict(f"rotation {running.id} is already running: wait for it, or cancel it")
         if master_file is not None:
             self._put_first(master_file)
         wanted = tuple(queues) if queues is not None else None
@@ -143,11 +143,11 @@ class Rotations:
         masters = self._vault.masters
         try:
             if not isinstance(masters, FileMasters):
-                raise MasterError("this server's master key lies in no file; change it where it is and restart")
+                raise MasterError("this server's master key is not in a file; change it at its source and restart")
             masters.put_first(parse_masters(file.read_text(), str(file))[0])
         except (MasterError, OSError, UnicodeDecodeError) as error:
-            why = f"{file} is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
-            detail = f"this master key cannot be taken: {why}"
+            why = f"{file} is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+            detail = f"invalid master key: {why}"
             raise InvalidRequest(detail, errors=(FieldError("/master_file", detail),)) from None
 
     async def _begin(self, stored: StoredRotation) -> Rotation:
@@ -174,7 +174,7 @@ class Rotations:
         ]
 
     async def _run(self, job: Rotation, stored: StoredRotation) -> None:
-        log.info("rotation of keys begins", rotation=job.id, steps=job.total)
+        log.info("key rotation started", rotation=job.id, steps=job.total)
         try:
             if stored.rewraps:
                 await self._rewrap(job)
@@ -189,11 +189,11 @@ class Rotations:
         except (PushqError, MasterError, OSError) as error:
             job.state, job.error = "failed", str(error)
         except Exception as error:
-            job.state, job.error = "failed", "internal error; the server's log has it"
-            log.exception("a rotation failed", rotation=job.id, error=str(error))
+            job.state, job.error = "failed", "internal error; see the server log"
+            log.exception("key rotation failed", rotation=job.id, error=str(error))
         finally:
             job.ended.set()
-            log.info("rotation of keys ended", rotation=job.id, state=job.state, done=job.done, error=job.error)
+            log.info("key rotation finished", rotation=job.id, state=job.state, done=job.done, error=job.error)
 
     async def _rewrap(self, job: Rotation) -> None:
         vault = self._vault

@@ -37,7 +37,7 @@ class ApiKeyUpkeep:
             try:
                 await self.look()
             except PushqError as error:
-                log.warning("what is known of keys is written down later", error=error.detail)
+                log.warning("key usage will be stored later", error=error.detail)
 
     async def look(self) -> None:
         """One round. Raises `PushqError`."""
@@ -70,4 +70,4 @@ class ApiKeyUpkeep:
                 await self._keyring.revoke(key.id)
             except (NotFound, Conflict):
                 continue  # another caller deleted it; or it is the last operator's, and stays visible
-            log.info("an expired key is removed", key=key.id, tenant=key.tenant)
+            log.info("expired key removed", key=key.id, tenant=key.tenant)

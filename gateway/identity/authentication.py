@@ -107,19 +107,17 @@ class Keyring:
         else:
             now_ms = self._clock_ms()
             if now_ms >= principal.valid_until_ms:
-                raise Unauthenticated("the API key has expired or was rotated away")
+                raise Unauthenticated("the API key has expired or was rotated")
             if not self.still_valid(principal):  # revoked at another gateway
                 self._identities.pop(digest, None)
-                raise Unauthenticated(
-                    "the API key is not known: it was mistyped, revoked, or belongs to another server"
-                )
+                raise Unauthenticated("unknown API key: it was mistyped, revoked, or belongs to another server")
             self._used[principal.id] = now_ms
         return principal
 
     def _check_still_good(self, principal: Principal, digest: bytes) -> None:
         if not self._is_trusted(principal):
             self._identities.pop(digest, None)
-            raise Unauthenticated("the key that signed the token is not its issuer's any more, or its tenant is gone")
+            raise Unauthenticated("the issuer no longer uses the key that signed the token, or its tenant was deleted")
         if self._clock_ms() >= principal.valid_until_ms:
             self._identities.pop(digest, None)
             raise TokenExpired("the token has expired")
@@ -143,14 +141,14 @@ class Keyring:
         asked for elsewhere.
         """
         if principal.issuer is not None:
-            return None if self._is_trusted(principal) else "the key that signed the token is not its issuer's any more"
+            return None if self._is_trusted(principal) else "the issuer no longer uses the key that signed the token"
         key = self.find(principal.id)
         if key is None:
             return "the API key was revoked" if self._clock_ms() < principal.valid_until_ms else None
         endless = msgspec.structs.replace(key, expires_at_ms=None)
         if self._clock_ms() < _valid_until_ms(endless, principal.secret_sha256):
             return None
-        return "the API key was rotated away"
+        return "the API key was rotated"
 
     def has_expired(self, principal: Principal) -> bool:
         """Whether it authenticated with a JWT that has expired; its caller has, or can get, a newer one."""
@@ -163,7 +161,7 @@ class Keyring:
         until_ms = _valid_until_ms(key, digest) if key is not None else 0
         if key is None or until_ms == 0:
             self._expect(f"API key {_key_id(token)[:KEY_ID_SHOWN]!r}")
-            raise Unauthenticated("the API key is not known: it was mistyped, revoked, or belongs to another server")
+            raise Unauthenticated("unknown API key: it was mistyped, revoked, or belongs to another server")
         return self._remember(
             Principal(key.id, key.tenant, key.name, compile_scopes(key.scopes), until_ms, digest), digest
         )
@@ -172,12 +170,12 @@ class Keyring:
         """The principal of a JWT."""
         assert self._tokens is not None
         if len(token) > TOKEN_BYTES_MAX:
-            raise Unauthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+            raise Unauthenticated(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
         verified = self._tokens.verify(token, self._clock_ms())
         grant = verified.grant
         if grant.tenant not in self._metadata.tenants:
             self._expect(f"tenant {grant.tenant!r}")
-            raise Unauthenticated(f"there is no tenant {grant.tenant!r} here, which the token is for")
+            raise Unauthenticated(f"the token is for tenant {grant.tenant!r}, which does not exist here")
         return Principal(
             principal_id(verified),
             grant.tenant,

@@ -128,14 +128,14 @@ def owner_of(queue: str) -> str:
 def check_scopes(scopes: Sequence[str], *, pointer: str = "/scopes") -> tuple[str, ...]:
     """The scopes without duplicates. Raises `InvalidRequest`, which says what is wrong with each."""
     if len(scopes) > SCOPES_PER_KEY_MAX:  # before each is checked
-        raise invalid_field(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}")
+        raise invalid_field(pointer, f"a key can have at most {SCOPES_PER_KEY_MAX} scopes, not {len(scopes)}")
     errors = [
         FieldError(f"{pointer}/{index}", wrong)
         for index, scope in enumerate(scopes)
         if (wrong := _wrong_with(scope)) is not None
     ]
     if not scopes:
-        errors.append(FieldError(pointer, "a key without a scope could do nothing; name at least one"))
+        errors.append(FieldError(pointer, "scopes is empty; give at least one"))
     if errors:
         raise InvalidRequest(f"{errors[0].pointer}: {errors[0].detail}", errors=tuple(errors))
     return tuple(dict.fromkeys(scopes))
@@ -146,7 +146,10 @@ def _wrong_with(scope: str) -> str | None:
         return None
     verb, colon, pattern = scope.partition(":")
     if verb not in VERBS or not colon:
-        return f"{scope[:200]!r} is no scope: use {', '.join(v + ':PATTERN' for v in VERBS)}, {ADMIN} or {OPERATOR}"
+        return f"invalid scope {scope[:200]!r}: use {', '.join(v + ':PATTERN' for v in VERBS)}, {ADMIN} or {OPERATOR}"
     if _PATTERN.fullmatch(pattern) is None:
-        return f"{scope[:200]!r}: a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
+        return (
+            f"invalid scope {scope[:200]!r}: a pattern has 1 to {NAME_CHARS_MAX} characters from A-Z a-z 0-9 _ . "
+            "- and *"
+        )
     return None

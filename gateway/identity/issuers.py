@@ -105,7 +105,7 @@ def _entry(given: Any, at: str) -> Issuer:
     except msgspec.ValidationError as error:
         # A value may be a secret, so it is not shown.
         raise ValueError(
-            f"{at}: {explained(error, Issuer)}; an entry has issuer, tenant and one of {', '.join(SOURCES)}"
+            f"{at}: {explained(error, Issuer)}; an entry needs issuer, tenant and one of {', '.join(SOURCES)}"
         ) from None
     wrong = _wrong_name(entry) or _wrong_tenants(entry) or _wrong_source(entry) or _wrong_scopes(entry)
     if wrong is not None:
@@ -117,12 +117,12 @@ def _wrong_name(entry: Issuer) -> str | None:
     name = entry.issuer
     if 1 <= len(name) <= ISSUER_CHARS_MAX and name.isascii() and name.isprintable() and not set(name) & {" ", "|"}:
         return None
-    return f"issuer: {name[:200]!r} is no name of an issuer: 1 to {ISSUER_CHARS_MAX} of ASCII without spaces and |"
+    return f"issuer: invalid name {name[:200]!r}: use 1 to {ISSUER_CHARS_MAX} ASCII characters without spaces and |"
 
 
 def _wrong_tenants(entry: Issuer) -> str | None:
     if (entry.tenant is None) == (not entry.tenants):
-        return "tenant: name the one tenant of this issuer; or, for an issuer of the operator, tenants = ['*']"
+        return "tenant: set the issuer's tenant, or tenants = ['*'] for an issuer run by the operator"
     if entry.tenants == (ANY_TENANT,):
         return None
     named = entry.tenants if entry.tenant is None else (entry.tenant,)
@@ -133,10 +133,10 @@ def _wrong_tenants(entry: Issuer) -> str | None:
 def _wrong_source(entry: Issuer) -> str | None:
     given = [name for name in SOURCES if getattr(entry, name) is not None]
     if len(given) != 1:
-        return f"{given[1] if given else 'jwks_url'}: an issuer has one of {', '.join(SOURCES)}, not {len(given)}"
+        return f"{given[1] if given else 'jwks_url'}: set exactly one of {', '.join(SOURCES)}, not {len(given)}"
     name = given[0]
     if name != "secret" and not getattr(entry, name):
-        return f"{name}: it is empty"
+        return f"{name}: the value is empty"
     if name == "secret":
         return wrong_secret((entry.secret or "").encode())
     if name == "jwks_url":
@@ -148,7 +148,7 @@ def wrong_secret(secret: bytes) -> str | None:
     """What is wrong with an HS256 secret; None if it is long enough. A key shorter than its hash could be guessed from
     one token (RFC 7518, 3.2)."""
     if len(secret) < JWT_SECRET_BYTES_MIN:
-        return f"secret: it has {len(secret)} bytes; HS256 needs {JWT_SECRET_BYTES_MIN} or more, random ones"
+        return f"secret: HS256 needs at least {JWT_SECRET_BYTES_MIN} random bytes, not {len(secret)}"
     return None
 
 
@@ -157,10 +157,10 @@ def _wrong_url(url: str) -> str | None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return f"jwks_url: {url[:200]!r} is no URL"
+        return f"jwks_url: invalid URL {url[:200]!r}"
     if host and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)):
-        return None if parts.username is None else "jwks_url: no name and password in it; the key set is public"
-    return f"jwks_url: {url[:200]!r} is not safe: it is https://…, or http:// on this machine"
+        return None if parts.username is None else "jwks_url: remove the user name and password; key sets are public"
+    return f"jwks_url: {url[:200]!r} is not secure: use https://…, or http:// on this machine"
 
 
 def _wrong_scopes(entry: Issuer) -> str | None:
@@ -171,7 +171,7 @@ def _wrong_scopes(entry: Issuer) -> str | None:
     except InvalidRequest as error:
         return error.detail
     if "operator" in entry.scopes_max and not entry.is_operators:
-        return "scopes_max: an issuer of one tenant never grants operator; remove it"
+        return "scopes_max: an issuer with a single tenant cannot grant operator; remove it"
     return None
 
 
@@ -182,7 +182,7 @@ def wrong_issuers(jwt: Jwt) -> tuple[str, str] | None:
             named = issuer.algorithms or jwt.algorithms
             fits = SYMMETRIC if issuer.is_symmetric else ASYMMETRIC
             where = f"auth.jwt.issuers[{number}]"
-            why = f"{where} has {issuer.source}, which goes with {_listed(fits)}, and {_listed(named)} is allowed"
+            why = f"{where} has {issuer.source}, which works with {_listed(fits)}, but only {_listed(named)} is allowed"
             return "auth.jwt.algorithms", why
     return None
 

@@ -73,64 +73,64 @@ def pem_key(pem: bytes) -> VerifyingKey:
         key = load_pem_public_key(pem)
     except Exception as error:
         # The library may raise any exception for hostile input.
-        raise BadKeys(f"it is no public key in PEM: {str(error)[:200]}") from None
+        raise BadKeys(f"not a public key in PEM format: {str(error)[:200]}") from None
     return _verifying(key, None)
 
 
 def parse_set(document: bytes) -> KeySet:
     """Parses a JWK Set. Raises `BadKeys` if it is not one, or none of its keys can be used."""
     if len(document) > JWKS_BYTES_MAX:
-        raise BadKeys(f"it has more than {JWKS_BYTES_MAX} bytes")
+        raise BadKeys(f"the key set is larger than {JWKS_BYTES_MAX} bytes")
     try:
         entries = msgspec.json.decode(document, type=dict[str, Any]).get("keys")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadKeys(f"it is no JSON object: {str(error)[:200]}") from None
+        raise BadKeys(f"not a JSON object: {str(error)[:200]}") from None
     if not isinstance(entries, list):
-        raise BadKeys("it has no list `keys`")
+        raise BadKeys("the list `keys` is missing")
     if len(entries) > JWKS_KEYS_MAX:
-        raise BadKeys(f"it has {len(entries)} keys; at most {JWKS_KEYS_MAX} are read")
+        raise BadKeys(f"the key set has {len(entries)} keys; the maximum is {JWKS_KEYS_MAX}")
     keys: list[VerifyingKey] = []
     left_out: list[str] = []
     for number, entry in enumerate(entries):
         try:
             key = _entry(entry)
             if any((key.id, key.algorithm) == (other.id, other.algorithm) for other in keys):
-                raise BadKeys("another key has the same kid")
+                raise BadKeys("duplicate kid")
             keys.append(key)
         except BadKeys as error:
             left_out.append(f"keys[{number}]: {error}")
     if not keys:
-        raise BadKeys(f"none of its {counted(len(entries), 'key')} can be used: {'; '.join(left_out[:3])}")
+        raise BadKeys(f"none of its {counted(len(entries), 'key')} are usable: {'; '.join(left_out[:3])}")
     return KeySet(tuple(keys), tuple(left_out))
 
 
 def _entry(entry: Any) -> VerifyingKey:
     if not isinstance(entry, dict):
-        raise BadKeys("it is no object")
+        raise BadKeys("not an object")
     key_id = entry.get("kid")
     if key_id is not None and not (isinstance(key_id, str) and 1 <= len(key_id) <= KEY_ID_CHARS_MAX):
-        raise BadKeys(f"its kid is no text of 1 to {KEY_ID_CHARS_MAX} characters")
+        raise BadKeys(f"kid must be a string of 1 to {KEY_ID_CHARS_MAX} characters")
     algorithm = _algorithm(entry)
     if "d" in entry:
-        raise BadKeys("it is a private key, which everybody can read there; replace it")
+        raise BadKeys("this is a private key, exposed to everyone who can read the set; replace it")
     uses = entry.get("key_ops", ["verify"])
     if entry.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
-        raise BadKeys("it is not for signatures")
+        raise BadKeys("the key is not for signatures")
     _check_numbers(entry)
     try:
         key = PyJWK(entry, algorithm).key
     except (PyJWTError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise BadKeys(f"it does not parse: {str(error)[:200]}") from None
+        raise BadKeys(f"cannot parse the key: {str(error)[:200]}") from None
     return _verifying(key, key_id)
 
 
 def _algorithm(entry: Mapping[str, Any]) -> Algorithm:
     kind, curve = entry.get("kty"), entry.get("crv")
     if kind == "oct":
-        raise BadKeys("it is a secret; give it as `secret_file`, a key set is public")
+        raise BadKeys("this is a secret, but key sets are public; set it as `secret_file`")
     algorithm = ALGORITHM_OF.get((kind, curve)) if isinstance(kind, str) and isinstance(curve, str | None) else None
     if algorithm is None or entry.get("alg", algorithm) != algorithm:
-        raise BadKeys("its kind is none of RS256, ES256 (P-256) and EdDSA (Ed25519)")
+        raise BadKeys("unsupported key type; use RS256, ES256 (P-256) or EdDSA (Ed25519)")
     return algorithm
 
 
@@ -139,28 +139,28 @@ def _check_numbers(entry: Mapping[str, Any]) -> None:
     for name in ("n", "e", "x", "y"):
         text = entry.get(name, "")
         if not isinstance(text, str) or len(text) > RSA_BITS_MAX // 4:
-            raise BadKeys(f"its {name} is too long, or no text")
+            raise BadKeys(f"{name} is too long, or not a string")
     if entry["kty"] == "RSA":
         exponent = entry.get("e", "")
         try:
             number = int.from_bytes(base64.urlsafe_b64decode(exponent + "=" * (-len(exponent) % 4)), "big")
         except ValueError:
-            raise BadKeys("its e is no base64url") from None
+            raise BadKeys("e is not valid base64url") from None
         if number > _RSA_EXPONENT_MAX:
-            raise BadKeys("its e is too large")
+            raise BadKeys("e is too large")
 
 
 def _verifying(key: Any, key_id: str | None) -> VerifyingKey:
     algorithm: Algorithm
     if isinstance(key, RSAPublicKey):
         if not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX:
-            raise BadKeys(f"it has {key.key_size} bits; an RSA key has {RSA_BITS_MIN} to {RSA_BITS_MAX}")
+            raise BadKeys(f"an RSA key must have {RSA_BITS_MIN} to {RSA_BITS_MAX} bits, not {key.key_size}")
         algorithm = "RS256"
     elif isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
         algorithm = "ES256"
     elif isinstance(key, Ed25519PublicKey):
         algorithm = "EdDSA"
     else:
-        raise BadKeys("it is none of RSA, EC P-256 and Ed25519")
+        raise BadKeys("unsupported key type; use RSA, EC P-256 or Ed25519")
     encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return VerifyingKey(algorithm, key, sha256(encoded).digest(), key_id)

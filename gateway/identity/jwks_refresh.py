@@ -56,7 +56,7 @@ class OneKey:
 
     def find(self, key_id: str | None, algorithm: str) -> VerifyingKey:
         if algorithm != self._key.algorithm:
-            raise Unauthenticated(f"the token is signed with another algorithm than {self._key.algorithm}")
+            raise Unauthenticated(f"the token is not signed with {self._key.algorithm}, the algorithm of its key")
         return self._key
 
     def has(self, fingerprint: bytes) -> bool:
@@ -83,12 +83,12 @@ class FreshKeys:
     def find(self, key_id: str | None, algorithm: str) -> VerifyingKey:
         if self._keys is None:
             self._wanted.set()
-            raise Unavailable("the keys of the token's issuer could not be read yet", retry_after_ms=1000)
+            raise Unavailable("the issuer's keys could not be loaded yet", retry_after_ms=1000)
         key = self._keys.find(key_id, algorithm)
         if key is not None:
             return key
         if key_id is None:
-            raise Unauthenticated("the token names no key (`kid`), and its issuer has several or none of that kind")
+            raise Unauthenticated("the token has no `kid`, and its issuer has several matching keys or none")
         raise self._missing(key_id)
 
     def _missing(self, key_id: str) -> Unauthenticated | Unavailable:
@@ -98,14 +98,16 @@ class FreshKeys:
         asked_s = self._missed.get(key_id)
         next_look_s = self._read_at_s + JWKS_REFRESH_SECONDS_MIN
         if asked_s is not None and asked_s < self._read_at_s and now_s < next_look_s:
-            return Unauthenticated("the token's key (`kid`) is none of its issuer's")
+            return Unauthenticated("the token's `kid` does not match any key of its issuer")
         if asked_s is None or asked_s < self._read_at_s:
             if len(self._missed) >= KEY_IDS_MISSED_MAX:
                 del self._missed[next(iter(self._missed))]
             self._missed[key_id] = now_s
         self._wanted.set()
         wait_ms = 1000 + max(0, int((next_look_s - now_s) * 1000))
-        return Unavailable("the token's key is not known yet; the keys of its issuer are read", retry_after_ms=wait_ms)
+        return Unavailable(
+            "the token's key is not known yet; the issuer's keys are being loaded", retry_after_ms=wait_ms
+        )
 
     def has(self, fingerprint: bytes) -> bool:
         return self._keys is not None and any(key.fingerprint == fingerprint for key in self._keys.keys)
@@ -133,9 +135,9 @@ class FreshKeys:
             self.take(parse_set(await self._read()), began_s)
         except (BadKeys, OSError, TimeoutError, httpx2.HTTPError) as error:
             self.reads["failed"] += 1
-            log.warning("the keys of an issuer cannot be read", issuer=self.issuer, error=str(error) or repr(error))
+            log.warning("cannot load an issuer's keys", issuer=self.issuer, error=str(error) or repr(error))
             if self._keys is not None and began_s - self._read_at_s > JWKS_STALE_SECONDS_MAX:
-                log.error("the keys of an issuer are too old and are not used any more", issuer=self.issuer)
+                log.error("an issuer's keys are too old and no longer used", issuer=self.issuer)
                 self._keys = None
             return False
         self.reads["ok"] += 1
@@ -147,7 +149,7 @@ class FreshKeys:
         if before != after:
             log.info("keys of an issuer", issuer=self.issuer, keys=len(after), new=len(after - before))
             for reason in keys.left_out:
-                log.warning("a key of an issuer is left out", issuer=self.issuer, reason=reason)
+                log.warning("an issuer's key was skipped", issuer=self.issuer, reason=reason)
         self._keys = keys
         self._read_at_s = self._steady_s() if began_s is None else began_s
 
@@ -219,9 +221,9 @@ class KeySets:
             self._client.stream("GET", url, headers=headers, timeout=JWKS_FETCH_SECONDS_MAX) as response,
         ):
             if response.status_code != 200:
-                raise BadKeys(f"the server of the keys answered {response.status_code}")
+                raise BadKeys(f"the key server returned {response.status_code}")
             if "content-encoding" in response.headers:
-                raise BadKeys("the server of the keys compresses its answer unasked")
+                raise BadKeys("the key server sent a compressed response, which was not requested")
             return await _bounded(response)
 
 
@@ -231,7 +233,7 @@ async def _bounded(response: httpx2.Response) -> bytes:
     async for part in response.aiter_raw():
         size += len(part)
         if size > JWKS_BYTES_MAX:
-            raise BadKeys(f"the answer has more than {JWKS_BYTES_MAX} bytes")
+            raise BadKeys(f"the response is larger than {JWKS_BYTES_MAX} bytes")
         parts.append(part)
     return b"".join(parts)
 

@@ -55,21 +55,21 @@ class Tokens:
         keys are not known yet."""
         header, claims = _parts(token)
         if "crit" in header:
-            raise Unauthenticated("the token's header has `crit`, and this server knows no extensions")
+            raise Unauthenticated("the token's header has `crit`, but this server supports no extensions")
         issuer = self._issuer_of(claims)
         if issuer is None:
-            raise Unauthenticated("the token's `iss` is no issuer that this server knows")
+            raise Unauthenticated("the token's `iss` is not a known issuer")
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in self._algorithms[issuer.issuer]:
             allowed = ", ".join(sorted(self._algorithms[issuer.issuer]))
-            raise Unauthenticated(f"the token's `alg` is not allowed; of this issuer {allowed} is")
+            raise Unauthenticated(f"the token's `alg` is not allowed; its issuer may use {allowed}")
         if key_id is not None and not isinstance(key_id, str):
-            raise Unauthenticated("the token's `kid` is no text")
+            raise Unauthenticated("the token's `kid` must be a string")
         key = self.key_sets.of[issuer.issuer].find(key_id, algorithm)
         try:
             signed = self._jws.decode(token, key.material, algorithms=[key.algorithm])
         except (PyJWTError, TypeError, ValueError):
-            raise Unauthenticated("the token's signature does not verify") from None
+            raise Unauthenticated("the token's signature is invalid") from None
         grant = granted(
             _object(signed), issuer, audience=self._jwt.audience, leeway_s=self._jwt.leeway_s, now_ms=now_ms
         )
@@ -96,11 +96,11 @@ def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and claims, unverified: used only to find the issuer and its key."""
     segments = token.split(".")
     if len(segments) != _SEGMENTS or not token.isascii():
-        raise Unauthenticated("the token is no JWT: it has three parts in base64url")
+        raise Unauthenticated("malformed JWT: it must have three base64url parts")
     try:
         header, claims = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in segments[:2])
     except (binascii.Error, ValueError):
-        raise Unauthenticated("the token is no JWT: it has three parts in base64url") from None
+        raise Unauthenticated("malformed JWT: it must have three base64url parts") from None
     return _object(header), _object(claims)
 
 
@@ -108,4 +108,4 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         return _decode_object(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unauthenticated("the token is no JWT: its parts are JSON objects") from None
+        raise Unauthenticated("malformed JWT: its parts must be JSON objects") from None

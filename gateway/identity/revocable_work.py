@@ -64,8 +64,8 @@ class RevocableWork:
             why = self._keyring.withdrawn(principal)
             if why is None:
                 return
-            await job.cancel(f"{why}; what was moved stays moved, start it again for the rest")
+            await job.cancel(f"{why}; what was moved stays moved, start it again to move the rest")
         except PushqError as error:
-            log.info("a job cannot be ended yet", job=job.id, error=error.detail)
+            log.info("a job could not be stopped", job=job.id, error=error.detail)
         else:
-            log.warning("a job ends with its credential", job=job.id, principal=principal.id, tenant=principal.tenant)
+            log.warning("job stopped with its credential", job=job.id, principal=principal.id, tenant=principal.tenant)

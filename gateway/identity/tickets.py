@@ -33,7 +33,7 @@ class TicketOffice:
         now_ms = self._steady_ms()
         self._drop_expired(now_ms)
         if not self._room.take(principal.tenant, 1):
-            raise Overloaded(f"{self._room.used} tickets wait to be used", retry_after_ms=1000)
+            raise Overloaded(f"{self._room.used} tickets are waiting to be used", retry_after_ms=1000)
         ticket = Ticket(secrets.token_urlsafe(24), self._clock_ms() + TICKET_SECONDS * 1000)
         self._issued[ticket.text] = principal, now_ms + TICKET_SECONDS * 1000
         return ticket
@@ -48,7 +48,7 @@ class TicketOffice:
         if principal is not None:
             self._room.give(principal.tenant, 1)
         if principal is None or self._steady_ms() >= until_ms:
-            raise Unauthenticated(f"the ticket was used already, or is older than {TICKET_SECONDS} s")
+            raise Unauthenticated(f"the ticket was already used, or is older than {TICKET_SECONDS} s")
         return principal
 
     def _drop_expired(self, now_ms: int) -> None:

@@ -105,7 +105,7 @@ class AcceptLimit:
         self._room.give(network_of(address), 1)
 
     def _too_fast(self) -> Overloaded:
-        return self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
+        return self._intake.refusal("connection", "pace", f"more than {self._pace.rate} new connections per second")
 
     def _of_address(self, address: str) -> Overloaded:
         network = network_of(address)
@@ -113,9 +113,9 @@ class AcceptLimit:
         if self._per_address_max:
             most = f"limits.open_per_address_max is {self._per_address_max}"
         else:
-            most = f"the process takes {self.connections_max}, and leaves room for others"
+            most = f"the process allows {self.connections_max} and reserves some for other addresses"
         return self._intake.refusal(
-            "connection", "address", f"{held} of {network} are open, {most}; close some, or use them again"
+            "connection", "address", f"{network} has {held} open; {most}. Close some, or reuse them"
         )
 
 

@@ -118,7 +118,7 @@ class Certificates:
             if str(error) != self._why_refused:
                 self._why_refused = str(error)
                 self.refusals += 1
-                log.error("new certificate refused, the old one stays", error=str(error))
+                log.error("new certificate rejected, the old one stays in use", error=str(error))
             return
         self._why_refused = ""
         self.context.give(self._loaded.context)
@@ -221,7 +221,7 @@ def _mutual(files: Files, *, is_server: bool) -> Loaded:
     try:
         context = mutual_tls(files.certificate, files.key, files.client_ca, is_server=is_server)
     except (OSError, ValueError) as error:
-        raise CertificateError(f"{', '.join(map(str, files.all))} do not go together: {_said(error)}") from None
+        raise CertificateError(f"{', '.join(map(str, files.all))} do not match: {_said(error)}") from None
     return Loaded(context, expires_s(files.certificate))
 
 
@@ -237,13 +237,13 @@ def load_listener(files: Files) -> Loaded:
         # An encrypted key would make OpenSSL ask the terminal for its password.
         context.load_cert_chain(files.certificate, files.key, password=lambda: "")
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"{files.certificate} and {files.key} are no pair: {_said(error)}") from None
+        raise CertificateError(f"{files.certificate} and {files.key} do not match: {_said(error)}") from None
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_OPTIONAL if files.has_pages else ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(files.client_ca)
         except (ssl.SSLError, OSError) as error:
-            raise CertificateError(f"{files.client_ca} holds no certificate of an authority: {_said(error)}") from None
+            raise CertificateError(f"{files.client_ca} contains no CA certificate: {_said(error)}") from None
     return Loaded(context, expires_s(files.certificate))
 
 
@@ -254,7 +254,7 @@ def check_readable(files: Files) -> None:
             with file.open("rb"):
                 pass
         except OSError as error:
-            raise CertificateError(f"{file} cannot be read: {error.strerror}") from None
+            raise CertificateError(f"cannot read {file}: {error.strerror}") from None
 
 
 def expires_s(file: Path) -> float:
@@ -262,7 +262,7 @@ def expires_s(file: Path) -> float:
     try:
         return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError, x509.InvalidVersion) as error:
-        raise CertificateError(f"{file} holds no certificate: {error}") from None
+        raise CertificateError(f"{file} contains no certificate: {error}") from None
 
 
 def _said(error: Exception) -> str:

@@ -21,11 +21,13 @@ class Fault:
     """The message for the client."""
 
 
-MALFORMED: Final = Fault("malformed", "this is not HTTP/1.1")
-TOO_LARGE: Final = Fault("size", f"the request's head has more than {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers")
-NO_HOST: Final = Fault("host", "the request has no Host header, which every one but those of HTTP/1.0 has")
+MALFORMED: Final = Fault("malformed", "malformed request: expected HTTP/1.1")
+TOO_LARGE: Final = Fault("size", f"the request head exceeds {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers")
+NO_HOST: Final = Fault("host", "the Host header is missing, which HTTP/1.1 requires")
 TWO_HOSTS: Final = Fault("host", "the request has more than one Host header")
-BODY_BEHIND_UPGRADE: Final = Fault("upgrade", "an upgrade to WebSocket has no body: leave its length and coding out")
+BODY_BEHIND_UPGRADE: Final = Fault(
+    "upgrade", "a WebSocket upgrade has no body: remove Content-Length and Transfer-Encoding"
+)
 
 
 def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str, *, is_upgrade: bool) -> Fault | None:

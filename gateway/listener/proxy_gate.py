@@ -91,7 +91,7 @@ class ProxyGate(asyncio.Protocol):
         self._is_trusted = is_within(self._peer, self._entrance.trusted)
         if self._door is not None and not self._is_trusted:
             if not self._door.wait(self._peer):
-                self._refuse("address", "there is no room for more connections of one address")
+                self._refuse("address", "too many connections from one address")
                 return
             self._has_room = True
         seconds = PROXY_HEADER_SECONDS_MAX if self._is_trusted else REQUEST_HEAD_SECONDS_MAX
@@ -139,7 +139,7 @@ class ProxyGate(asyncio.Protocol):
         """Closes without an answer: the peer may speak any protocol."""
         if reason not in self._entrance.refused:
             # Once per reason: a port scan must not fill the log. The counter has them all.
-            log.warning("connection refused at the entrance", reason=reason, detail=detail, peer=self._peer)
+            log.warning("connection rejected", reason=reason, detail=detail, peer=self._peer)
         self._entrance.refused[reason] += 1
         self._transport.abort()
 

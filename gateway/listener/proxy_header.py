@@ -54,7 +54,7 @@ def read_header(data: bytes) -> Header | None:
         return _read_binary(data)
     if data[: len(WORD)] == WORD[: len(data)]:
         return _read_line(data)
-    raise ProxyRefused("it does not begin with a PROXY header")
+    raise ProxyRefused("no PROXY header at the start of the connection")
 
 
 def looks_like_header(data: bytes) -> bool:
@@ -67,13 +67,13 @@ def _read_binary(data: bytes) -> Header | None:
         return None
     _, version_and_command, kind, length = _FIXED.unpack_from(data)
     if version_and_command >> 4 != 2:
-        raise ProxyRefused(f"version {version_and_command >> 4} of the binary header, not 2")
+        raise ProxyRefused(f"unsupported binary header version {version_and_command >> 4}; expected 2")
     command = version_and_command & 0xF
     if command not in (_LOCAL, _PROXY):
         raise ProxyRefused(f"unknown command {command}")
     size = _FIXED.size + length
     if size > PROXY_HEADER_BYTES_MAX:
-        raise ProxyRefused(f"a header of {size} bytes; it may have {PROXY_HEADER_BYTES_MAX}")
+        raise ProxyRefused(f"the header has {size} bytes; the maximum is {PROXY_HEADER_BYTES_MAX}")
     if len(data) < size:
         return None
     # Extensions (TLV) follow the addresses; none of them changes who the client is.
@@ -85,7 +85,7 @@ def _client(kind: int, addresses: bytes) -> Client | None:
         return None  # the proxy does not know either
     shape = {_STREAM_OF_IPV4: _TCP4, _STREAM_OF_IPV6: _TCP6}.get(kind)
     if shape is None:
-        raise ProxyRefused(f"addresses of kind {kind:#04x}; TCP over IPv4 and IPv6 are taken")
+        raise ProxyRefused(f"unsupported address type {kind:#04x}; use TCP over IPv4 or IPv6")
     if len(addresses) < shape.size:
         raise ProxyRefused("the header is too short for its addresses")
     source, _, port, _ = shape.unpack_from(addresses)
@@ -96,16 +96,16 @@ def _read_line(data: bytes) -> Header | None:
     end = data.find(b"\r\n", 0, LINE_BYTES_MAX)
     if end < 0:
         if len(data) >= LINE_BYTES_MAX:
-            raise ProxyRefused(f"the line of the header does not end within {LINE_BYTES_MAX} bytes")
+            raise ProxyRefused(f"the header line does not end within {LINE_BYTES_MAX} bytes")
         return None
     try:
         words = data[:end].decode("ascii").split(" ")
     except UnicodeDecodeError:
-        raise ProxyRefused("the line of the header is not ASCII") from None
+        raise ProxyRefused("the header line is not ASCII") from None
     if words[1] == "UNKNOWN":
         return Header(end + 2, None)
     if len(words) != 6 or words[1] not in ("TCP4", "TCP6"):
-        raise ProxyRefused("the line of the header is not PROXY TCP4|TCP6 SOURCE TARGET PORT PORT")
+        raise ProxyRefused("the header line is not PROXY TCP4|TCP6 SOURCE TARGET PORT PORT")
     version = 4 if words[1] == "TCP4" else 6
     source, _ = (_address(word, version) for word in words[2:4])
     port, _ = (_port(word) for word in words[4:])
@@ -116,15 +116,15 @@ def _address(word: str, version: int) -> ipaddress.IPv4Address | ipaddress.IPv6A
     try:
         address = ipaddress.ip_address(word)
     except ValueError:
-        raise ProxyRefused(f"{word[:45]!r} is no address") from None
+        raise ProxyRefused(f"{word[:45]!r} is not an IP address") from None
     if address.version != version or getattr(address, "scope_id", None):
-        raise ProxyRefused(f"{word[:45]!r} is no plain address of IPv{version}")
+        raise ProxyRefused(f"{word[:45]!r} is not a valid IPv{version} address")
     return address
 
 
 def _port(word: str) -> int:
     if not (word.isascii() and word.isdigit()) or len(word) > 5 or int(word) > 65535:
-        raise ProxyRefused(f"{word[:10]!r} is no port")
+        raise ProxyRefused(f"{word[:10]!r} is not a port")
     return int(word)
 
 
@@ -141,7 +141,7 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
         try:
             found.append(ipaddress.ip_network(text))
         except ValueError as error:
-            raise ValueError(f"{text!r} is no address or network, such as 10.0.0.0/24: {error}") from None
+            raise ValueError(f"{text!r} is not an address or network such as 10.0.0.0/24: {error}") from None
     return tuple(found)
 
 

@@ -70,7 +70,7 @@ class Flight:
                 call(error)
             except Exception:
                 # A bug of one waiting caller must not affect the others.
-                log.exception("a request failed after a look-up")
+                log.exception("a request failed after a lookup")
 
     async def landed(self) -> None:
         """Returns when the answer is there. Raises the error if there is none."""
@@ -135,7 +135,7 @@ class Catalog(Generic[K, V]):
             return flight
         flight = Flight()
         if len(self._flights) >= CATALOGUE_FLIGHTS_MAX:
-            flight.land(Unavailable(f"{CATALOGUE_FLIGHTS_MAX} look-ups are under way", retry_after_ms=100))
+            flight.land(Unavailable(f"{CATALOGUE_FLIGHTS_MAX} lookups are already in progress", retry_after_ms=100))
             return flight
         self._flights[key] = flight
         task = unbounded_task(self._fly(key, flight), name=f"look up {self.what}")
@@ -148,8 +148,8 @@ class Catalog(Generic[K, V]):
         try:
             error = await self._ask(key, flight)
         except Exception:
-            log.exception("a look-up failed", what=self.what)
-            error = PushqError(f"looking up {self.what} failed; this is our mistake, the log has more")
+            log.exception("lookup failed", what=self.what)
+            error = PushqError(f"internal error while looking up {self.what}; see the log")
         finally:
             # Before any other look-up: waiting callers are served first, in their order.
             del self._flights[key]
@@ -175,7 +175,7 @@ class Catalog(Generic[K, V]):
                 return None if is_excused else error
             if self.cache.answered(key, read.value, read.at, self._clock_ms()):
                 return None
-        return Unavailable(f"{self.what} {key!r} changes faster than it can be looked up", retry_after_ms=100)
+        return Unavailable(f"{self.what} {key!r} changes too quickly to be looked up", retry_after_ms=100)
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -213,7 +213,7 @@ class Follower:
             except PushqError as error:
                 log.debug("the watch ended", error=error.detail)
             except Exception:
-                log.exception("news of the metadata service were not taken in")
+                log.exception("updates from the metadata service could not be applied")
                 self._after = None  # so that what was missed is looked up again
             await asyncio.sleep(CATALOGUE_REWATCH_SECONDS)
 

@@ -135,7 +135,7 @@ class RemoteStore(Store):
         without the service.
         """
         if not await self._service.connected(CATALOGUE_WAIT_SECONDS):
-            log.warning("the metadata service is not there yet; what needs it is refused")
+            log.warning("the metadata service is not available yet; requests that need it are refused")
         self._on_deleted = on_deleted
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.follower.run(), name="metadata watch"))
@@ -256,8 +256,8 @@ class RemoteStore(Store):
         try:
             await self.node.metadata.adopt_from(identity)
         except Conflict as error:
-            log.error("the metadata service is not the one of this folder", detail=error.detail)
-            detail = f"metadata.url leads to another metadata service: {error.detail}"
+            log.error("the metadata service is not the one this folder belongs to", detail=error.detail)
+            detail = f"metadata.url points to a different metadata service: {error.detail}"
             raise PushqError(detail, code="unavailable") from None  # it answers, so its circuit stays closed
 
     async def _discard(self, name: Name) -> None:
@@ -296,13 +296,13 @@ class RemoteStore(Store):
             after = page[-1].name
             for other in page:
                 if other.name != name and name in (other.config.dead_letter_queue, other.config.colocate_with):
-                    raise Conflict(f"queue {other.name!r} names {name!r}; change or delete that first")
+                    raise Conflict(f"queue {other.name!r} uses {name!r}; change or delete it first")
         await self._change_queue(tenant, name, lambda: self._service.delete_queue(tenant, name))
         return queue
 
     async def move_queue(self, tenant: str, name: str, target: str) -> Queue:
         raise InvalidRequest(
-            "with metadata.url this version does not move a deleted queue's messages; consume them, or discard them"
+            "with metadata.url, this version cannot move a deleted queue's messages; consume or discard them"
         )
 
     async def _change_queue(self, tenant: str, name: str, do: Callable[[], Awaitable[T]]) -> T:
@@ -320,7 +320,7 @@ class RemoteStore(Store):
         try:
             await flight.landed()
         except PushqError as error:
-            raise OutcomeUnknown(f"queue {name!r} was changed, and could not be looked up: {error.detail}") from None
+            raise OutcomeUnknown(f"queue {name!r} was changed, but could not be read back: {error.detail}") from None
         return result
 
 

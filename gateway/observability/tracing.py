@@ -22,11 +22,11 @@ def spans_of(settings: Settings) -> Spans | None:
     try:
         from push.spans import Spans
     except ImportError as error:
-        detail = f"tracing.spans is true, which needs {error.name}: pip install 'pushq[otel]'"
+        detail = f"tracing.spans requires {error.name}: pip install 'pushq[otel]'"
         raise CannotStart(detail) from None
     spans = Spans()
     if not spans.are_kept:
         log.warning(
-            "nobody takes the spans", advice="start with opentelemetry-instrument, or set tracing.spans = false"
+            "no span exporter is configured", advice="start with opentelemetry-instrument, or set tracing.spans = false"
         )
     return spans

@@ -13,7 +13,7 @@ def main() -> int:
     try:
         parent, spec = hired()
     except (EOFError, OSError) as error:
-        print(f"pushq: {error}; start `pushq serve --gateways N`", file=sys.stderr)
+        print(f"pushq: {error}; use `pushq serve --gateways N`", file=sys.stderr)
         return EXIT_CANNOT_START
     try:
         if spec.number == STORAGE:

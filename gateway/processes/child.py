@@ -89,6 +89,6 @@ def hired() -> tuple[Parent, Spec]:
     text = bytearray()
     while not text.endswith(b"\n"):
         if not (some := line.recv(65536)) or len(text) > SPEC_BYTES_MAX:
-            raise EOFError("nobody said what this process is to be")
+            raise EOFError("the process was started without a role")
         text += some
     return Parent(line), _spec(bytes(text))

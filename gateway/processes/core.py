@@ -117,7 +117,7 @@ class Crew:
         process.is_alive = process.is_ready = False
         match self.phase:
             case "starting":
-                self._why = self._why or f"{name_of(number)} ended with exit code {exit_code} before it was ready"
+                self._why = self._why or f"{name_of(number)} exited with code {exit_code} before it was ready"
                 self._exit_code = EXIT_CANNOT_START
                 return self._drain(now_ms)
             case "serving":

@@ -69,15 +69,15 @@ class Forwarding:
         try:
             answer = await self._desk.send(request, stream=True)
         except (httpx2.HTTPError, OSError) as error:
-            log.info("the first gateway process does not answer", error=str(error) or type(error).__name__)
+            log.info("the first gateway process is not responding", error=str(error) or type(error).__name__)
             was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             if was_sent and scope["method"] not in _READS:
                 unknown = OutcomeUnknown(
-                    "the process that administration is asked of ended over this; look what it did"
+                    "the process that handles administration exited during the request; check its outcome"
                 )
                 await write(send, problem_answer(unknown))
                 return
-            detail = "the process that administration is asked of is being started again"
+            detail = "the process that handles administration is restarting"
             await write(send, problem_answer(Unavailable(detail, retry_after_ms=1000)))
             return
         try:

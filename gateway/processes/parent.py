@@ -89,7 +89,7 @@ class _Parent:
         if self._admin is not None:
             self._admin.close()
             (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
-        log.info("all processes have ended")
+        log.info("all processes have exited")
         return over
 
     # ------------------------------------------------------------------------------------------------- signals
@@ -129,7 +129,7 @@ class _Parent:
                 case Drain(number):
                     self._have_end(number)
                 case Kill(number):
-                    log.warning("a process does not end and is killed", process=name_of(number))
+                    log.warning("a process does not exit and is killed", process=name_of(number))
                     self._kill(number)
                 case Serving():
                     with contextlib.suppress(OSError):  # the reader of its output has gone
@@ -180,19 +180,19 @@ class _Parent:
             child = await self._started(number)
         except OSError as error:
             log.error("a process cannot be started", process=name_of(number), error=str(error))
-            self._crew.failed(number, f"{name_of(number)} cannot be started: {error}")
+            self._crew.failed(number, f"cannot start {name_of(number)}: {error}")
         else:
             try:
                 await self._heard(number, child)
             except Exception:
                 # Closing its connection ends the process, and it is restarted as any that ended.
-                log.exception("a process is not understood", process=name_of(number))
+                log.exception("invalid message from a process", process=name_of(number))
             finally:
                 child.line.close()
             exit_code = await child.process.wait()
             self._children.pop(number, None)
         is_wanted = self._crew.phase in ("starting", "serving")
-        (log.warning if is_wanted else log.info)("a process ended", process=name_of(number), exit_code=exit_code)
+        (log.warning if is_wanted else log.info)("process exited", process=name_of(number), exit_code=exit_code)
         self._apply(self._crew.ended(number, exit_code, _now_ms()))
 
     async def _started(self, number: int) -> _Child:

@@ -90,26 +90,30 @@ def _check(store: Store, settings: Settings) -> None:
     """Raises `CannotStart` for a folder whose content needs what only a single process can do: this one has no keys."""
     metadata = store.node.metadata
     if metadata.adopted_from is not None:
-        raise CannotStart(f"the queues in {settings.data} belong to a metadata service: start without --gateways")
+        raise CannotStart(
+            f"the queues in {settings.data} belong to a metadata service, which does not work with several "
+            "processes: start without --gateways"
+        )
     for definition in metadata.queues.values():
         name = f"queue {definition.name!r} of tenant {definition.tenant!r}"
         if not definition.config.encrypted:
             continue
         if definition.config.dead_letter_queue not in (None, COMPANION):
             raise CannotStart(
-                f"{name} is encrypted and sends its dead letters to {definition.config.dead_letter_queue!r}, which "
-                "only one process can seal them for: set its dead_letter_queue to its own, or start without --gateways"
+                f"{name} is encrypted and sends dead letters to {definition.config.dead_letter_queue!r}, which "
+                "requires a single process: set dead_letter_queue to its own, or start without --gateways"
             )
         if any(VIEW_OUTBOX in one.state.views for one in store.node.queues.of(definition).all):
             raise CannotStart(
-                f"{name} is encrypted, and some of its messages are on their way to another queue: "
-                "start without --gateways until they have arrived"
+                f"{name} is encrypted and some of its messages are still moving to another queue: start without "
+                "--gateways until they have arrived"
             )
     for moved in metadata.moved.values():
         if moved.definition.config.encrypted:
             raise CannotStart(
-                f"queue {moved.definition.name!r} of tenant {moved.definition.tenant!r} was encrypted and deleted with "
-                "move_to, and what is still published to it goes on: start without --gateways until that is over"
+                f"queue {moved.definition.name!r} of tenant {moved.definition.tenant!r} was encrypted and deleted "
+                "with move_to, and later publishes to it are still forwarded: start without --gateways until that "
+                "ends"
             )
 
 
@@ -134,4 +138,4 @@ async def _gateways_left(service: StoreService) -> None:
         async with asyncio.timeout(LEAVING_SECONDS_MAX):
             await service.is_empty.wait()
     except TimeoutError:
-        log.warning("gateway processes do not leave: they are cut off")
+        log.warning("gateway processes do not exit and are disconnected")

@@ -77,7 +77,7 @@ class SharedTickets(TicketOffice):
         shown = self._shown.get(digest)
         if shown is None:
             if len(self._shown) >= TICKETS_MAX:
-                raise Overloaded(f"{TICKETS_MAX} tickets are being looked at", retry_after_ms=1000)
+                raise Overloaded(f"{TICKETS_MAX} tickets are being checked", retry_after_ms=1000)
             flight = Flight(self._store.background(self._take(digest)))
             self._shown[digest] = _Shown(flight)
             raise LookingUp("the ticket", flight)
@@ -85,7 +85,7 @@ class SharedTickets(TicketOffice):
             raise LookingUp("the ticket", shown.flight)
         opens, shown.opens = shown.opens, None  # a second redeemer gets nothing
         if opens is None:
-            raise Unauthenticated(f"the ticket was used already, or is older than {TICKET_SECONDS} s")
+            raise Unauthenticated(f"the ticket was already used, or is older than {TICKET_SECONDS} s")
         return _principal(_opens(opens))
 
     async def _take(self, digest: bytes) -> None:

@@ -104,7 +104,7 @@ class CallColumns:
         for number, value in enumerate(values):
             size = 1 if value is None else len(value.encode())
             if not 1 <= size <= NAME_BYTES_MAX:
-                self.wrong(number, name, f"{name} has {size} bytes; it may have 1 to {NAME_BYTES_MAX}")
+                self.wrong(number, name, f"{name} must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
 
     def number(self, name: str, low: int, high: int, unit: str = "") -> Sequence[int | None] | None:
         """A column of whole numbers, checked to lie from `low` to `high`."""
@@ -115,7 +115,7 @@ class CallColumns:
         if min(found) < low or max(found) > high:
             for number, value in enumerate(values):
                 if value is not None and not low <= value <= high:
-                    self.wrong(number, name, f"{name} is {value}; it goes from {low} to {high}{unit}")
+                    self.wrong(number, name, f"{name} must be between {low} and {high}{unit}, not {value}")
         return values
 
     def headers(self) -> tuple[Sequence[dict[str, str] | None] | None, list[int]]:
@@ -126,10 +126,10 @@ class CallColumns:
         sizes = [len("".join((*h, *h.values())).encode()) if h else 0 for h in values]
         for number, headers in enumerate(values):
             if headers and len(headers) > HEADERS_MAX:
-                self.wrong(number, "headers", f"{len(headers)} headers; a message may have {HEADERS_MAX}")
+                self.wrong(number, "headers", f"headers must have at most {HEADERS_MAX} entries, not {len(headers)}")
         if max(sizes) > HEADERS_BYTES_MAX:
             for number, size in enumerate(sizes):
                 if size > HEADERS_BYTES_MAX:
-                    detail = f"{size} bytes of headers; a message may have {HEADERS_BYTES_MAX}"
+                    detail = f"headers must have at most {HEADERS_BYTES_MAX} bytes, not {size}"
                     self.wrong(number, "headers", detail)
         return [h or None for h in values], sizes

@@ -75,8 +75,8 @@ def _by_number(given: CallColumns, found: list[bytes | None], table: Mapping[str
             given.wrong(
                 place,
                 "id",
-                "this queue delivers exactly once, so a repeated message must be known again: give it an `id`, or "
-                "`producer` and `producer_seq`, or the request an idempotency key",
+                "this queue delivers exactly once, so every message needs an identity: set `id`, or `producer` and "
+                "`producer_seq`, or an idempotency key for the request",
             )
         else:
             found[place] = _hash(b"seq\0%d\0%b" % (numbers[place] or 0, producer.encode()))

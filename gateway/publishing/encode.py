@@ -194,7 +194,7 @@ def _check_count(count: int) -> None:
     if count == 0:
         detail = "messages is empty; send at least one"
     elif count > MESSAGES_PER_REQUEST_MAX:
-        detail = f"{count} messages; a request takes {MESSAGES_PER_REQUEST_MAX}"
+        detail = f"messages must have at most {MESSAGES_PER_REQUEST_MAX} entries, not {count}"
     else:
         return
     raise InvalidRequest(detail, errors=(FieldError("/messages", detail),))
@@ -208,7 +208,7 @@ def _check_sizes(given: CallColumns, bodies: Sequence[bytes], headers: list[int]
         return
     for number, size in enumerate(sizes):
         if size > limit:
-            given.too_large(number, f"{size} bytes of body and headers; this queue takes {limit} a message")
+            given.too_large(number, f"the body and headers have {size} bytes; this queue allows {limit} per message")
 
 
 def _check_values(given: CallColumns, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
@@ -243,12 +243,12 @@ def _bodies(given: CallColumns, encoding: Encoding) -> tuple[int | bytes, list[b
 
 def _body(given: CallColumns, number: int, encoding: Encoding, raw: bytes, base64: str | None) -> tuple[int, bytes]:
     if (base64 is not None) == bool(raw):
-        given.wrong(number, "body", "a message has either `body` (any value, null too) or `body_base64`")
+        given.wrong(number, "body", "set either `body` (any value, including null) or `body_base64`")
     elif base64 is not None:
         try:
             return KIND_BYTES, b64decode(base64, validate=True)
         except (Base64Error, ValueError):
-            given.wrong(number, "body_base64", "this is not base64")
+            given.wrong(number, "body_base64", "body_base64 is not valid base64")
     elif encoding == "json":
         return KIND_JSON, raw
     else:
@@ -264,10 +264,10 @@ def _msgpack_body(given: CallColumns, number: int, raw: bytes) -> tuple[int, byt
             return KIND_BYTES, value
         text = _write_json(value)
         if not _is_json(value):
-            raise TypeError("bytes, times and NaN inside a value have no JSON form")
+            raise TypeError("bytes, times and NaN have no JSON representation")
         return KIND_JSON, text
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        given.wrong(number, "body", f"the value has no JSON form: {error}; send it as bytes")
+        given.wrong(number, "body", f"the value has no JSON representation: {error}; send it as bytes")
         return KIND_BYTES, b""
 
 

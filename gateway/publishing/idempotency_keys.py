@@ -51,13 +51,11 @@ def key_of_headers(headers: Sequence[tuple[bytes, bytes]]) -> str:
     Raises `InvalidRequest`."""
     values = [value for name, value in headers if name == HEADER]
     if len(values) != 1:
-        raise field(_POINTER, "Idempotency-Key is given more than once; send one key a request")
+        raise field(_POINTER, "Idempotency-Key is given more than once; send one key per request")
     text = values[0].decode("latin-1").strip(" ")
     if text.startswith('"'):
         if _QUOTED.fullmatch(text) is None:
-            detail = (
-                'Idempotency-Key is no string of a structured field, such as "8e03978e-40d5-43dd-bc93-6894a57f9324"'
-            )
+            detail = 'invalid Idempotency-Key: use a string such as "8e03978e-40d5-43dd-bc93-6894a57f9324"'
             raise field(_POINTER, detail)
         text = _ESCAPED.sub(r"\1", text[1:-1])
     return checked_idempotency_key(text, name="Idempotency-Key", pointer=_POINTER)

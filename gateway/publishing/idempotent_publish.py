@@ -136,12 +136,10 @@ def replayed(known: Reply, prepared: Prepared, claim: Claim) -> Published | Push
     """The answer to a call whose key has a cached reply."""
     if known.runs is None:
         # With another payload, too: which request owns the key is known only when the first one is answered.
-        detail = "a request under this idempotency key is still in progress"
+        detail = "a request with this idempotency key is still in progress"
         return RequestInProgress(detail, retry_after_ms=IN_PROGRESS_RETRY_MS)
     if known.payload != claim.payload:
-        return IdempotencyMismatch(
-            "this idempotency key belongs to a request with another payload; take a new key for it"
-        )
+        return IdempotencyMismatch("this idempotency key was already used with another payload; use a new key")
     return repeated_call(known.runs, prepared, fsynced=known.fsynced, replicas=known.replicas)
 
 

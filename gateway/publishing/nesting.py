@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.limits import BODY_DEPTH_MAX
 
-TOO_DEEP: Final = f"it is nested deeper than {BODY_DEPTH_MAX} levels; flatten it, or send it as bytes"
+TOO_DEEP: Final = f"the body is nested more than {BODY_DEPTH_MAX} levels deep; flatten it, or send it as bytes"
 
 _AS_LISTS: Final = bytes.maketrans(b"{}", b"[]")
 _BEFORE_OR_OPENING: Final = frozenset(b"[{ \t\r\n")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 OUT_OF_RANGE: Final = (
-    "it has a number that clients cannot read: beyond 1.8e308; send it as a string, or the body as bytes"
+    "the body has a number beyond 1.8e308, which clients cannot read; send it as a string, or the body as bytes"
 )
 
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789E", b"000000000e")

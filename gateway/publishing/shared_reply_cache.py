@@ -70,7 +70,7 @@ class RedisReplies:
             from redis.backoff import NoBackoff
             from redis.exceptions import RedisError
         except ImportError as error:
-            raise NoRedisLibrary(f"redis.url is set, which needs {error.name}: pip install 'pushq[redis]'") from None
+            raise NoRedisLibrary(f"redis.url requires {error.name}: pip install 'pushq[redis]'") from None
 
         # One attempt: the guard decides about retries.
         self._client: Any = Redis.from_url(
@@ -144,7 +144,7 @@ class RedisReplies:
             return None
         except Exception:
             # A bug must not matter: the partition is asked anyway.
-            log.exception("shared replies could not be asked for")
+            log.exception("cannot read shared replies")
             return None
         return found
 

@@ -45,10 +45,10 @@ def due_times(given: CallColumns, config: QueueConfig, now_ms: int) -> Sequence[
         due_ms = usual if delay is None else now_ms + delay if delay else 0
         if time is not None:
             if delay is not None:
-                given.wrong(number, "deliver_at", "a message has `delay_ms` or `deliver_at`, not both")
+                given.wrong(number, "deliver_at", "set either `delay_ms` or `deliver_at`, not both")
             due_ms = -(-time // 1000)
             if due_ms > now_ms + HORIZON_MS_MAX:
-                given.wrong(number, "deliver_at", f"deliver_at is more than {HORIZON_MS_MAX} ms from now")
+                given.wrong(number, "deliver_at", f"deliver_at must be at most {HORIZON_MS_MAX} ms from now")
         out.append(due_ms if due_ms > now_ms else 0)
     return out
 
@@ -56,7 +56,7 @@ def due_times(given: CallColumns, config: QueueConfig, now_ms: int) -> Sequence[
 def expiries(given: CallColumns, config: QueueConfig, now_ms: int, dues: Sequence[int] | None) -> Sequence[int] | None:
     """Expiry times in ms, 0 for never; None if no message expires. A delayed message's TTL begins when it is due."""
     if config.kind == "stream":
-        _refuse(given, "ttl_ms", "a stream keeps all its messages for its retention_ms")
+        _refuse(given, "ttl_ms", "a stream keeps all messages for its retention_ms")
         return None
     ttls = given.number("ttl_ms", 1, HORIZON_MS_MAX)
     if ttls is not None and config.sequencing == "clock":
@@ -76,11 +76,9 @@ def expiries(given: CallColumns, config: QueueConfig, now_ms: int, dues: Sequenc
 def _why_no_delay(config: QueueConfig) -> str | None:
     """Why messages of the queue cannot be delayed; None if they can."""
     if config.kind == "stream":
-        return "a stream is read in the order of its log: nothing in it waits"
+        return "a stream is read in log order, so messages cannot be delayed"
     if config.sequencing != "arrival":
-        return (
-            f"this queue sorts (`sequencing: {config.sequencing}`): a message waits for its place, and not for a time"
-        )
+        return f"this queue is sorted (`sequencing: {config.sequencing}`), so messages cannot be delayed"
     return None
 
 
@@ -88,8 +86,8 @@ def _refuse_short_lives(given: CallColumns, ttls: Sequence[int | None], window_m
     for number, ttl in enumerate(ttls):
         if ttl is not None and ttl <= window_ms:
             detail = (
-                f"ttl_ms is {ttl}: the message would be gone before its place in the order is known; "
-                f"give more than {window_ms}, the queue's sort_window_ms"
+                f"ttl_ms must be more than {window_ms}, the queue's sort_window_ms, not {ttl}: the message would "
+                "expire before its position in the order is known"
             )
             given.wrong(number, "ttl_ms", detail)
 
@@ -97,7 +95,7 @@ def _refuse_short_lives(given: CallColumns, ttls: Sequence[int | None], window_m
 def _refuse(given: CallColumns, name: str, why: str) -> None:
     for number, value in enumerate(given.column(name) or ()):
         if value:
-            given.wrong(number, name, f"{why}; leave {name} out")
+            given.wrong(number, name, f"{why}; remove {name}")
 
 
 # ------------------------------------------------------------------------------------------------------- stamps
@@ -150,13 +148,13 @@ def _check_both(given: CallColumns, producers: Column, numbers: Column) -> None:
         has_number = numbers is not None and numbers[number] is not None
         if has_name != has_number:
             missing = "producer_seq" if has_name else "producer"
-            given.wrong(number, missing, "`producer` and `producer_seq` go together: who numbers, and the number")
+            given.wrong(number, missing, "set `producer` and `producer_seq` together")
 
 
 def _require_producer(given: CallColumns, producers: Column) -> None:
     detail = (
-        "this queue is ordered by producer (`sequencing: producer`): give `producer`, a name, and `producer_seq`, "
-        "1 and one more with each message; the SDKs do so by themselves"
+        "this queue is ordered by producer (`sequencing: producer`): set `producer` to a name and increase "
+        "`producer_seq` from 1 with each message, as the SDKs do"
     )
     for number in range(given.count):
         if producers is None or producers[number] is None:
@@ -177,7 +175,7 @@ def _time_us(given: CallColumns, number: int, name: str, text: str | None) -> in
     try:
         return None if text is None else time_us(text)
     except ValueError as error:
-        given.wrong(number, name, f"{text!r:.100} is no time for {name}: {error}")
+        given.wrong(number, name, f"invalid time {text!r:.100} for {name}: {error}")
         return None
 
 

@@ -51,7 +51,7 @@ def auto_create_entries(value: Any) -> tuple[AutoCreate, ...]:
     """
     given = given_entries(value, _KEY, AUTO_CREATE_ENTRIES_MAX, "pattern and config")
     entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))
-    more = ", which is the one that counts; remove one of the two"
+    more = ", which takes precedence; remove one of the two"
     check_unlike([entry.pattern for entry in entries], _KEY, "pattern", more)
     return entries
 
@@ -62,10 +62,10 @@ def _entry(given: Any, at: str) -> AutoCreate:
     try:
         entry = msgspec.convert(given, AutoCreate)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{at}: {explained(error, AutoCreate)}; an entry has pattern and config") from None
+        raise ValueError(f"{at}: {explained(error, AutoCreate)}; an entry needs pattern and config") from None
     if _PATTERN.fullmatch(entry.pattern) is None:
-        rule = f"a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
-        raise ValueError(f"{at}.pattern: {entry.pattern[:200]!r} fits no name; {rule}")
+        rule = f"a pattern has 1 to {NAME_CHARS_MAX} characters from A-Z a-z 0-9 _ . - and *"
+        raise ValueError(f"{at}.pattern: {entry.pattern[:200]!r} cannot match any name; {rule}")
     try:
         queue_config(entry.config)
     except InvalidRequest as error:

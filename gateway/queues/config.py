@@ -110,19 +110,19 @@ def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) 
     if len(given) > len(kinds) + len(
         LATER_SETTINGS
     ):  # most are unknown, and to look for the nearest of each takes time
-        yield FieldError(at, f"{len(given)} settings; there are {len(kinds)}")
+        yield FieldError(at, f"the config has {len(given)} settings; there are only {len(kinds)}")
         return
     for name, value in given.items():
         pointer = f"{at}/{escape(name[:200])}"
         if name in LATER_SETTINGS and struct is QueueConfig:
             yield FieldError(pointer, f"this version does not have the setting {name!r} yet")
         elif name not in kinds:
-            yield FieldError(pointer, f"there is no setting {name[:200]!r}{nearest(name[:200], kinds)}")
+            yield FieldError(pointer, f"unknown setting {name[:200]!r}{nearest(name[:200], kinds)}")
         elif isinstance(value, dict) and (parts := _struct_of(kinds[name])) is not None:
             yield from _wrong_fields(value, parts, pointer)
             for missing in [field.name for field in msgspec.structs.fields(parts) if field.required]:
                 if missing not in value:
-                    yield FieldError(f"{pointer}/{missing}", f"{name} needs {missing!r}")
+                    yield FieldError(f"{pointer}/{missing}", f"{name} requires {missing!r}")
         elif (wrong := _wrong_value(name, value, kinds[name], ranges.get(name))) is not None:
             yield FieldError(pointer, wrong)
 
@@ -140,7 +140,7 @@ def _wrong_value(name: str, value: Any, kind: Any, bounds: tuple[int, int] | Non
         return _expected(kind) or str(error)
     if bounds is not None and value is not None:
         low, high = bounds
-        return None if low <= value <= high else f"{name} is {value}; it goes from {low} to {high}"
+        return None if low <= value <= high else f"{name} must be between {low} and {high}, not {value}"
     return None
 
 
@@ -148,7 +148,7 @@ def _expected(kind: Any) -> str:
     if get_origin(kind) in (UnionType, Union):
         kind = next(one for one in get_args(kind) if one is not type(None))
     if get_origin(kind) is Literal:
-        return "this is none of " + ", ".join(repr(choice) for choice in get_args(kind))
+        return "must be one of " + ", ".join(repr(choice) for choice in get_args(kind))
     return ""
 
 
@@ -165,11 +165,15 @@ def _wrong_other(setting: str, other: str, name: str) -> str | None:
     if is_for_dead and name and other == name + COMPANION:
         return None
     if name and other == name:
-        return f"{other!r} is this queue itself; name another"
+        return f"{other!r} is this queue itself; choose another"
     owner = owner_of(other)
     if owner and owner != other:
-        remedy = f"leave it out for {name or '<queue>'}{COMPANION}, or name a queue" if is_for_dead else "name a queue"
-        return f"{other!r} is a companion of the queue {owner!r} and takes nothing from others; {remedy}"
+        remedy = (
+            f"omit it to use {name or '<queue>'}{COMPANION}, or choose another queue"
+            if is_for_dead
+            else "choose another queue"
+        )
+        return f"{other!r} is a companion of the queue {owner!r} and accepts no messages from other queues; {remedy}"
     return wrong_name(other)
 
 
@@ -178,9 +182,9 @@ def _wrong_tags(given: dict[str, Any]) -> Iterator[FieldError]:
     if not isinstance(tags, dict) or not all(isinstance(text, str) for tag in tags.items() for text in tag):
         return
     if len(tags) > TAGS_MAX:
-        yield FieldError("/tags", f"{len(tags)} tags; a queue has at most {TAGS_MAX}")
+        yield FieldError("/tags", f"tags must have at most {TAGS_MAX} entries, not {len(tags)}")
     if (size := sum(len(k.encode()) + len(v.encode()) for k, v in tags.items())) > TAG_BYTES_MAX:
-        yield FieldError("/tags", f"{size} bytes of tags; a queue has at most {TAG_BYTES_MAX}")
+        yield FieldError("/tags", f"tags must have at most {TAG_BYTES_MAX} bytes, not {size}")
 
 
 def _wrong_changes(known: QueueConfig, changes: dict[str, Any]) -> Iterator[FieldError]:
@@ -189,9 +193,9 @@ def _wrong_changes(known: QueueConfig, changes: dict[str, Any]) -> Iterator[Fiel
             continue  # it is checked against what the queue's place has
         kept = getattr(known, setting)
         if setting in changes and changes[setting] != kept:
-            detail = f"{setting} cannot change, it is {kept!r}: {why}; make a new queue for {changes[setting]!r}"
+            detail = f"{setting} is {kept!r} and cannot change: {why}; create a new queue for {changes[setting]!r}"
             yield FieldError(f"/{setting}", detail)
     priorities = changes.get("priorities")
     if isinstance(priorities, int) and 1 <= priorities < known.priorities:
-        detail = f"priorities may only grow, they are {known.priorities}: messages may wait in the ones above"
-        yield FieldError("/priorities", f"{detail}; make a new queue for {priorities}")
+        detail = f"priorities cannot be lowered from {known.priorities}: messages may be waiting at the higher ones"
+        yield FieldError("/priorities", f"{detail}; create a new queue for {priorities}")

@@ -19,21 +19,21 @@ def check_links(name: str, config: QueueConfig, find: Find, *, known: QueueConfi
     if target not in (None, COMPANION) and (known is None or target != known.dead_letter_queue):
         _check_dead_letter_queue(name, target, find)
     if beside is not None and (known is None or beside != known.colocate_with) and find(beside) is None:
-        raise invalid_field("/colocate_with", f"there is no queue {beside!r}; make it first")
+        raise invalid_field("/colocate_with", f"there is no queue {beside!r}; create it first")
 
 
 def _check_dead_letter_queue(name: str, target: str, find: Find) -> None:
     pointer = "/dead_letter_queue"
     found = find(target)
     if found is None:
-        raise invalid_field(pointer, f"there is no queue {target!r}; make it first, or leave it out for {name}.dead")
+        raise invalid_field(pointer, f"there is no queue {target!r}; create it first, or omit it to use {name}.dead")
     if found.sequencing != "arrival":
-        detail = f"{target!r} sorts by {found.sequencing}, and dead letters have no place in its order"
-        raise invalid_field(pointer, f"{detail}; name a queue of sequencing 'arrival'")
+        detail = f"{target!r} is sorted by {found.sequencing}, and dead letters have no position in its order"
+        raise invalid_field(pointer, f"{detail}; choose a queue with sequencing 'arrival'")
     path = _path(name, target, find)
     if path[-1] == name:
-        detail = f"dead letters would go round for ever: {' → '.join(path)}"
-        raise invalid_field(pointer, f"{detail}; end the line with a queue that keeps its own")
+        detail = f"dead letters would circulate forever: {' → '.join(path)}"
+        raise invalid_field(pointer, f"{detail}; end the chain with a queue that keeps its own")
 
 
 def _path(name: str, target: str, find: Find) -> list[str]:

@@ -66,7 +66,7 @@ Attach = Callable[[BackendHost], AbstractAsyncContextManager[None]]
 def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None:
     """Serves until a signal ends it. Raises `CannotStart`."""
     if not settings.node.name:
-        raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
+        raise CannotStart("node.name is missing: a backend needs a name that is unique in its cluster")
     configure_logs(settings.logs)
     prepare_interpreter()
     keep_what_is_imported()

@@ -51,9 +51,7 @@ class Health(msgspec.Struct, frozen=True):
 def serve_manager_role(settings: Settings) -> None:
     """Serves until a signal ends it. Raises `CannotStart`."""
     if not settings.store.backends:
-        raise CannotStart(
-            "store.backends is missing: a manager keeps what it knows with the backends of the home cluster"
-        )
+        raise CannotStart("store.backends is missing: a manager stores its state with the backends of the home cluster")
     configure_logs(settings.logs)
     asyncio.run(_serve(settings))
     log.info("stopped")

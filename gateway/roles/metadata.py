@@ -99,7 +99,7 @@ def _announce(directory: Path, url: str, key_file: Path) -> None:
         f"  url     {url}",
         f"  health  {url.replace('ws', 'http', 1)}/health",
         f"  secret  in {directory / SECRET_FILE}",
-        f"  key     in {key_file}" if key_file.exists() else f"  key     {key_file} is gone; its key is still good",
+        f"  key     in {key_file}" if key_file.exists() else f"  key     {key_file} was removed; its key still works",
         "ready",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)

@@ -71,7 +71,7 @@ def serve_directory_role(
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = secret_of(directory) if secret_file is None else secret_file.read_text().strip()
     except OSError as error:
-        raise CannotStart(f"cannot read the secret: {error}; name it with --secret-file") from None
+        raise CannotStart(f"cannot read the secret: {error}; set it with --secret-file") from None
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
     name = host or f"{socket.gethostname()}-{listening.address.port}"
@@ -155,7 +155,7 @@ def _announce(directory: Path, url: str, form: Form, name: str, key_file: Path) 
         f"pushq {VERSION}  metadata service, host {name}, form {form}",
         f"  url     {url}",
         f"  health  {url.replace('ws', 'http', 1)}/health",
-        f"  secret  in {directory / SECRET_FILE}, or as named",
+        f"  secret  in {directory / SECRET_FILE}, or as configured",
         *([f"  key     in {key_file}"] if key_file.exists() else []),
         "ready",
     ]

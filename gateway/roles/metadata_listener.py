@@ -40,13 +40,11 @@ def check_listening(listening: Listening, *, is_told: bool) -> None:
     address, files = listening.address, listening.files
     if files is None and not address.is_loopback:
         raise CannotStart(
-            f"{address.host} is for other machines, and those need --tls-cert, --tls-key and --tls-ca, which "
-            "`pushq ca` makes; or listen on 127.0.0.1"
+            f"{address.host} is reachable from other machines, which requires --tls-cert, --tls-key and --tls-ca; "
+            "create them with `pushq ca`, or listen on 127.0.0.1"
         )
     if is_told and listening.advertised is None and address.host in _ANY:
-        raise CannotStart(
-            f"others are told where this host is, and {address.host} says nothing; add --advertise HOST:PORT"
-        )
+        raise CannotStart(f"other hosts cannot connect to {address.host}; add --advertise HOST:PORT")
     if wrong := wrong_name(listening.zone):
         raise CannotStart(f"--zone {listening.zone!r}: {wrong}")
 
@@ -56,12 +54,14 @@ def wrong_files(metadata: MetadataSettings) -> tuple[str, str] | None:
     files = {"tls_cert": metadata.tls_cert, "tls_key": metadata.tls_key, "tls_ca": metadata.tls_ca}
     given = [f"metadata.{name}" for name, file in files.items() if file]
     if 0 < len(given) < len(files):
-        detail = "metadata.tls_cert, metadata.tls_key and metadata.tls_ca go together; make them with `pushq ca`"
+        detail = (
+            "metadata.tls_cert, metadata.tls_key and metadata.tls_ca must be set together; create them with `pushq ca`"
+        )
         return given[0], detail
     if "wss:" in metadata.url and not given:
         return "metadata.url", (
-            "a metadata service at wss:// wants a certificate: name metadata.tls_cert, metadata.tls_key and "
-            "metadata.tls_ca, which `pushq ca` makes"
+            "a wss:// metadata service requires a client certificate: set metadata.tls_cert, metadata.tls_key and "
+            "metadata.tls_ca; create them with `pushq ca`"
         )
     return None
 
@@ -71,7 +71,7 @@ def tls_of_client(files: Files | None, own: OwnCertificates) -> ssl.SSLContext |
     try:
         return None if files is None else own.context(files, load_client)
     except CertificateError as error:
-        raise CannotStart(f"cannot speak TLS with the metadata service: {error}") from None
+        raise CannotStart(f"cannot use TLS with the metadata service: {error}") from None
 
 
 def tls_of_server(files: Files | None, own: OwnCertificates) -> ssl.SSLContext | None:

@@ -52,7 +52,7 @@ def _say(word: bytes) -> bool:
             line.setblocking(False)
             line.sendto(word, target)
     except OSError as error:
-        log.warning("the service manager is not told", word=word.decode(), error=str(error))
+        log.warning("cannot notify the service manager", word=word.decode(), error=str(error))
     return True
 
 

@@ -366,7 +366,7 @@ def _unpacked(small: Packed) -> Series:
         return unpacked(small, queue_series())
     except (ValueError, zlib.error) as error:
         # The checksum was right, so it was written like this. Only plots are lost: begin anew.
-        log.warning("a series does not read", error=str(error))
+        log.warning("a series cannot be read", error=str(error))
         return queue_series()
 
 

@@ -92,7 +92,7 @@ class SeriesFile:
         return self.path.with_suffix(".partial")
 
     def _failed(self, error: OSError) -> None:
-        log.warning("the series could not be written", file=str(self.path), error=str(error))
+        log.warning("cannot write the series", file=str(self.path), error=str(error))
         self._partial.unlink(missing_ok=True)
 
     def read(self) -> list[tuple[Place, Packed]]:
@@ -102,7 +102,7 @@ class SeriesFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.warning("the series cannot be read", file=str(self.path), error=str(error))
+            log.warning("cannot read the series", file=str(self.path), error=str(error))
             return []
         found: list[tuple[Place, Packed]] = []
         try:
@@ -111,7 +111,7 @@ class SeriesFile:
                 return []
             found.extend(_restored(_decode(record)) for record in records)
         except (ValueError, StopIteration, zlib.error, msgspec.MsgspecError) as error:
-            log.warning("a part of the series does not read", file=str(self.path), read=len(found), error=str(error))
+            log.warning("part of the series cannot be read", file=str(self.path), read=len(found), error=str(error))
         return found
 
 
@@ -179,7 +179,7 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 def _restored(record: Record) -> tuple[Place, Packed]:
     if [len(record.lasts), len(record.values)] != [len(TIERS)] * 2:
-        raise ValueError("a series has another shape")
+        raise ValueError("a series has an unexpected shape")
     small = Packed(record.lasts, record.values, record.row)
     if record.uid and not small.row:
         small = msgspec.structs.replace(small, row=last_row(unpacked(small, queue_series())))

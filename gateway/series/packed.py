@@ -70,7 +70,7 @@ def unpacked(small: Packed, empty: Series) -> Series:
         values = array("f")
         values.frombytes(zlib.decompress(one))
         if len(values) != len(ring.values):
-            raise ValueError("a ring has another size")
+            raise ValueError("a ring has an unexpected size")
         ring.values, ring.last = values, last
     return empty
 

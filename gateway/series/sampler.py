@@ -82,9 +82,9 @@ class Sampler:
                 try:
                     await self.look()
                 except Unavailable as error:  # of a broken file, too: the finder logged what to do
-                    log.warning("a look at the queues failed", error=str(error))
+                    log.warning("queue sampling failed", error=str(error))
                 except Exception:
-                    log.exception("a look at the queues failed")
+                    log.exception("queue sampling failed")
                 pause = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, (self.seconds - before) / SAMPLE_CORE_FRACTION_MAX))
                 if time.monotonic() - saved > SAVE_SECONDS:
                     await self.save()
@@ -102,7 +102,7 @@ class Sampler:
         try:
             series = unpacked(small, queue_series() if tenant else node_series())
         except (ValueError, zlib.error) as error:
-            log.warning("a series does not read", tenant=tenant, error=str(error))
+            log.warning("a series cannot be read", tenant=tenant, error=str(error))
             return
         if tenant:
             self.book.tenants[tenant] = series

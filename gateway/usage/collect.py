@@ -40,7 +40,7 @@ def collect(
     to.mkdir(mode=0o700, parents=True, exist_ok=True)
     for source in sources:
         if source.samefile(to):  # also by a link, or mounted elsewhere
-            raise SameFolder(f"{source} is the folder {to} itself; collect into another one")
+            raise SameFolder(f"{source} is the output folder {to} itself; choose another one")
     copied = known = removed = 0
     # The oldest first, so that a run that ends early leaves no hole.
     files = sorted((file for source in sources for file in found(source)), key=lambda file: (file.first, file.path))

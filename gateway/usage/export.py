@@ -92,7 +92,7 @@ class Exporter:
                 if await self.turn(last=True):
                     await asyncio.to_thread(self._running.end)
         except TimeoutError:
-            log.warning("the last usage rows were not written in time: the ledger's and the audit's wait in the store")
+            log.warning("the last usage rows were not written in time: ledger and audit rows stay in the store")
 
     async def turn(self, *, last: bool = False) -> bool:
         """Writes everything that waits. Returns False if a part could not be written: the next turn tries again."""
@@ -117,7 +117,7 @@ class Exporter:
             self._writer.failed(error)
             return False
         except Exception as error:
-            log.exception("usage rows cannot be taken out of the store")
+            log.exception("usage rows cannot be read from the store")
             self._writer.failed(error)
             return False
         return True

@@ -198,10 +198,10 @@ def read(file: UsageFile) -> Iterator[Any]:
     number = 0
     try:
         if not file.path.stat().st_size:
-            raise EOFError("it is empty")  # gzip would read it as a file without lines
+            raise EOFError("the file is empty")  # gzip would read it as a file without lines
         with gzip.open(file.path, "rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007 - the error names it
                 yield decode(line)
     except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        detail = "remove it and collect it again from where it was written"
+        detail = "delete it and collect it again from its source"
         raise Damaged(f"{file.path}: line {number}: {error}; {detail}") from None

@@ -76,7 +76,7 @@ class LedExports:
                 await asyncio.gather(*self._tasks.values())
                 await asyncio.gather(*(led.turn() for _, led in left))
         except TimeoutError:
-            log.warning("the last usage rows were not written in time: they wait in the store")
+            log.warning("the last usage rows were not written in time: they stay in the store")
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -98,7 +98,7 @@ class _Led:
             self._writer.failed(error)
         except PushqError as error:
             # Another backend leads the shard now, and has the rows.
-            log.info("usage rows wait for a leader", shard=self.shard, reason=error.detail)
+            log.info("usage rows are waiting for a leader", shard=self.shard, reason=error.detail)
         except Exception as error:
             # A failure of one shard must not stop the export of others.
             log.exception("usage rows of a shard cannot be written", shard=self.shard)

@@ -113,7 +113,7 @@ class LiveUsage:
         except FileNotFoundError:
             return Live("absent")
         except TimeoutError:
-            return self._unreadable(f"it did not answer within {USAGE_LIVE_READ_SECONDS_MAX:g} s")
+            return self._unreadable(f"no response within {USAGE_LIVE_READ_SECONDS_MAX:g} s")
         except (OSError, msgspec.MsgspecError, _Unreadable) as error:
             return self._unreadable(str(error))
         self._told = ""
@@ -141,9 +141,9 @@ class LiveUsage:
             now = _now.decode(_bounded(file.read(USAGE_LIVE_POINTER_BYTES_MAX + 1), USAGE_LIVE_POINTER_BYTES_MAX))
             at_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
         if now.version != VERSION:
-            raise _Unreadable(f"{_NOW} has version {now.version}, and this server reads version {VERSION}")
+            raise _Unreadable(f"{_NOW} has version {now.version}, but this server reads version {VERSION}")
         if now.folder is not None and not _FOLDER.fullmatch(now.folder):
-            raise _Unreadable(f"{_NOW} names a folder that is none of the job's")
+            raise _Unreadable(f"{_NOW} names a folder that the job did not create")
         return now, at_ms
 
     def _rows(self, now: _Now, tenant: str) -> tuple[list[LiveMinute], list[LiveQueue]]:
@@ -187,5 +187,5 @@ def _read(folder: Path, tenant: str) -> tuple[list[LiveMinute], list[LiveQueue]]
 
 def _bounded(data: bytes, bytes_max: int) -> bytes:
     if len(data) > bytes_max:
-        raise _Unreadable(f"a file has more than {bytes_max} bytes")
+        raise _Unreadable(f"a file is larger than {bytes_max} bytes")
     return data

@@ -93,5 +93,5 @@ class StoreExport:
                 found.append(_audit_row(entry.data))
             except msgspec.MsgspecError as error:
                 self._undecoded.add(entry.seq)
-                log.error("a row of the audit says nothing that is known here", seq=entry.seq, error=str(error))
+                log.error("an audit row has an unknown kind", seq=entry.seq, error=str(error))
         return found

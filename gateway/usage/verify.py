@@ -59,20 +59,20 @@ class Log:
         before = self._seen.get((one.start, one.end))
         if before is not None:
             if before != one:
-                yield f"{one.start} to {one.end} is there twice, with {before.counts} and with {one.counts}"
+                yield f"duplicate range {one.start} to {one.end}, with {before.counts} and with {one.counts}"
             return
         if self.end is not None and one.start != self.end:
-            missing = "is missing" if one.start > self.end else "is there in two ways"
+            missing = "is missing" if one.start > self.end else "overlaps"
             yield f"{min(self.end, one.start)} to {max(self.end, one.start)} {missing}"
         elif self.end is None and one.start:
             self.held = one.counts.get(HELD, 0) - one.flow  # held before the first file begins
         if one.counts.get("unexplained"):
-            yield f"{one.start} to {one.end}: {one.counts['unexplained']} messages that nothing explains"
+            yield f"{one.start} to {one.end}: {one.counts['unexplained']} unexplained messages"
         held = one.counts.get(HELD)
         if held is None or PUBLISHED not in one.counts:
             yield f"{one.start} to {one.end}: a row of the range is missing"
         elif self.held + one.flow != held:
-            yield f"{one.start} to {one.end}: {self.held} were there, {one.flow:+} came and went, and {held} are there"
+            yield f"{one.start} to {one.end}: expected {self.held} {one.flow:+} messages, found {held}"
         self.end, self.held = one.end, held if held is not None else self.held + one.flow
         self.totals.update({kind: count for kind, count in one.counts.items() if kind != HELD})
         self._seen[one.start, one.end] = one
@@ -117,7 +117,7 @@ def _ranges(file: UsageFile) -> Iterator[tuple[PartitionKey, str, Range, int]]:
                 yield last[0], name, Range(last[1], last[2], counts), len(counts)
             last, counts, name = place, {}, f"{row.tenant}/{row.queue}/{row.partition}"
         if row.kind not in _KINDS:
-            detail = f'kind "{row.kind}" of version {row.version} is not known here; verify it with a newer pushq'
+            detail = f'unknown kind "{row.kind}" of version {row.version}; verify it with a newer pushq'
             raise Damaged(f"{file.path}: {detail}")
         counts[row.kind] = row.count
     if last is not None:

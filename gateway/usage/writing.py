@@ -78,9 +78,7 @@ class UsageWriter:
             async with asyncio.timeout(USAGE_ROOM_SECONDS_MAX):
                 return await asyncio.shield(self._written.look)
         except TimeoutError:
-            raise TimeoutError(
-                f"the disk did not say within {USAGE_ROOM_SECONDS_MAX:g} s whether it has room"
-            ) from None
+            raise TimeoutError(f"the disk did not report its free space within {USAGE_ROOM_SECONDS_MAX:g} s") from None
 
     async def _look(self) -> bool:
         try:
@@ -91,7 +89,7 @@ class UsageWriter:
     async def _is_room_made(self) -> bool:
         over = await asyncio.to_thread(partial(self._folder.make_room, self._bytes_max))
         if over and not self._written.is_full:
-            log.error("the usage folder is full of rows that are never removed: collect them and move them away")
+            log.error("the usage folder is full of rows that are never deleted: collect them and move them away")
         self._written.is_full = over > 0
         return not over
 
@@ -101,7 +99,7 @@ class UsageWriter:
 
     def failed(self, error: Exception) -> None:
         self._written.failures += 1
-        log.error("usage rows cannot be written, and wait", folder=str(self.path), error=str(error))
+        log.error("usage rows cannot be written and are waiting", folder=str(self.path), error=str(error))
 
 
 def _seen(look: asyncio.Task[bool]) -> None:

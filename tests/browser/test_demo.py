@@ -234,7 +234,13 @@ def test_two_tabs_share_the_load_and_neither_misses_any(demo: Page) -> None:
         {"Origin": "{url}", "Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://pushq.example", "Host": "pushq.example"},
     ],
-    ids=["no origin", "foreign origin", "opaque origin", "cross-site", "a name that is not loopback"],
+    ids=[
+        "use an origin such as https://shop.example",
+        "foreign origin",
+        "opaque origin",
+        "cross-site",
+        "a name that is not loopback",
+    ],
 )
 def test_only_the_demo_page_itself_may_crash_the_server_or_get_a_key(
     demo_url: str, path: str, headers: dict[str, str]

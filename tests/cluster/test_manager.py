@@ -145,7 +145,7 @@ def _shown(clusters: Clusters, *, by: str) -> None:
     assert "main" in shown.out and "cool" in shown.out
     assert json.loads(cli("cluster", "plan").out) == {"version": 1, "moves": [], "partitions": []}
     with httpx2.Client(base_url=clusters.server.url, headers=clusters.server.headers, trust_env=False) as http:
-        assert "those of this server are main" in http.get("/v1/cluster?cluster=us").json()["detail"]
+        assert "the clusters are main" in http.get("/v1/cluster?cluster=us").json()["detail"]
         metrics = http.get("/metrics").text
         http.headers["origin"] = clusters.server.url
         assert http.post("/console/login", data={"credential": clusters.server.key}).status_code == 303

@@ -365,7 +365,7 @@ def test_a_server_without_its_master_key_does_not_start_and_says_which_it_needs(
     assert missing.code == 3 and "master.key is missing" in missing.err
     file.write_text(new_master_text() + "\n")
     wrong = cli.any("serve", *cli.data, "--listen", "127.0.0.1:0")
-    assert wrong.code == 3 and "are wrapped by the master key" in wrong.err and "add it as a further line" in wrong.err
+    assert wrong.code == 3 and "restore the right one" in wrong.err and "restore the right one" in wrong.err
     file.write_text(file.read_text() + right)
     server.start()
 

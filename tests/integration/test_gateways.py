@@ -316,7 +316,7 @@ def ended_in_order(server: SeveralServer) -> None:
     assert not children_of(parent) and not any(is_there(pid) for pid in children.values())
     assert not list(server.data.glob("*.sock"))
     if several:
-        ends = [json.loads(line) for line in server.log().splitlines() if '"a process ended"' in line]
+        ends = [json.loads(line) for line in server.log().splitlines() if '"process exited"' in line]
         assert [one["exit_code"] for one in ends] == [0, 0, 0]
         assert ends[-1]["process"] == "the storage process"
 

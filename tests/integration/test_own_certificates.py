@@ -25,7 +25,7 @@ from tests.support.tls import Authority
 LOADED = "certificate loaded"
 LINE = "a line is open"
 CONNECTED = "connected to a backend"
-REFUSED = "new certificate refused, the old one stays"
+REFUSED = "new certificate rejected, the old one stays in use"
 
 
 class Files:

@@ -134,7 +134,7 @@ def test_a_taken_port_is_refused_before_the_folder_is_made(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("flags", "env", "says"),
     [
-        (["--gateways", "2", "--dev"], {}, "--dev signs pages in at one process"),
+        (["--gateways", "2", "--dev"], {}, "--dev works with a single gateway process only; remove"),
         (["--dev", "--listen", "0.0.0.0:0"], {}, "--dev"),
         ([], {"PUSHQ_RESUME_MSS": "5"}, "did you mean 'resume_ms'?"),
         ([], {"PUSHQ_HTTP__TRUSTED_PROXIES": "10.0.0.1"}, "set http.proxy_protocol = true"),

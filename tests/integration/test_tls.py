@@ -154,7 +154,7 @@ def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays(
     shutil.copy(other.key, pair.key)
     until(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="refused"}') == 1, "it is refused")
     assert serial(server, authority.context()) == before
-    assert "new certificate refused, the old one stays" in server.log()
+    assert "new certificate rejected, the old one stays in use" in server.log()
     shutil.copy(other.certificate, pair.certificate)
     until(lambda: serial(server, authority.context()) != before, "the mended pair is shown")
 
@@ -199,7 +199,12 @@ async def test_with_a_client_authority_only_its_own_get_in(start_server: StartSe
 
 @pytest.mark.parametrize(
     ("broken", "says"),
-    [("certificate", "are no pair"), ("key", "are no pair"), ("missing", "cannot be read"), ("foreign", "are no pair")],
+    [
+        ("certificate", "do not match"),
+        ("key", "do not match"),
+        ("missing", "cannot be read"),
+        ("foreign", "do not match"),
+    ],
 )
 def test_a_server_does_not_start_with_half_a_certificate(
     tmp_path: Path, authority: Authority, broken: str, says: str

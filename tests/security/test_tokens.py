@@ -328,6 +328,6 @@ def test_no_key_that_a_token_makes_or_rotates_is_endless(server: PushqServer) ->
     endless = call(server, server.key, "/v1/keys", new | {"tenant": "beta"}).json()
     for credential in (token, made["key"]):
         refused = call(server, credential, f"/v1/keys/{endless['id']}/rotate", {"grace_ms": 0})
-        assert refused.status_code == 403 and "never ends" in refused.json()["detail"]
+        assert refused.status_code == 403 and "never expires" in refused.json()["detail"]
         assert call(server, credential, f"/v1/keys/{made['id']}/rotate", {"grace_ms": 60_000}).status_code == 200
     assert call(server, server.key, f"/v1/keys/{endless['id']}/rotate", {"grace_ms": 0}).status_code == 200

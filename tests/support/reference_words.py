@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from backend_store.model import AutoExpand, QueueConfig
 
 RETRY = {
-    "invalid-request": "no: mend it",
+    "invalid-request": "no: fix it",
     "unauthenticated": "with another key",
     "forbidden": "with another key",
     "queue-not-found": "no",
@@ -16,7 +16,7 @@ RETRY = {
     "conflict": "no",
     "stale-receipt": "no: wait for the redelivery",
     "request-in-progress": "after `retry_after_ms`",
-    "precondition-failed": "after reading again",
+    "precondition-failed": "after reading the current version",
     "message-too-large": "no: make it smaller",
     "unsupported-media-type": "no",
     "idempotency-mismatch": "no: with another key",

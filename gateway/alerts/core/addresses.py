@@ -25,13 +25,13 @@ def refused(address: str, allowed: Sequence[Network]) -> str | None:
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return f"{address!r} is no IP address"
+        return f"{address!r} is not an IP address"
     for one in _meant(found):
         if any(one.version == network.version and one in network for network in allowed):
             continue
         is_odd = one.is_multicast or one.is_reserved or one.is_unspecified
         if not one.is_global or is_odd or (isinstance(one, IPv6Address) and one.is_site_local):
-            return f"{found} is no public address, and alerts.webhook_networks does not name it"
+            return f"{found} is not a public address; add its network to alerts.webhook_networks to allow it"
     return None
 
 

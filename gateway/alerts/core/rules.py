@@ -41,21 +41,21 @@ class Kind(NamedTuple):
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "depth": Kind("queue", "messages", "Messages that wait for a consumer."),
+    "depth": Kind("queue", "messages", "Messages waiting for a consumer."),
     "growth": Kind(
-        "queue", "messages/s", "How fast the messages that wait become more, over the window.", True, True,
+        "queue", "messages/s", "Growth rate of waiting messages over the window.", True, True,
         is_signed=True,
     ),
-    "oldest_age_ms": Kind("queue", "ms", "Age of the oldest message that nobody has acknowledged."),
+    "oldest_age_ms": Kind("queue", "ms", "Age of the oldest unacknowledged message."),
     "dead_letters": Kind("queue", "messages", "Messages in the queue's dead letters."),
-    "dead_letter_rate": Kind("queue", "messages/min", "Messages that ended unacked, over the window.", True, True),
-    "redelivery_rate": Kind("queue", "messages/min", "Messages that came back, over the window.", True, True),
-    "consumer_absence": Kind("queue", "messages", "Messages that wait while no consumer is connected."),
+    "dead_letter_rate": Kind("queue", "messages/min", "Messages ended unacknowledged, over the window.", True, True),
+    "redelivery_rate": Kind("queue", "messages/min", "Messages redelivered, over the window.", True, True),
+    "consumer_absence": Kind("queue", "messages", "Messages waiting while no consumer is connected."),
     "total_depth": Kind(
-        "tenant", "messages", "Messages that wait in all the rule's work queues together.", total_of="depth",
+        "tenant", "messages", "Messages waiting in all of the rule's work queues together.", total_of="depth",
     ),
     "total_growth": Kind(
-        "tenant", "messages/s", "How fast those become more, over the window.", True, True, is_signed=True,
+        "tenant", "messages/s", "Growth rate of those messages over the window.", True, True, is_signed=True,
         total_of="growth",
     ),
     "total_dead_letters": Kind(
@@ -63,14 +63,14 @@ KINDS: Final[dict[str, Kind]] = {
         total_of="dead_letters",
     ),
     "total_dead_letter_rate": Kind(
-        "tenant", "messages/min", "Messages that ended unacked in all of them, over the window.", True, True,
+        "tenant", "messages/min", "Messages that ended unacknowledged in all of them, over the window.", True, True,
         total_of="dead_letter_rate",
     ),
     "total_redelivery_rate": Kind(
-        "tenant", "messages/min", "Messages that came back in all of them, over the window.", True, True,
+        "tenant", "messages/min", "Messages redelivered in all of them, over the window.", True, True,
         total_of="redelivery_rate",
     ),
-    "key_days": Kind("tenant", "days", "Days until an API key of the tenant ends.", False),
+    "key_days": Kind("tenant", "days", "Days until one of the tenant's API keys expires.", False),
     "slo_availability": Kind(
         "tenant", "of the threshold", "How fast failing publishes burn the error budget, in two windows at once.",
         is_slo=True,
@@ -79,15 +79,15 @@ KINDS: Final[dict[str, Kind]] = {
         "tenant", "of the threshold", "How fast slow publishes burn the error budget, in two windows at once.",
         is_slo=True,
     ),
-    "loop_lag_ms": Kind("node", "ms", "The longest that the event loop was late in the last 10 s."),
-    "disk_used_percent": Kind("node", "%", "How full the disk of the data folder is."),
-    "memory_used_percent": Kind("node", "%", "Memory of the process, of what it may use."),
-    "certificate_days": Kind("node", "days", "Days until the server's certificate ends.", False),
+    "loop_lag_ms": Kind("node", "ms", "Maximum event loop lag in the last 10 s."),
+    "disk_used_percent": Kind("node", "%", "How full the data folder's disk is."),
+    "memory_used_percent": Kind("node", "%", "Memory used by the process, as a share of its limit."),
+    "certificate_days": Kind("node", "days", "Days until the server's certificate expires.", False),
     "out_of_sync": Kind(
-        "shard", "replicas", "Replicas of a shard that are wanted and not in sync.", hysteresis=0.0,
+        "shard", "replicas", "Desired replicas of a shard that are not in sync.", hysteresis=0.0,
     ),
     "replica_lag": Kind(
-        "shard", "entries", "Entries of the leader's log that the replica of a shard which is furthest behind lacks.",
+        "shard", "entries", "Log entries by which a shard's slowest replica lags behind its leader.",
     ),
 }  # fmt: skip
 

@@ -50,10 +50,10 @@ class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
     max: Annotated[int | None, _schema(minimum=1, maximum=longpoll.RECEIVE_MAX)] = RECEIVE_MESSAGES_DEFAULT
     wait_ms: Annotated[int | None, _schema(minimum=0, maximum=longpoll.WAIT_MS_MAX)] = 0
     visibility_timeout_ms: Annotated[int, VISIBILITY] | None = None
-    group: Annotated[str | None, _schema(description="Of a stream: the consumer group, made where there is none.")] = (
-        None
-    )
-    from_: Annotated[Any, _schema(description=f"Of a stream: {FORMS}.")] = msgspec.field(default=None, name="from")
+    group: Annotated[
+        str | None, _schema(description="For a stream: the consumer group, created if it does not exist.")
+    ] = None
+    from_: Annotated[Any, _schema(description=f"For a stream: {FORMS}.")] = msgspec.field(default=None, name="from")
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,12 +85,12 @@ class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 class GroupBody(msgspec.Struct, forbid_unknown_fields=True):
     """Without a position, a new group begins at the end, and an existing one keeps its position."""
 
-    position: Annotated[Any, _schema(description=f"Where the group is to stand: {POSITIONS}.")] = None
+    position: Annotated[Any, _schema(description=f"The group's new position: {POSITIONS}.")] = None
     mode: Annotated[str | None, _schema(enum=["offsets", "leases", None])] = None
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
-    confirm: Annotated[str, _schema(description="The queue's name again.")]
+    confirm: Annotated[str, _schema(description="The queue's name, as confirmation.")]
 
 
 REASONS: Final = ("max_attempts", "expired", "overflow", "undeliverable", "queue_deleted")
@@ -109,7 +109,7 @@ class RedriveFilter(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
-    to: Annotated[str | None, _schema(description="By default the queue that each message came from.")] = None
+    to: Annotated[str | None, _schema(description="Default: the queue each message came from.")] = None
     filter: RedriveFilter | None = None
     rate_per_s: Annotated[float | None, _schema(exclusiveMinimum=0, maximum=REDRIVE_PER_SECOND_MAX)] = None
     dry_run: bool | None = False
@@ -168,11 +168,11 @@ class JobPage(msgspec.Struct):
 class RotationBody(msgspec.Struct, forbid_unknown_fields=True):
     """What to rotate: at least one of these."""
 
-    master_file: Annotated[str | None, _schema(description="A file on the server with the master key from now on.")] = (
-        None
-    )
+    master_file: Annotated[
+        str | None, _schema(description="A file on the server that contains the new master key.")
+    ] = None
     queues: Annotated[
-        list[str] | None, _schema(maxItems=ROTATION_QUEUES_MAX, description="Queues that get new data keys.")
+        list[str] | None, _schema(maxItems=ROTATION_QUEUES_MAX, description="Queues to create new data keys for.")
     ] = None
     all_queues: bool = False
     """Every queue of every tenant gets a new data key."""

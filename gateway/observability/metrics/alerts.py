@@ -21,28 +21,28 @@ def families(gateway: Gateway) -> Iterator[Metric]:
     about queues."""
     sampler, watching = gateway.sampler, gateway.watching
     yield _redelivered(gateway, None)
-    disk = GaugeMetricFamily("pushq_disk_used_ratio", "How full the disk of the data folder is, from 0 to 1.")
+    disk = GaugeMetricFamily("pushq_disk_used_ratio", "How full the data folder's disk is, from 0 to 1.")
     disk.add_metric((), sampler.node_row[NODE_COLUMNS.index("disk_used_percent")] / 100)
     yield disk
-    looks = CounterMetricFamily("pushq_series_seconds", "Time of the core that looking at queues for series has taken.")
+    looks = CounterMetricFamily("pushq_series_seconds", "CPU time spent sampling queues for series.")
     looks.add_metric((), sampler.seconds)
     yield looks
     yield _alerts(gateway, None)
     yield _burning(gateway, None)
     yield _key_ends(gateway, None)
-    teller = GaugeMetricFamily("pushq_alert_teller", "1 at the gateway that asks the alert rules and tells of alerts.")
+    teller = GaugeMetricFamily("pushq_alert_teller", "1 on the gateway that evaluates alert rules and sends alerts.")
     teller.add_metric((), int(watching.alerts.teller.is_ours))
     yield teller
     webhooks = watching.notifier.webhooks
-    tries = CounterMetricFamily("pushq_alert_webhooks", "Webhooks of alerts, by how they went.", labels=("outcome",))
+    tries = CounterMetricFamily("pushq_alert_webhooks", "Alert webhooks by outcome.", labels=("outcome",))
     for outcome, count in (("sent", webhooks.sent), ("failed", webhooks.failed), ("dropped", webhooks.dropped)):
         tries.add_metric((outcome,), count)
     yield tries
     unwritten = watching.alerts.record.unwritten
-    waiting = GaugeMetricFamily("pushq_alert_rows_waiting", "Rows about alerts that are not written down yet.")
+    waiting = GaugeMetricFamily("pushq_alert_rows_waiting", "Alert records not stored yet.")
     waiting.add_metric((), len(unwritten))
     yield waiting
-    text = "Rows about alerts that were never written down: replaced by a later word, or lines of history given up."
+    text = "Alert records never stored: replaced by newer ones, or history lines dropped."
     never = CounterMetricFamily("pushq_alert_rows_unwritten", text, labels=("why",))
     for why, count in (("merged", unwritten.merged), ("dropped", unwritten.dropped)):
         never.add_metric((why,), count)
@@ -68,7 +68,7 @@ def _redelivered(gateway: Gateway, tenant_only: str | None) -> Metric:
     for tenant in order.tenants if tenant_only is None else [tenant_only]:
         if order.count(tenant) > counts[tenant]:
             redelivered[tenant, OTHER] += book.redelivered[tenant] - own[tenant]
-    text = "Messages that came back for another try, since the process began."
+    text = "Messages redelivered since the process started."
     family = CounterMetricFamily("pushq_messages_redelivered", text, labels=("tenant", "queue"))
     for labels, messages in redelivered.items():
         family.add_metric(labels, messages)
@@ -85,7 +85,7 @@ def _alerts(gateway: Gateway, tenant_only: str | None) -> Metric:
             continue
         if tenant_only is None or not KINDS[rule.kind].is_for_operators:
             states.update(alert.state for alert in found.values())
-    family = GaugeMetricFamily("pushq_alerts", "Alerts that are pending or fire.", labels=("state",))
+    family = GaugeMetricFamily("pushq_alerts", "Alerts that are pending or firing.", labels=("state",))
     for state, count in sorted(states.items()):
         family.add_metric((state,), count)
     return family
@@ -94,7 +94,7 @@ def _alerts(gateway: Gateway, tenant_only: str | None) -> Metric:
 def _burning(gateway: Gateway, tenant_only: str | None) -> Metric:
     """The burn rate of each SLO rule."""
     alerts = gateway.watching.alerts
-    text = "How fast the error budget of an SLO burns, of the threshold: above 1 its rule fires."
+    text = "How fast an SLO's error budget burns, relative to the threshold: above 1 its rule fires."
     family = GaugeMetricFamily("pushq_slo_burn_ratio", text, labels=("tenant", "rule"))
     for rule in alerts.rules.values():
         if rule.enabled and KINDS[rule.kind].is_slo and tenant_only in (None, rule.tenant):
@@ -112,7 +112,7 @@ def _key_ends(gateway: Gateway, tenant_only: str | None) -> Metric:
         for key in list(keys)
         if key.expires_at_ms is not None and tenant_only in (None, key.tenant)
     ]
-    text = "When an API key ends: of all that do, those that end first."
+    text = "When an API key expires: the ones that expire first."
     family = GaugeMetricFamily("pushq_key_expiry_timestamp_seconds", text, labels=("tenant", "key"))
     for at_ms, tenant, key_id in heapq.nsmallest(KEYS_LABELLED_MAX, ends):
         family.add_metric((tenant, key_id), at_ms / 1000)

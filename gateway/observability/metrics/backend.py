@@ -29,34 +29,34 @@ def page(host: BackendHost, lag: LoopLag) -> Callable[[str], Answer]:
 
 _SHARDS: tuple[tuple[str, str, Callable[[ShardHealth], float | None]], ...] = (
     ("serving", "Whether this backend serves the shard.", lambda shard: shard.is_serving),
-    ("epoch", "Number of the leadership of the shard.", lambda shard: shard.epoch),
+    ("epoch", "The shard's leadership epoch.", lambda shard: shard.epoch),
     ("in_sync", "Replicas that are in sync.", lambda shard: len(shard.in_sync)),
-    ("wanted_replicas", "Replicas that shall keep the shard.", lambda shard: len(shard.wanted)),
-    ("min_in_sync_replicas", "With fewer replicas in sync nothing is confirmed.", lambda shard: shard.min_in_sync),
+    ("wanted_replicas", "Replicas the shard should have.", lambda shard: len(shard.wanted)),
+    ("min_in_sync_replicas", "With fewer replicas in sync, nothing is confirmed.", lambda shard: shard.min_in_sync),
     (
         "lag_entries",
-        "Entries of the log that the replica which is furthest behind lacks, told by the leader.",
+        "Log entries the slowest replica lacks, as reported by the leader.",
         lambda shard: shard.lag,
     ),
-    ("log_entries", "Entries of the log that are kept.", lambda shard: shard.end - shard.start),
+    ("log_entries", "Log entries retained.", lambda shard: shard.end - shard.start),
     (
         "unconfirmed_entries",
-        "Entries that are not known to be on all replicas in sync.",
+        "Log entries not known to be on all in-sync replicas.",
         lambda shard: shard.end - shard.high_watermark,
     ),
     (
         "quarantined_messages",
-        "Confirmed messages that were cut off the log and wait for pushq recover.",
+        "Confirmed messages that were truncated from the log and wait for pushq recover.",
         lambda shard: shard.quarantined,
     ),
     (
         "damaged_rows",
-        "Rows on this disk that are not what was written, until the copy is taken anew.",
+        "Corrupt rows on this disk, until the copy is rebuilt.",
         lambda shard: shard.damaged,
     ),
     (
         "ahead_of_record",
-        "Whether the log is younger than the coordinator's record, which was put back from a copy.",
+        "Whether the log is newer than the coordinator's record, which was restored from a copy.",
         lambda shard: shard.is_ahead,
     ),
 )
@@ -75,41 +75,45 @@ def _of_shards(shards: tuple[ShardHealth, ...]) -> Iterator[Metric]:
 def _of_host(host: BackendHost) -> Iterator[Metric]:
     manager, disk = host.manager, shutil.disk_usage(host.config.directory)
     for name, text, value in (
-        ("pushq_backend_peers", "Lines to other backends that are open.", host.lines.connected),
-        ("pushq_backend_manager", "Whether this one manages the cluster.", manager.is_manager),
-        ("pushq_disk_used_ratio", "How full the disk of the data folder is, from 0 to 1.", disk.used / disk.total),
+        ("pushq_backend_peers", "Open connections to other backends.", host.lines.connected),
+        ("pushq_backend_manager", "Whether this backend manages the cluster.", manager.is_manager),
+        ("pushq_disk_used_ratio", "How full the data folder's disk is, from 0 to 1.", disk.used / disk.total),
     ):
         gauge = GaugeMetricFamily(name, text)
         gauge.add_metric((), value)
         yield gauge
     for name, text, count in (
-        ("dropped_messages", "Messages to other backends without a line, or with a full one.", host.lines.dropped),
+        (
+            "dropped_messages",
+            "Messages to other backends that were dropped because the connection was missing or full.",
+            host.lines.dropped,
+        ),
         (
             "other_versions",
-            "Connections of gateways and of other backends that were refused for the version that they speak.",
+            "Connections of gateways and other backends refused for their protocol version.",
             host.lines.strangers.refused,
         ),
-        ("elections", "Elections that this one made as manager.", manager.elections),
-        ("moves", "Copies of shards that this one as manager had made elsewhere.", manager.moves),
+        ("elections", "Elections run by this backend as manager.", manager.elections),
+        ("moves", "Shard copies this backend, as manager, had rebuilt elsewhere.", manager.moves),
         (
             "copied_bytes",
-            "Bytes that this one has read for copies of shards that are made elsewhere.",
+            "Bytes this backend has read for shard copies rebuilt elsewhere.",
             host.pace.taken,
         ),
         (
             "repairs",
-            "Copies of shards that this one took anew because of damaged rows.",
+            "Shard copies this backend rebuilt because of corrupt rows.",
             sum(shard.replicated.repairs for shard in host.shards.values()),
         ),
         (
             "scrubbed_bytes",
-            "Bytes that this one has read to see whether they are still what was written.",
+            "Bytes this backend has read to check for corruption.",
             host.scrub.read_bytes,
         ),
-        ("scrubs", "How often this one has read all its copies so.", host.scrub.passes),
+        ("scrubs", "Complete corruption checks of all copies on this backend.", host.scrub.passes),
         (
             "manager_failures",
-            "Faults of ours that this one met as manager; its log has more.",
+            "Internal errors of this backend as manager; see its log.",
             manager.failures,
         ),
     ):

@@ -15,13 +15,13 @@ def families(store: Store) -> Iterator[Metric]:
     labels = ("what",)
     look_ups = CounterMetricFamily(
         "pushq_catalogue_look_ups",
-        "Look-ups of remote metadata: a hit is answered from memory, a stale one too while the service is silent.",
+        "Lookups of remote metadata: a hit is answered from memory, a stale hit too while the service is unreachable.",
         labels=("what", "outcome"),
     )
-    entries = GaugeMetricFamily("pushq_catalogue_entries", "Remote metadata that are held in memory.", labels=labels)
+    entries = GaugeMetricFamily("pushq_catalogue_entries", "Remote metadata entries in memory.", labels=labels)
     silent = GaugeMetricFamily(
         "pushq_catalogue_silent_seconds",
-        "How long ago the metadata service was last heard: how stale a hit may be.",
+        "Time since the metadata service was last heard: the maximum staleness of a hit.",
     )
     if isinstance(store, RemoteStore):
         now_ms = store.steady_ms()

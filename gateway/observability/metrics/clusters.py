@@ -17,13 +17,13 @@ def families(gateway: Gateway) -> Iterator[Metric]:
         return
     used = GaugeMetricFamily(
         "pushq_cluster_utilisation_ratio",
-        "How full the cluster's backends are on the average, from 0 to 1.",
+        "Average fill level of the cluster's backends, from 0 to 1.",
         labels=LABELS,
     )
-    queues = GaugeMetricFamily("pushq_cluster_queues", "Queues whose messages lie in the cluster.", labels=LABELS)
+    queues = GaugeMetricFamily("pushq_cluster_queues", "Queues whose messages are in the cluster.", labels=LABELS)
     takes = GaugeMetricFamily(
         "pushq_cluster_takes_queues",
-        "Whether the cluster is heard of, healthy and not hot; of several clusters only such ones get new queues.",
+        "Whether the cluster is reachable, healthy and not hot; with several clusters, only these get new queues.",
         labels=LABELS,
     )
     for cluster in gateway.clusters.summaries():

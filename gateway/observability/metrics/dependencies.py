@@ -15,14 +15,14 @@ STATES: Final = {"closed": 0, "half_open": 1, "open": 2}
 def families(guards: Guards) -> Iterator[Metric]:
     label = ("dependency",)
     calls = CounterMetricFamily(
-        "pushq_dependency_calls", "Calls to a dependency by how they ended.", labels=("dependency", "outcome")
+        "pushq_dependency_calls", "Calls to a dependency by outcome.", labels=("dependency", "outcome")
     )
-    retries = CounterMetricFamily("pushq_dependency_retries", "Calls to a dependency that were repeated.", labels=label)
+    retries = CounterMetricFamily("pushq_dependency_retries", "Calls to a dependency that were retried.", labels=label)
     state = GaugeMetricFamily(
         "pushq_dependency_state", "The dependency's circuit: 0 closed, 1 half open, 2 open.", labels=label
     )
     seconds = HistogramMetricFamily(
-        "pushq_dependency_seconds", "How long calls to a dependency took, those that failed too.", labels=label
+        "pushq_dependency_seconds", "Duration of calls to a dependency, including failed ones.", labels=label
     )
     for guard in guards.all:
         for outcome in OUTCOMES:

@@ -14,12 +14,12 @@ def families(encryption: Encrypting | None) -> Iterator[Metric]:
         return
     vault = encryption.vault
     counters = (
-        ("pushq_sealed_blocks", "Blocks of messages that were encrypted.", vault.counts.sealed),
-        ("pushq_opened_blocks", "Blocks of messages that were decrypted.", vault.counts.opened),
-        ("pushq_unreadable_blocks", "Looks at a block that cannot be decrypted.", vault.counts.failed),
+        ("pushq_sealed_blocks", "Message blocks encrypted.", vault.counts.sealed),
+        ("pushq_opened_blocks", "Message blocks decrypted.", vault.counts.opened),
+        ("pushq_unreadable_blocks", "Reads of a block that cannot be decrypted.", vault.counts.failed),
         (
             "pushq_master_key_failures",
-            "Times the master key did not wrap a new data key, or unwrap another gateway's.",
+            "Failures to wrap a new data key, or unwrap another gateway's, with the master key.",
             vault.master_failures,
         ),
     )
@@ -27,9 +27,11 @@ def families(encryption: Encrypting | None) -> Iterator[Metric]:
         counter = CounterMetricFamily(name, text)
         counter.add_metric((), value)
         yield counter
-    masters = GaugeMetricFamily("pushq_master_keys", "Master keys in use: the one that wraps, and those that unwrap.")
+    masters = GaugeMetricFamily(
+        "pushq_master_keys", "Master keys in use: the one that wraps, and those that only unwrap."
+    )
     masters.add_metric((), vault.masters.count)
     yield masters
-    keys = GaugeMetricFamily("pushq_data_keys", "Data keys in memory, older ones of each queue among them.")
+    keys = GaugeMetricFamily("pushq_data_keys", "Data keys in memory, including older ones of each queue.")
     keys.add_metric((), vault.keys)
     yield keys

@@ -85,16 +85,16 @@ async def of_tenant(gateway: Gateway, call: Call) -> Answer:
 # ---------------------------------------------------------------------------------------------------- families
 
 _QUEUE_COUNTERS: Final = (
-    ("pushq_messages_published", "Messages that were stored.", "published_total"),
-    ("pushq_messages_acked", "Messages that were acknowledged.", "acked_total"),
+    ("pushq_messages_published", "Messages stored.", "published_total"),
+    ("pushq_messages_acked", "Messages acknowledged.", "acked_total"),
 )
 _QUEUE_GAUGES: Final = (
-    ("pushq_queue_ready_messages", "Messages that wait for a consumer.", "ready"),
-    ("pushq_queue_in_flight_messages", "Messages that a consumer holds.", "in_flight"),
-    ("pushq_queue_delayed_messages", "Messages that are not due yet.", "delayed"),
+    ("pushq_queue_ready_messages", "Messages waiting for a consumer.", "ready"),
+    ("pushq_queue_in_flight_messages", "Messages in flight.", "in_flight"),
+    ("pushq_queue_delayed_messages", "Messages not due yet.", "delayed"),
     ("pushq_queue_dead_messages", "Messages in the queue's own dead letters.", "dead"),
     ("pushq_queue_consumers", "Consumers connected now.", "consumers"),
-    ("pushq_queue_stored_bytes", "Stored bytes of live messages, as max_bytes counts them.", "bytes"),
+    ("pushq_queue_stored_bytes", "Stored bytes of live messages, as counted by max_bytes.", "bytes"),
 )
 
 
@@ -111,7 +111,7 @@ def _queues(stats: Mapping[tuple[str, str], QueueStats]) -> Iterator[Metric]:
             gauge.add_metric(key, getattr(value, field))
         yield gauge
     age = GaugeMetricFamily(
-        "pushq_queue_oldest_age_seconds", "Age of the oldest message not acknowledged.", labels=labels
+        "pushq_queue_oldest_age_seconds", "Age of the oldest unacknowledged message.", labels=labels
     )
     for key, value in stats.items():
         age.add_metric(key, value.oldest_age_ms / 1000)
@@ -120,14 +120,16 @@ def _queues(stats: Mapping[tuple[str, str], QueueStats]) -> Iterator[Metric]:
 
 def _push(gateway: Gateway) -> Iterator[Metric]:
     hub = gateway.hub
-    delivered = CounterMetricFamily("pushq_messages_delivered", "Messages handed to a transport, each attempt counted.")
+    delivered = CounterMetricFamily(
+        "pushq_messages_delivered", "Messages handed to a transport, counting every attempt."
+    )
     delivered.add_metric((), hub.delivered)
     yield delivered
-    words = "Messages of streams that cannot be made into a delivery: each reader is told a gap, and counted."
+    words = "Stream messages that cannot be delivered: each reader gets a gap, and is counted."
     yield CounterMetricFamily("pushq_messages_unshown", words, hub.unshown)
     yield histogram(
         "pushq_push_latency_seconds",
-        "From the moment a message is accepted until it is handed to a consumer's connection, at its first attempt.",
+        "Time from accepting a message until its first attempt is handed to a consumer's connection.",
         [((transport,), waits) for transport, waits in hub.waits.items()],
         labels=("transport",),
     )
@@ -140,9 +142,9 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     for code, count in hub.closes.items():
         closes.add_metric((str(int(code)) if code else "other",), count)
     yield closes
-    words = "WebSockets that got no more messages for a time because they did not read."
+    words = "WebSockets paused for a time because they did not read."
     yield CounterMetricFamily("pushq_consumers_withheld", words, hub.withheld)
-    draining = GaugeMetricFamily("pushq_draining", "1 while the server says farewell.")
+    draining = GaugeMetricFamily("pushq_draining", "1 while the server is draining.")
     draining.add_metric((), int(hub.draining))
     yield draining
 
@@ -150,24 +152,22 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
 def _store(gateway: Gateway) -> Iterator[Metric]:
     node = gateway.store.node
     yield process.commits(node.writer.commit_seconds)
-    corrupt = CounterMetricFamily("pushq_corrupt_entries", "Stored entries that did not verify and were put aside.")
+    corrupt = CounterMetricFamily("pushq_corrupt_entries", "Corrupt stored entries that were put aside.")
     corrupt.add_metric((), node.quarantined)
     yield corrupt
-    missing = CounterMetricFamily("pushq_missing_messages", "Messages that were counted and not found at the start.")
+    missing = CounterMetricFamily("pushq_missing_messages", "Messages that were counted but missing at startup.")
     missing.add_metric((), node.missing)
     yield missing
-    rows = CounterMetricFamily("pushq_corrupt_index_rows", "Index rows met that did not verify; no message is lost.")
+    rows = CounterMetricFamily("pushq_corrupt_index_rows", "Corrupt index rows found; no message is lost.")
     rows.add_metric((), node.broken_rows)
     yield rows
-    accepting = GaugeMetricFamily("pushq_publishes_allowed", "0 while publishes are refused for want of disk.")
+    accepting = GaugeMetricFamily("pushq_publishes_allowed", "0 while publishes are refused because the disk is full.")
     accepting.add_metric((), int(node.publishes_allowed()))
     yield accepting
 
 
 def _api(answers: Answers) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "pushq_http_requests", "Requests to the API that were answered.", labels=("method", "path", "status")
-    )
+    requests = CounterMetricFamily("pushq_http_requests", "API requests answered.", labels=("method", "path", "status"))
     for (method, path, status), count in answers.items():
         requests.add_metric((method, path or OTHER, str(status)), count)
     yield requests

@@ -11,12 +11,12 @@ from throttling.limiter import Limiter, MemoryLimiter
 
 
 def families(throttle: Throttle) -> Iterator[Metric]:
-    refused = CounterMetricFamily("pushq_rate_limited", "Requests above a rate, by its rule.", labels=("rule",))
+    refused = CounterMetricFamily("pushq_rate_limited", "Requests above a rate limit, by rule.", labels=("rule",))
     for rule in sorted({each.name for each in throttle.rules} | throttle.refused.keys()):
         refused.add_metric((rule,), throttle.refused[rule])
     yield refused
     connections = CounterMetricFamily(
-        "pushq_too_many_connections", "Connections and subscriptions above a cap.", labels=("kind", "per")
+        "pushq_too_many_connections", "Connections and subscriptions above a limit.", labels=("kind", "per")
     )
     for (kind, per), count in throttle.census.refused.items():
         connections.add_metric((kind, per), count)
@@ -24,7 +24,7 @@ def families(throttle: Throttle) -> Iterator[Metric]:
     limiter = throttle.limiter
     local = limiter if isinstance(limiter, MemoryLimiter) else getattr(limiter, "local", MemoryLimiter())
     forgotten = CounterMetricFamily(
-        "pushq_rate_subjects_forgotten", "Busy subjects that a full table of a rule forgot.", labels=("rule",)
+        "pushq_rate_subjects_forgotten", "Busy subjects evicted from a rule's full table.", labels=("rule",)
     )
     for rule in (each.name for each in throttle.rules):
         forgotten.add_metric((rule,), local.forgotten_busy[rule])
@@ -34,12 +34,12 @@ def families(throttle: Throttle) -> Iterator[Metric]:
 
 def _shared(limiter: Limiter) -> Iterator[Metric]:
     """Families about Redis; all zero if rates are counted in this process."""
-    away = GaugeMetricFamily("pushq_rate_store_away", "1 while rates are not counted in Redis, although they should.")
+    away = GaugeMetricFamily("pushq_rate_store_away", "1 while rates that should be counted in Redis are not.")
     away.add_metric((), int(getattr(limiter, "is_store_away", False)))
     yield away
-    went = CounterMetricFamily("pushq_rate_store_losses", "How often Redis did not answer in time.")
+    went = CounterMetricFamily("pushq_rate_store_losses", "Redis timeouts.")
     went.add_metric((), getattr(limiter, "store_away_total", 0))
     yield went
-    alone = CounterMetricFamily("pushq_rate_decided_alone", "Requests that were counted without Redis meanwhile.")
+    alone = CounterMetricFamily("pushq_rate_decided_alone", "Requests counted without Redis during an outage.")
     alone.add_metric((), getattr(limiter, "decided_alone_total", 0))
     yield alone

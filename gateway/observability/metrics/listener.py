@@ -11,14 +11,14 @@ from gateway.listener.proxy_gate import REFUSALS, Entrance
 
 def families(entrance: Entrance) -> Iterator[Metric]:
     refused = CounterMetricFamily(
-        "pushq_proxy_refusals", "Connections that ended at the PROXY header.", labels=("reason",)
+        "pushq_proxy_refusals", "Connections closed because of their PROXY header.", labels=("reason",)
     )
     for reason in REFUSALS:
         refused.add_metric((reason,), entrance.refused[reason])
     yield refused
     if (certificates := entrance.certificates) is None:
         return
-    expiry = GaugeMetricFamily("pushq_certificate_expiry_timestamp_seconds", "When the certificate ends, Unix time.")
+    expiry = GaugeMetricFamily("pushq_certificate_expiry_timestamp_seconds", "When the certificate expires, Unix time.")
     expiry.add_metric((), certificates.expires_s)
     yield expiry
     loads = CounterMetricFamily("pushq_certificate_reloads", "New certificates, by outcome.", labels=("outcome",))

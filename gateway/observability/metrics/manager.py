@@ -27,32 +27,32 @@ def page(manager: Manager, lag: LoopLag) -> Callable[[str], Answer]:
 
 def _families(manager: Manager) -> Iterator[Metric]:
     for name, text, value in (
-        ("pushq_manager_active", "Whether this one manages the clusters.", manager.is_acting),
+        ("pushq_manager_active", "Whether this process manages the clusters.", manager.is_acting),
         (
             "pushq_manager_home_answers",
-            "Whether the home cluster, which keeps what it knows, answers.",
+            "Whether the home cluster, which stores the manager's state, responds.",
             manager.is_well,
         ),
-        ("pushq_manager_provisioner_calls_in_progress", "Calls to the provisioner under way.", manager.under_way),
+        ("pushq_manager_provisioner_calls_in_progress", "Provisioner calls in progress.", manager.under_way),
     ):
         gauge = GaugeMetricFamily(name, text)
         gauge.add_metric((), value)
         yield gauge
     heard = GaugeMetricFamily(
         "pushq_manager_cluster_heard",
-        "Whether the cluster said something of itself at the last look of the one that manages the clusters.",
+        "Whether the cluster reported at the active manager's last check.",
         labels=("cluster",),
     )
     for cluster in manager.named if manager.is_acting else ():
         heard.add_metric((cluster,), cluster in manager.heard)
     yield heard
     for name, text, count in (
-        ("looks", "Looks at the clusters, those without the duty among them.", manager.looks),
-        ("failures", "Looks that came to no end; the log has more.", manager.failures),
+        ("looks", "Cluster checks, including those of standby managers.", manager.looks),
+        ("failures", "Cluster checks that failed; see the log.", manager.failures),
         ("provisioner_calls", "Calls to the provisioner.", manager.calls_made),
-        ("provisioner_failures", "Calls to the provisioner that did not end well.", manager.calls_failed),
-        ("moves", "Moves, splits and merges of queues between clusters that it began.", manager.moves_begun),
-        ("move_failures", "Moves that it wanted and that were not begun; events say why.", manager.moves_failed),
+        ("provisioner_failures", "Calls to the provisioner that failed.", manager.calls_failed),
+        ("moves", "Moves, splits and merges of queues between clusters that the manager started.", manager.moves_begun),
+        ("move_failures", "Moves that the manager wanted but did not start; events say why.", manager.moves_failed),
     ):
         counter = CounterMetricFamily(f"pushq_manager_{name}", text)
         counter.add_metric((), count)

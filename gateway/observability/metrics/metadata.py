@@ -64,7 +64,7 @@ def _code(health: Health) -> HTTPStatus:
 def _of_callers(traffic: Traffic) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "pushq_metadata_requests",
-        "Requests to the metadata service that were answered, by what was asked and how it ended.",
+        "Requests answered by the metadata service, by operation and outcome.",
         labels=("operation", "outcome"),
     )
     for (operation, outcome), count in traffic.requests.items():
@@ -72,27 +72,27 @@ def _of_callers(traffic: Traffic) -> Iterator[Metric]:
     yield requests
     yield histogram(
         "pushq_metadata_request_seconds",
-        "How long the metadata service took for an answer.",
+        "Response time of the metadata service.",
         [((kind,), seconds) for kind, seconds in traffic.seconds.items()],
         labels=("kind",),
     )
-    words = "Requests that were not begun, because nobody waited for them any more."
+    words = "Requests dropped before they began because nobody waited for them any more."
     yield CounterMetricFamily("pushq_metadata_requests_expired", words, traffic.expired)
-    yield _gauge("pushq_metadata_requests_in_progress", "Requests that are worked on now.", traffic.in_progress)
-    yield _gauge("pushq_metadata_connections", "Connections of gateways and of other hosts.", traffic.connections)
-    words = "Connections that were refused because the secret was missing or wrong."
+    yield _gauge("pushq_metadata_requests_in_progress", "Requests in progress.", traffic.in_progress)
+    yield _gauge("pushq_metadata_connections", "Connections from gateways and other hosts.", traffic.connections)
+    words = "Connections refused because the secret was missing or wrong."
     yield CounterMetricFamily("pushq_metadata_connections_refused", words, traffic.strangers)
-    words = "Connections of servers and of other hosts that were refused for the version that they speak."
+    words = "Connections of servers and other hosts refused for their protocol version."
     yield CounterMetricFamily("pushq_metadata_other_versions", words, traffic.other_versions.refused)
-    yield _gauge("pushq_metadata_watches", "Connections that are told of every change.", traffic.watches)
-    words = "Changes told to those who watch, each as often as it was told."
+    yield _gauge("pushq_metadata_watches", "Connections that receive every change.", traffic.watches)
+    words = "Changes sent to watchers, counted once per watcher."
     yield CounterMetricFamily("pushq_metadata_changes_told", words, traffic.changes_told)
 
 
 def of_folder(host: MetadataHost) -> Iterator[Metric]:
     """Metrics of a service that stores its records itself."""
     metadata = host.metadata
-    entries = GaugeMetricFamily("pushq_metadata_entries", "Records that the service keeps.", labels=("what",))
+    entries = GaugeMetricFamily("pushq_metadata_entries", "Records stored by the service.", labels=("what",))
     counts = {"queues": len(metadata.queues), "keys": len(metadata.keys), "tenants": len(metadata.tenants)}
     for what, count in counts.items():
         entries.add_metric((what,), count)
@@ -105,18 +105,18 @@ def of_directory(service: DirectoryService, handing: Handing | None) -> Iterator
     store = service.store
     look_ups = CounterMetricFamily(
         "pushq_metadata_look_ups",
-        "Records that were looked up: a hit is answered from memory, a miss by etcd.",
+        "Record lookups: a hit is answered from memory, a miss by etcd.",
         labels=("outcome",),
     )
     look_ups.add_metric(("hit",), store.hits)
     look_ups.add_metric(("miss",), store.misses)
     yield look_ups
-    yield _gauge("pushq_metadata_records", "Records of all kinds that this host holds in memory.", store.records)
-    yield _gauge("pushq_metadata_arcs", "Arcs of the ring, of 32, whose records this host holds.", store.arcs)
-    yield _gauge("pushq_metadata_hosts", "Hosts of the service that are alive.", len(store.hosts))
-    yield _gauge("pushq_metadata_lag_seconds", "How old at most is what this host holds of etcd.", store.staleness_s)
-    yield _gauge("pushq_metadata_ring_version", "Number of the ring that this host goes by.", store.ring.version)
-    handed = CounterMetricFamily("pushq_metadata_handed_on", "Requests that were answered by asking another host.")
+    yield _gauge("pushq_metadata_records", "Records in this host's memory.", store.records)
+    yield _gauge("pushq_metadata_arcs", "Ring arcs, of 32, whose records this host holds.", store.arcs)
+    yield _gauge("pushq_metadata_hosts", "Live hosts of the service.", len(store.hosts))
+    yield _gauge("pushq_metadata_lag_seconds", "Maximum age of this host's copy of etcd.", store.staleness_s)
+    yield _gauge("pushq_metadata_ring_version", "Ring version used by this host.", store.ring.version)
+    handed = CounterMetricFamily("pushq_metadata_handed_on", "Requests answered by asking another host.")
     handed.add_metric((), 0 if handing is None else handing.handed_on)
     yield handed
 

@@ -15,50 +15,50 @@ from throttling.admission import Level
 def families(gateway: Gateway, overload: Overload) -> Iterator[Metric]:
     intake = gateway.hub.intake
     level = GaugeMetricFamily(
-        "pushq_overload_level", "What is refused: 0 nothing, 1 new sockets, 2 also replays, 3 also publishes."
+        "pushq_overload_level", "Shedding level: 0 nothing is refused, 1 new sockets, 2 also replays, 3 also publishes."
     )
     level.add_metric((), int(intake.level))
     yield level
     reading = GaugeMetricFamily(
-        "pushq_overload_reading", "What the level is read from, each as a part of 1 or in seconds.", labels=("reading",)
+        "pushq_overload_reading", "Inputs of the shedding level, as a fraction of 1 or in seconds.", labels=("reading",)
     )
     reading.add_metric(("loop_lag_p99_seconds",), overload.readings.lag_ms / 1000)
     reading.add_metric(("memory_fraction",), overload.readings.memory_fraction)
     reading.add_metric(("publish_wait_seconds",), overload.waited_ms / 1000)
     reading.add_metric(("disk_fraction",), overload.disk_fraction)
     yield reading
-    changes = CounterMetricFamily("pushq_overload_changes", "How often a level was entered.", labels=("level",))
+    changes = CounterMetricFamily("pushq_overload_changes", "How often each level was entered.", labels=("level",))
     for each in Level:
         changes.add_metric((each.name.lower(),), overload.changes[each])
     yield changes
     refused = CounterMetricFamily(
-        "pushq_overload_refused", "Refused under load, by what it was and why.", labels=("stage", "reason")
+        "pushq_overload_refused", "Operations refused under load, by type and reason.", labels=("stage", "reason")
     )
     refused.add_metric(("socket", "pace"), intake.refused["socket", "pace"])
     for key, count in intake.refused.items():
         if key != ("socket", "pace"):
             refused.add_metric(key, count)
     yield refused
-    unconfirmed = GaugeMetricFamily(
-        "pushq_unconfirmed_bytes", "Publishes that were taken in and are not confirmed yet."
-    )
+    unconfirmed = GaugeMetricFamily("pushq_unconfirmed_bytes", "Publishes accepted but not confirmed yet.")
     unconfirmed.add_metric((), intake.room.used)
     yield unconfirmed
     slow = CounterMetricFamily(
-        "pushq_slowest_closed", "WebSockets closed because memory was short and they did not read."
+        "pushq_slowest_closed", "WebSockets closed because they did not read while memory was short."
     )
     slow.add_metric((), overload.closed_slow)
     yield slow
-    cut = CounterMetricFamily("pushq_slow_readers_cut", "HTTP connections cut because their answer was not read.")
+    cut = CounterMetricFamily("pushq_slow_readers_cut", "HTTP connections closed because their response was not read.")
     cut.add_metric((), intake.readers_cut)
     yield cut
     bodies = CounterMetricFamily(
-        "pushq_answered_bodies_cut", "HTTP connections cut because a body went on that was answered already."
+        "pushq_answered_bodies_cut", "HTTP connections closed because a body continued after it was answered."
     )
     bodies.add_metric((), intake.bodies_cut)
     yield bodies
     heads = CounterMetricFamily(
-        "pushq_heads_refused", "HTTP connections ended by a request's head, by what was wrong.", labels=("reason",)
+        "pushq_heads_refused",
+        "HTTP connections closed because of a malformed request head, by reason.",
+        labels=("reason",),
     )
     for reason in REASONS:
         heads.add_metric((reason,), intake.heads_refused[reason])

@@ -24,16 +24,16 @@ class Commits(Protocol):
 
 
 def families(lag: LoopLag) -> Iterator[Metric]:
-    gauge = GaugeMetricFamily("pushq_loop_lag_seconds", "The longest the event loop was late in the last 10 s.")
+    gauge = GaugeMetricFamily("pushq_loop_lag_seconds", "Maximum event loop lag in the last 10 s.")
     gauge.add_metric((), lag.worst_seconds)
     yield gauge
-    info: Any = InfoMetricFamily("pushq_build", "The version that runs.")
+    info: Any = InfoMetricFamily("pushq_build", "The running version.")
     info.add_metric((), {"version": VERSION, "python": platform.python_version()})
     yield info
 
 
 def commits(seconds: Commits) -> Metric:
-    commit = HistogramMetricFamily("pushq_commit_seconds", "From the hand-over of a batch to the end of its fsync.")
+    commit = HistogramMetricFamily("pushq_commit_seconds", "Time from handing over a batch until its fsync completes.")
     bounds = [str(bound) for bound in COMMIT_SECONDS_BUCKETS] + ["+Inf"]
     commit.add_metric((), list(zip(bounds, accumulate(seconds.buckets), strict=True)), seconds.sum)
     return commit

@@ -23,7 +23,7 @@ def families(numbers: Collected) -> list[Metric]:
 
 
 def _ended(ended: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
-    text = "Messages that ended without an ack: dead letters, expired, dropped by retention or for want of room."
+    text = "Messages that ended without an ack: dead-lettered, expired, or dropped by retention or overflow."
     family = CounterMetricFamily("pushq_messages_ended", text, labels=ENDED_LABELS)
     for labels, messages in ended.items():
         family.add_metric(labels, messages)
@@ -31,7 +31,7 @@ def _ended(ended: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
 
 
 def _lags(lags: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
-    text = "Messages that a consumer group of a stream has before it."
+    text = "Messages a stream's consumer group has yet to process."
     family = GaugeMetricFamily("pushq_group_lag_messages", text, labels=LAG_LABELS)
     for labels, messages in lags.items():
         family.add_metric(labels, messages)
@@ -39,7 +39,7 @@ def _lags(lags: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
 
 
 def _partitions(partitions: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
-    text = "Partitions of queues that have, had or may get several; draining ones take nothing new."
+    text = "Partitions of queues that have, had or may get several; draining ones accept no new messages."
     family = GaugeMetricFamily("pushq_queue_partitions", text, labels=PARTITION_LABELS)
     for labels, count in partitions.items():
         family.add_metric(labels, count)
@@ -47,7 +47,7 @@ def _partitions(partitions: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
 
 
 def _moving(moving: Counter[tuple[str, str]]) -> Iterator[Metric]:
-    text = "Slots of such a queue, of 256, that are on their way to another partition: their publishes wait."
+    text = "Slots of such a queue, of 256, that are moving to another partition: their publishes wait."
     family = GaugeMetricFamily("pushq_queue_slots_moving", text, labels=MOVING_LABELS)
     for labels, slots in moving.items():
         family.add_metric(labels, slots)

@@ -84,7 +84,7 @@ def test_what_is_wrong_stands_behind_its_field_and_the_first_one_has_the_cursor(
     findings = (
         Finding("/max_attempts", "it is <0>"),
         Finding("/messages/0/id", "too long"),
-        Finding("/kind/0", "no kind"),
+        Finding("/kind/0", "unknown kind"),
         Finding("/elsewhere", "not here"),
         Finding("/queue", "of a hidden field"),
     )
@@ -95,6 +95,6 @@ def test_what_is_wrong_stands_behind_its_field_and_the_first_one_has_the_cursor(
     )
     assert re.findall(r'<strong class="wrong" id="(wrong-\d)">([^<]*)<', page)[1:] == [
         ("wrong-1", "too long"),
-        ("wrong-2", "no kind"),
+        ("wrong-2", "unknown kind"),
     ]
     assert page.count("autofocus") == 1 and page.count("aria-invalid") == 3

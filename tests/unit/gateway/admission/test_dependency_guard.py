@@ -185,7 +185,7 @@ async def test_calls_above_the_places_wait_and_above_the_waiting_room_are_refuse
     calls = [asyncio.create_task(guard.call(counted, deadline_s=5)) for _ in range(3)]
     await asyncio.sleep(0)
     error = await refused(guard, counted)
-    assert error.detail == "redis is busy: 2 calls are under way and 1 wait"
+    assert error.detail == "redis is busy: 2 calls are in progress and 1 are waiting"
     go.set()
     assert await asyncio.gather(*calls) == ["done"] * 3
     assert guard.calls == {"ok": 3, "full": 1}

@@ -159,7 +159,7 @@ def test_a_disk_that_fills_up_is_logged_with_where_publishes_stop(
     with capture_logs() as logs:
         measured.overload._look_at_disk()
         measured.overload._look_at_disk()
-    assert [(one["event"], one["publishes_stop_at"]) for one in logs] == [("the disk fills up", 0.95)]
+    assert [(one["event"], one["publishes_stop_at"]) for one in logs] == [("the disk is filling up", 0.95)]
 
 
 # ---------------------------------------------------------------------------------------------------- requests

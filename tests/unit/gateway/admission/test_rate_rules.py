@@ -34,10 +34,10 @@ def test_rules_of_a_variable_are_json() -> None:
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ({}, "is no list"),
-        ("{", "no JSON"),
+        ({}, "must be a list: write"),
+        ("{", "not valid JSON"),
         ([{"quota": 1}], r"\[0\]: .*name"),
-        ([{"name": "A", "quota": 1}], "begins with a letter"),
+        ([{"name": "A", "quota": 1}], "starting with a letter"),
         ([{"name": "tenant-bytes", "quota": 1}], "choose another"),
         ([{"name": "a", "quota": 0}], "quota is 0"),
         ([{"name": "a", "quota": 1, "window_s": 0}], "window_s is 0"),
@@ -51,11 +51,14 @@ def test_rules_of_a_variable_are_json() -> None:
         ([{"name": "a", "quota": 1, "per": ["queue", "queue"]}], "once"),
         ([{"name": "a", "quota": 1, "operations": []}], "operations is empty"),
         ([{"name": "a", "quota": 1, "operations": ["eat"]}], "eat"),
-        ([{"name": "a", "quota": 1, "unit": "messages", "operations": ["ack"]}], "operations is publish"),
-        ([{"name": "principal", "quota": 1, "per": "queue"}], "told in every answer"),
+        (
+            [{"name": "a", "quota": 1, "unit": "messages", "operations": ["ack"]}],
+            "applies to publishes only: set operations to publish,",
+        ),
+        ([{"name": "principal", "quota": 1, "per": "queue"}], "is reported in every response, so it cannot have per,"),
         ([{"name": "a", "quota": 1, "when_store_is_away": "maybe"}], "maybe"),
-        ([{"name": "a", "quota": 1}, {"name": "a", "quota": 2}], r"\[1\]: there is a rule 'a' already"),
-        ([{"name": f"r{n}", "quota": 1} for n in range(33)], "at most 32"),
+        ([{"name": "a", "quota": 1}, {"name": "a", "quota": 2}], r"\[1\]: duplicate rule 'a'"),
+        ([{"name": f"r{n}", "quota": 1} for n in range(33)], "the maximum is 32"),
     ],
 )
 def test_mistake_is_named(given: Any, wrong: str) -> None:

@@ -417,7 +417,7 @@ async def test_streams_of_one_tenant_leave_room_for_the_others(watching: Watchin
     notifier = watching.notifier
     for _ in range(LISTENERS_PER_TENANT_MAX):
         last = notifier.listen("shop")
-    with pytest.raises(Exception, match="of this tenant") as refused:
+    with pytest.raises(Exception, match="this tenant has reached") as refused:
         notifier.listen("shop")
     assert refused.value.code == "too-many-connections"  # type: ignore[attr-defined]
     notifier.listen("other")
@@ -479,7 +479,7 @@ async def test_rules_of_some_tenants_leave_room_for_the_first_ones_of_others(
 
     count, why = await fill("many")
     assert count == 4
-    assert why.startswith("there are 4 alert rules of this tenant, and this server has room for 4 more of 8")
+    assert why.startswith("this tenant has 4 alert rules, and the last 4 of this server's 8")
     assert [(await fill(tenant))[0] for tenant in ("second", "third", "fourth")] == [2, 1, 1]
-    with pytest.raises(Conflict, match="8 alert rules of all tenants, the most that it takes; an operator can"):
+    with pytest.raises(Conflict, match="limit of 8 alert rules over all tenants; ask an operator"):
         await put("fifth", 0)

@@ -135,4 +135,4 @@ async def test_a_row_that_does_not_read_is_said_and_the_slo_begins_anew(process:
         await process.store.documents._write(damaged)
     with capture_logs() as logs:
         await process.restart(is_clean=False)
-    assert process.value() is None and [one["rule"] for one in logs if "does not read" in one["event"]] == [RULE.id]
+    assert process.value() is None and [one["rule"] for one in logs if "cannot be read" in one["event"]] == [RULE.id]

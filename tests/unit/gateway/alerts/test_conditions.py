@@ -15,7 +15,7 @@ from tests.unit.gateway.conftest import Person
 pytestmark = pytest.mark.anyio
 
 BODY = {"name": "ops", "type": "log"}
-STALE = (412, "precondition-failed", "receiver 'b' was changed meanwhile; read it again")
+STALE = (412, "precondition-failed", "receiver 'b' has been changed since you read it; read it again and retry")
 SILENCE = {"queue": "orders*", "reason": "the month's end", "duration_ms": 3_600_000}
 
 
@@ -64,7 +64,7 @@ async def test_the_form_of_a_receiver_overwrites_nobodys_change(person: Person) 
     assert etag is not None
     form = {"item": item, "type": "log", "name": "c", "etag": etag[1]}
     await person.api("PUT", path, BODY | {"name": "b"})
-    assert "was changed meanwhile" in await person.act("change-receiver", page, **form)
+    assert "has been changed since you read it" in await person.act("change-receiver", page, **form)
     assert (await person.api("GET", path))["name"] == "b"
     etag = re.search(r'name="etag" value="([^>]+)">', await person.look(page))
     assert etag is not None
@@ -77,7 +77,11 @@ async def test_a_silence_is_ended_only_as_it_was_read(person: Person, app: Appli
     path, first = await made(person, "/v1/silences", SILENCE)
     assert (await asked(person, "GET", path)).headers["etag"] == first
     told = await person.refused("DELETE", path, None, **{"If-Match": '"another"'})
-    assert told == (412, "precondition-failed", "the silence was changed meanwhile; read it again")
+    assert told == (
+        412,
+        "precondition-failed",
+        "the silence has been changed since you read it; read it again and retry",
+    )
     assert (await person.api("GET", path))["state"] == "active"
     assert (await asked(person, "DELETE", path, **{"If-Match": first})).status_code == 204
     ended = await asked(person, "GET", path)
@@ -93,7 +97,9 @@ async def test_a_limit_that_nothing_can_be_below_is_refused(person: Person, kind
     body = {"name": "deep", "kind": kind, "limit": 5, field: -3}
     answer = await asked(person, "POST", "/v1/alert-rules", body)
     assert answer.status_code == 400
-    assert {"pointer": f"/{field}", "detail": f"{field} is -3; {kind} is never below 0"} in answer.json()["errors"]
+    assert {"pointer": f"/{field}", "detail": f"{field} must not be negative for {kind}, but is -3"} in answer.json()[
+        "errors"
+    ]
 
 
 async def test_growth_may_have_a_limit_below_0_and_two_rules_one_name(person: Person) -> None:

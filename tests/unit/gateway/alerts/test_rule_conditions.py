@@ -14,7 +14,7 @@ from tests.unit.gateway.conftest import Person
 pytestmark = pytest.mark.anyio
 
 BODY = {"name": "deep", "kind": "depth", "limit": 5}
-STALE = (412, "precondition-failed", "alert rule 'deep' was changed meanwhile; read it again")
+STALE = (412, "precondition-failed", "alert rule 'deep' has been changed since you read it; read it again and retry")
 
 
 async def made(person: Person) -> tuple[str, str]:
@@ -80,7 +80,7 @@ async def test_the_form_of_a_rule_overwrites_nobodys_change(person: Person) -> N
     assert etag is not None
     form = {"item": path.rpartition("/")[2], "name": "deep", "kind": "depth", "limit": "7", "etag": etag[1]}
     await put(person, path)
-    assert "was changed meanwhile" in await person.act("change-rule", form_page, **form)
+    assert "has been changed since you read it" in await person.act("change-rule", form_page, **form)
     assert "open its page again" in await person.act("change-rule", form_page, **form | {"etag": "*"})
     assert (await person.api("GET", path))["limit"] == 6
 
@@ -92,15 +92,15 @@ async def test_what_a_rule_does_not_find_is_told_where_it_is(person: Person) -> 
         told = (
             404,
             "not-found",
-            "there is no alert rule 'deep'; rules go by their ids, which GET /v1/alert-rules lists",
+            "unknown alert rule 'deep'; use a rule id from GET /v1/alert-rules",
         )
         assert await person.refused(method, path, body) == told
     for wrong, detail in (
-        ({"kind": "backlog"}, "there is no kind 'backlog'; there are depth, growth, oldest_age_ms, "),
-        ({"kind": "deapth"}, "there is no kind 'deapth'; did you mean 'depth'?"),
+        ({"kind": "backlog"}, "unknown kind 'backlog'; use one of depth, growth, oldest_age_ms, "),
+        ({"kind": "deapth"}, "unknown kind 'deapth'; did you mean 'depth'?"),
         (
             {"receivers": ["ops"]},
-            "there is no receiver 'ops'; receivers go by their ids, which GET /v1/alert-receivers ",
+            "unknown receiver 'ops'; use a receiver id from GET /v1/alert-receivers",
         ),
     ):
         status, code, said = await person.refused("POST", "/v1/alert-rules", BODY | wrong)

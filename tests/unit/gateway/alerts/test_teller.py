@@ -447,7 +447,9 @@ async def test_at_older_backends_it_is_said_once_that_nobody_tells(
     world.present = [fresh]
     with capture_logs() as logs:
         await world.looks(DUTY_LOOKS_BEFORE + 3)
-    assert [one["log_level"] for one in logs if "no gateway tells" in one["event"]] == ["warning"]
+    assert [one["log_level"] for one in logs if "no gateway sends alerts: upgrade the backends" in one["event"]] == [
+        "warning"
+    ]
 
 
 async def test_who_stood_still_for_an_hour_does_not_get_the_duty_for_hours(

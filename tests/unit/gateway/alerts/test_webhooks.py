@@ -127,7 +127,9 @@ async def test_a_name_is_resolved_once_and_all_its_addresses_are_judged() -> Non
         made, _ = sender((), leads_to=addresses)
         async with receiver(lambda _: status(204)) as seen:
             outcome = await made.attempt(Note("shop", "r", f"http://rebound.example:{seen.port}/", "m", b"{}"))
-        assert not outcome.ok and outcome.is_final and "no public address" in (outcome.error or "")
+        assert (
+            not outcome.ok and outcome.is_final and "does not resolve to public addresses only" in (outcome.error or "")
+        )
         assert seen.requests == []
 
 
@@ -190,7 +192,7 @@ async def test_of_an_answer_that_goes_on_with_interim_ones_a_bound_is_read() -> 
     server.close()
     await server.wait_closed()
     assert (outcome.ok, outcome.status, outcome.is_final) == (False, None, False)
-    assert outcome.error == f"no status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of its answer"
+    assert outcome.error == f"no HTTP status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of the response"
     assert outcome.ms < webhooks.WEBHOOK_SECONDS_MAX * 1000, "it was not waited for"
 
 

@@ -53,11 +53,11 @@ def test_the_page_kills_a_part(http: TestClient, sleeper: subprocess.Popen[bytes
     assert told["parts"][0]["state"] == "down"
     assert f"gateway1 got SIGKILL (process {sleeper.pid})" in told["events"][0]["text"]
     again = http.post("/parts/gateway1/kill", headers=OWN)
-    assert again.status_code == 409 and "does not run" in again.text
+    assert again.status_code == 409 and "is not running" in again.text
 
 
 def test_a_part_that_is_not_there_is_named(keeper: Keeper) -> None:
-    with pytest.raises(NoSuchPart, match="no part 'gateway9'"):
+    with pytest.raises(NoSuchPart, match="no process 'gateway9'"):
         keeper.kill("gateway9")
 
 
@@ -71,7 +71,14 @@ def test_a_part_that_is_not_there_is_named(keeper: Keeper) -> None:
         ({"Authorization": "Bearer right", "Origin": URL, "Sec-Fetch-Site": "cross-site"}, 403),
         ({"Authorization": "Bearer right", "Origin": "http://pushq.example", "Host": "pushq.example"}, 403),
     ],
-    ids=["no token", "another token", "no origin", "foreign origin", "cross-site", "a name that is not loopback"],
+    ids=[
+        "no token",
+        "another token",
+        "use an origin such as https://shop.example",
+        "foreign origin",
+        "cross-site",
+        "a name that is not loopback",
+    ],
 )
 def test_nobody_else_kills(
     headers: dict[str, str], status: int, http: TestClient, sleeper: subprocess.Popen[bytes]
@@ -88,6 +95,6 @@ def test_nobody_else_looks(http: TestClient) -> None:
 
 
 def test_it_listens_on_this_machine_alone(tmp_path: Path) -> None:
-    with pytest.raises(CannotStart, match="this machine alone"):
+    with pytest.raises(CannotStart, match="the demo kills processes on request, so it only"):
         serve_demo(tmp_path / "cluster", Address("0.0.0.0", 8080), print, print)
     assert not (tmp_path / "cluster").exists()

@@ -66,26 +66,38 @@ def test_clusters_of_a_variable_are_json() -> None:
     [
         ([{"backends": ["127.0.0.1:1"]}], "store.clusters[0]: Object missing required field `name`"),
         ([{**EU, "backend": "x"}], "store.clusters[0]: Object contains unknown field `backend`"),
-        ([{**EU, "backends": []}], "store.clusters[0].backends: it is empty"),
-        ([{**EU, "backends": ["here"]}], "store.clusters[0].backends: 'here': it is HOST:PORT"),
-        ([{**EU, "backends": ["127.0.0.1:0"]}], "gateways must know its port"),
-        ([{**EU, "name": "EU"}], "store.clusters[0].name is 'EU': it is 1 to 31 of a-z"),
-        ([{**EU, "name": "main"}], "store.clusters[0].name: 'main' is the home cluster's"),
-        ([EU, {**EU, "backends": ["127.0.0.1:1"]}], "store.clusters[1].name: 'eu' is that of store.clusters[0]"),
-        ([{**EU, "backends": [HOME]}], f"store.clusters[0].backends: {HOME} is in store.backends too"),
-        ([EU, {**EU, "name": "us"}], "store.clusters[1].backends: 127.0.0.1:9092 is in store.clusters[0].backends too"),
+        ([{**EU, "backends": []}], "store.clusters[0].backends is empty"),
+        ([{**EU, "backends": ["here"]}], "store.clusters[0].backends: 'here': must be HOST:PORT"),
+        ([{**EU, "backends": ["127.0.0.1:0"]}], "the port must be above 0, because gateways must know it"),
+        ([{**EU, "name": "EU"}], "store.clusters[0].name is 'EU': must be 1 to 31 characters from a-z"),
+        ([{**EU, "name": "main"}], "store.clusters[0].name: 'main' is already the name of the home cluster"),
+        (
+            [EU, {**EU, "backends": ["127.0.0.1:1"]}],
+            "store.clusters[1].name: 'eu' is already used by store.clusters[0]",
+        ),
+        ([{**EU, "backends": [HOME]}], f"store.clusters[0].backends: {HOME} is already in store.backends"),
+        (
+            [EU, {**EU, "name": "us"}],
+            "store.clusters[1].backends: 127.0.0.1:9092 is already in store.clusters[0].backends",
+        ),
         (
             [{**EU, "backends": ["a.example:1", "b.example:1", "a.example:1"]}],
-            "store.clusters[0].backends: 'a.example:1' is there twice; leave one of them out",
+            "store.clusters[0].backends: duplicate 'a.example:1'; remove one of them",
         ),
         (
             [{**EU, "backends": ["a.example:1", "A.example:1"]}],
-            "store.clusters[0].backends: 'A.example:1' is 'a.example:1' again; leave one of them out",
+            "store.clusters[0].backends: 'A.example:1' is the same as 'a.example:1'; remove one of them",
         ),
-        ([{**EU, "coordinator": "zookeeper://x"}], "store.clusters[0].coordinator: it is etcd://HOST:PORT"),
-        ([{**EU, "coordinator": "etcd://127.0.0.1:1/A"}], "store.clusters[0].coordinator: what follows the slash"),
-        ([{**EU, "coordinator": "etcd://10.0.0.1:1"}], "store.clusters[0].coordinator: etcd at http://10.0.0.1:1"),
-        ([{**EU, "name": f"c{n}"} for n in range(65)], "store.clusters has 65 entries; it has at most 64"),
+        ([{**EU, "coordinator": "zookeeper://x"}], "store.clusters[0].coordinator: must be etcd://HOST:PORT"),
+        (
+            [{**EU, "coordinator": "etcd://127.0.0.1:1/A"}],
+            "store.clusters[0].coordinator: the namespace after the slash",
+        ),
+        (
+            [{**EU, "coordinator": "etcd://10.0.0.1:1"}],
+            "store.clusters[0].coordinator: the connection to etcd at http://10.0.0.1:1",
+        ),
+        ([{**EU, "name": f"c{n}"} for n in range(65)], "store.clusters has 65 entries; the maximum is 64"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said_with_its_number(entries: list[dict[str, Any]], said: str) -> None:
@@ -95,7 +107,7 @@ def test_what_is_wrong_with_an_entry_is_said_with_its_number(entries: list[dict[
 
 def test_a_backend_of_the_home_cluster_is_named_once() -> None:
     error = refused(STORE__CLUSTERS="", STORE__BACKENDS=f"{HOME},{HOME}")
-    assert error.key == "store.backends" and f"{HOME!r} is there twice; leave one of them out" in str(error)
+    assert error.key == "store.backends" and f"duplicate {HOME!r}; remove one of them" in str(error)
 
 
 def test_further_clusters_need_a_home_cluster() -> None:
@@ -105,14 +117,14 @@ def test_further_clusters_need_a_home_cluster() -> None:
 
 def test_what_is_no_list_is_said_so() -> None:
     assert "[[store.clusters]]" in str(refused(STORE__CLUSTERS='{"name": "eu"}'))
-    assert "is no JSON" in str(refused(STORE__CLUSTERS="eu"))
+    assert "is not valid JSON" in str(refused(STORE__CLUSTERS="eu"))
 
 
 def test_backends_of_other_machines_need_tls_in_any_cluster() -> None:
     error = refused({**EU, "backends": ["10.0.0.1:9092"]})
-    assert error.key == "store.tls_cert" and "over TLS only" in str(error)
+    assert error.key == "store.tls_cert" and "backends on other machines require TLS" in str(error)
 
 
 def test_the_home_clusters_name_is_a_name() -> None:
     error = refused(STORE__CLUSTERS="", STORE__CLUSTER="-x")
-    assert error.key == "store.cluster" and "it is 1 to 31" in str(error)
+    assert error.key == "store.cluster" and "must be 1 to 31 characters from a-z, 0-9 and hyphen," in str(error)

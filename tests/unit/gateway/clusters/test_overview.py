@@ -100,7 +100,7 @@ class Asked:
 
     def query(self, *known: str) -> dict[str, str]:
         if wrong := set(self.given) - set(known):
-            raise InvalidRequest(f"there is no parameter {min(wrong)!r}")
+            raise InvalidRequest(f"unknown parameter {min(wrong)!r}")
         return self.given
 
 
@@ -115,7 +115,7 @@ def test_a_call_is_about_the_home_cluster_or_the_one_that_it_names() -> None:
     there = gateway(cluster="home", further={"us": "other"}, clusters=TWO)
     assert about(there, Asked()) == about(there, Asked(cluster="main")) == "home"
     assert about(there, Asked(cluster="us")) == "other"
-    with pytest.raises(NotFound, match="'eu'; those of this server are main, us"):
+    with pytest.raises(NotFound, match="'eu'; the clusters are main, us"):
         about(there, Asked(cluster="eu"))
     with pytest.raises(Forbidden):
         about(there, Asked(is_operator=False))
@@ -124,11 +124,11 @@ def test_a_call_is_about_the_home_cluster_or_the_one_that_it_names() -> None:
 
 
 def test_a_cluster_without_its_coordinator_is_not_shown_and_the_setting_is_named() -> None:
-    with pytest.raises(NotFound, match=r"in the cluster 'main': start it with cluster\.coordinator"):
+    with pytest.raises(NotFound, match=r"of cluster 'main': start it with cluster\.coordinator"):
         about(gateway(clusters=TWO), Asked())
     with pytest.raises(NotFound, match="does not have a cluster to show"):
         about(gateway(), Asked())
     with pytest.raises(NotFound, match=r"coordinator of the entry 'us' of store\.clusters"):
         about(gateway(cluster="home", clusters=TWO), Asked(cluster="us"))
-    with pytest.raises(NotFound, match="keeps its messages itself"):
+    with pytest.raises(NotFound, match="stores messages itself"):
         about(gateway(), Asked(cluster="main"))

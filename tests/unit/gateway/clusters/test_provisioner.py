@@ -44,20 +44,20 @@ def program(folder: Path, text: str, *arguments: str) -> Provide:
 
 async def test_a_program_reads_what_is_wanted_and_is_done_when_it_ends_well(tmp_path: Path) -> None:
     provide = program(tmp_path, f'cat > {tmp_path}/told; echo "$1" > {tmp_path}/argument', "'two words'")
-    assert await provide(CALL) == "provision ended well"
+    assert await provide(CALL) == "provision succeeded"
     assert json.loads((tmp_path / "told").read_text()) == TOLD
     assert (tmp_path / "argument").read_text() == "two words\n"
 
 
 async def test_a_program_may_leave_unread_what_it_is_told(tmp_path: Path) -> None:
-    assert await program(tmp_path, "exec <&-; true")(CALL) == "provision ended well"
+    assert await program(tmp_path, "exec <&-; true")(CALL) == "provision succeeded"
 
 
 async def test_what_a_program_says_is_bounded_and_in_the_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     provide = program(tmp_path, "head -c 1000000 /dev/zero | tr '\\0' x; echo the end >&2; exit 3", "s3cret")
-    with pytest.raises(ProvisionFailed, match="provision ended with 3") as failed:
+    with pytest.raises(ProvisionFailed, match="provision failed with exit code 3") as failed:
         await provide(CALL)
     said = capsys.readouterr().out
     assert "the end" in said and len(said) < 10_000 and "the end" not in str(failed.value)
@@ -67,7 +67,7 @@ async def test_what_a_program_says_is_bounded_and_in_the_log_alone(
 async def test_a_program_that_cannot_be_started_is_named() -> None:
     provide = provisioner_of(ManagerSettings(provisioner="/no/such/program s3cret"))
     assert provide is not None
-    with pytest.raises(ProvisionFailed, match=r"^program cannot be started: No such file"):
+    with pytest.raises(ProvisionFailed, match=r"^cannot start program: No such file"):
         await provide(CALL)
 
 
@@ -165,7 +165,7 @@ async def test_a_web_service_is_sent_the_same_with_its_token(tmp_path: Path) -> 
     (tmp_path / "token").write_text("t0ken\n")
     async with service(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n") as (url, asked):
         provide = provisioner_of(ManagerSettings(provisioner=url, provisioner_token_file=str(tmp_path / "token")))
-        assert provide is not None and await provide(CALL) == "127.0.0.1 answered 202"
+        assert provide is not None and await provide(CALL) == "127.0.0.1 returned 202"
     head, _, body = asked[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /hook/s3cret HTTP/1.1\r\n") and json.loads(body) == TOLD
     assert b"authorization: bearer t0ken" in head.lower()
@@ -174,9 +174,9 @@ async def test_a_web_service_is_sent_the_same_with_its_token(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        (b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", "answered 503"),
-        (b"HTTP/1.1 307 There\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", "answered 307"),
-        (b"", "does not answer"),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", "returned 503"),
+        (b"HTTP/1.1 307 There\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", "returned 307"),
+        (b"", "is not responding"),
     ],
 )
 async def test_a_web_service_that_does_not_say_yes_has_failed(answer: bytes, what: str) -> None:

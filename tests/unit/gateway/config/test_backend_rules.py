@@ -57,7 +57,7 @@ def test_what_follows_the_slash_is_the_namespace() -> None:
     assert parse_etcd("etcd://10.0.0.1:2379,10.0.0.2:2379/eu-west").namespace == "eu-west"
     assert etcd_config(parse_etcd("etcd://127.0.0.1:1/eu"), EtcdAccess(), OwnCertificates()).namespace == b"eu/"
     for text in ("etcd://10.0.0.1:2379/eu/west", "etcd://10.0.0.1:2379/EU", "etcd://10.0.0.1:2379/eu%2f"):
-        with pytest.raises(ValueError, match="what follows the slash"):
+        with pytest.raises(ValueError, match="the namespace after the slash must be 1 to 63"):
             parse_etcd(text)
 
 
@@ -69,7 +69,7 @@ def test_etcd_of_another_machine_is_taken_with_an_authority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "cannot be read"), ("", "is empty"), ("secret", "certificates for etcd cannot be used")]
+    ("text", "said"), [(None, "cannot read"), ("", "is empty"), ("secret", "cannot use the etcd certificates")]
 )
 def test_files_for_etcd_that_cannot_be_used_are_named(tmp_path: Path, text: str | None, said: str) -> None:
     password, authority = tmp_path / "password", tmp_path / "ca.crt"

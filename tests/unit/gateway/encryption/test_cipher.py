@@ -129,10 +129,10 @@ def test_messages_do_not_open_under_other_names(name: str) -> None:
     seal = with_keys(1)
     one, other = seal.seal(blocks_of([FULL]).blocks + blocks_of([mine]).blocks)
     swapped = {**parts(one).clear, name: parts(other).clear[name]}
-    with pytest.raises(CannotOpen, match="not what was sealed"):
+    with pytest.raises(CannotOpen, match="has been altered"):
         seal.open(parts(one)._replace(clear=swapped))
     without = {key: value for key, value in parts(one).clear.items() if key != name}
-    with pytest.raises(CannotOpen, match="not what was sealed"):
+    with pytest.raises(CannotOpen, match="has been altered"):
         seal.open(parts(one)._replace(clear=without))
 
 
@@ -180,7 +180,7 @@ def test_one_block_that_does_not_open_leaves_the_others_of_its_chunk_readable() 
     bad = Block(bad.data[:-1] + bytes([bad.data[-1] ^ 1]), 3)
     chunk = chunk_of([good, bad, plain], seal)
     assert chunk.messages.bodies == [b"1", b"", b"", b"", b"3"] and chunk.unreadable == 0b01110
-    assert "not what was sealed" in chunk.why_unreadable
+    assert "has been altered" in chunk.why_unreadable
 
 
 def test_what_lies_in_the_clear_is_refused_where_everything_was_sealed() -> None:
@@ -189,7 +189,7 @@ def test_what_lies_in_the_clear_is_refused_where_everything_was_sealed() -> None
     put = blocks_of([Draft(KIND_JSON, b"2", {"id": "m2", "headers": {"a": "b"}, "reply_to": "theirs"})]).blocks
     chunk = chunk_of([good, *put], seal)
     assert chunk.messages.bodies == [b"1", b""] and chunk.unreadable == 0b10
-    assert chunk.why_unreadable.startswith("cannot be decrypted: it is stored in the clear")
+    assert chunk.why_unreadable.startswith("cannot be decrypted: the message is stored unencrypted")
     columns = chunk.messages.columns
     assert columns is not None and columns["id"] == [None, "m2"] and not columns.keys() & {"headers", "reply_to"}
     for config, was_plain in ((QueueConfig(), True), (QueueConfig(encrypted=False), False)):
@@ -206,7 +206,9 @@ def test_nothing_is_added_to_the_readable_part() -> None:
         clear = pack({**unpack(sealed.data[BLOCK_HEAD.size : end]), name: value})
         data = BLOCK_HEAD.pack(flags, key_id, count, len(clear), rest) + clear + sealed.data[end:]
         chunk = chunk_of([Block(data, 1)], seal)
-        assert chunk.unreadable == 1 and "readable part" in chunk.why_unreadable, name
+        assert chunk.unreadable == 1 and "the unencrypted part contains fields that must be" in chunk.why_unreadable, (
+            name
+        )
     late = pack({**unpack(sealed.data[BLOCK_HEAD.size : end]), "late": True})
     data = BLOCK_HEAD.pack(flags, key_id, count, len(late), rest) + late + sealed.data[end:]
     assert chunk_of([Block(data, 1)], seal).messages.bodies == [b"1"]
@@ -215,7 +217,7 @@ def test_nothing_is_added_to_the_readable_part() -> None:
 def test_what_does_not_open_moves_in_its_whole_block_and_opens_when_its_key_is_back() -> None:
     (sealed,) = with_keys(1).seal(blocks_of([FULL, Draft(KIND_JSON, b"2", None), FULL]).blocks)
     lost = chunk_of([sealed], a_seal())
-    assert lost.unreadable == 0b111 and "key 1 is none of this queue's" in lost.why_unreadable
+    assert lost.unreadable == 0b111 and "key 1 does not belong to this queue" in lost.why_unreadable
     (copy,) = moved_whole(lost, 0b010, {1: {"dead": {"reason": "undeliverable", "at": 5}, "exp": None}}, partition=0)
     chunk = chunk_of([copy], with_keys(1))
     assert not chunk.unreadable and holes(chunk) == 0b101

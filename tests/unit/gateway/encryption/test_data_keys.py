@@ -196,7 +196,7 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
     assert first["body_base64"] == "" and first["content_type"] == "application/vnd.pushq.unreadable"
     end = first["dead_letter"]
     assert isinstance(end, dict) and end["reason"] == "undeliverable"
-    assert end["history"][-1]["reason"].startswith("cannot be decrypted: key 1 is none of this queue's")
+    assert end["history"][-1]["reason"].startswith("cannot be decrypted: key 1 does not belong to this queue")
     lease = dead.take(64, Consumer(), 30_000)
     assert lease is not None and len(rendered(dead, lease, "json", WaitTimes())) == 2, (
         "who looks after dead letters sees them"
@@ -326,7 +326,7 @@ async def test_a_start_without_the_right_master_key_is_no_start() -> None:
     sealed = await opened_sealed()
     await made(sealed.store, "q")
     await sealed.store.close()
-    with pytest.raises(MasterError, match="put the right one back"):
+    with pytest.raises(MasterError, match="restore the right one, or add it on another line"):
         await opened_sealed(sealed.engine.crash(), FlakyMasters(b"x" * 32))
     away = FlakyMasters()
     away.is_away = True

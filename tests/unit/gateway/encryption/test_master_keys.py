@@ -57,7 +57,7 @@ async def test_a_wrapped_key_opens_only_as_the_key_that_it_is() -> None:
     assert SECRET not in key.wrapped and await masters.unwrap([key]) == [SECRET]
     for other in ({"tenant": "other"}, {"uid": 8}, {"id": 4}, {"wrapped": key.wrapped[:-1] + b"x"}):
         changed = DataKey(**{**{name: getattr(key, name) for name in key.__struct_fields__}, **other})  # type: ignore[arg-type]
-        with pytest.raises(MasterError, match="its row was changed"):
+        with pytest.raises(MasterError, match="its record was altered; restore the folder from a"):
             await masters.unwrap([changed])
 
 
@@ -67,7 +67,7 @@ async def test_the_first_key_wraps_and_the_others_open_what_they_wrapped() -> No
     both = LocalMasters([OTHER, ONE], "memory")
     assert both.active == master_id(OTHER) == (await wrapped(both)).master
     assert await both.unwrap([old]) == [SECRET]
-    with pytest.raises(MasterError, match=f"wrapped by the master key {master_id(ONE)}"):
+    with pytest.raises(MasterError, match=f"encrypted with the master key {master_id(ONE)}"):
         await LocalMasters([OTHER], "memory").unwrap([old])
 
 
@@ -79,10 +79,10 @@ def test_a_master_key_is_base64_or_hexadecimal(line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "holds no master key"),
-        ("# only a note", "holds no master key"),
-        ("abc", "no key of 32 bytes"),
-        (b64encode(b"short").decode(), "no key of 32 bytes"),
+        ("", "has no master key; create one of 32 bytes as base64:"),
+        ("# only a note", "has no master key; create one of 32 bytes as base64:"),
+        ("abc", "has a line that is not a key of 32 bytes as base64 or"),
+        (b64encode(b"short").decode(), "has a line that is not a key of 32 bytes as base64 or"),
         (text_of(*([ONE] * 17)), "17 master keys"),
     ],
 )
@@ -157,7 +157,7 @@ async def test_a_command_wraps_and_unwraps_several_keys_at_once() -> None:
 @pytest.mark.parametrize(
     ("program", "timeout_ms", "why"),
     [
-        ("import sys; sys.exit('no such key')", 60_000, "ended with 1: no such key"),
+        ("import sys; sys.exit('no such key')", 60_000, "failed with exit code 1: no such key"),
         ("import time; time.sleep(300)", 300, "did not answer within 0.3 s"),
     ],
 )
@@ -169,14 +169,14 @@ async def test_a_command_that_fails_is_away(program: str, timeout_ms: int, why: 
 @pytest.mark.anyio
 @pytest.mark.parametrize("answer", ["", "{}", '{"keys": []}', '{"keys": ["?"]}', '{"keys": [1]}'])
 async def test_a_command_that_answers_nonsense_is_an_error_that_names_it(answer: str) -> None:
-    with pytest.raises(MasterError, match="answered"):
+    with pytest.raises(MasterError, match="returned"):
         await wrapped(command(f"print({answer!r})"))
 
 
 @pytest.mark.anyio
 async def test_what_a_command_unwraps_must_be_a_data_key() -> None:
     key = DataKey(1, "default", 1, "alias/one", b"short", 0, 0)
-    with pytest.raises(MasterError, match="something else than data keys"):
+    with pytest.raises(MasterError, match="returned something other than data keys for"):
         await command(HOOK).unwrap([key])
 
 

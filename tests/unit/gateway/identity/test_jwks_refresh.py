@@ -150,11 +150,11 @@ async def test_a_start_waits_for_no_server_of_keys_that_hangs(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("status", "headers", "body", "why"),
     [
-        (302, {"location": "http://127.0.0.1:1/"}, b"", "answered 302"),
-        (500, {}, b"", "answered 500"),
-        (200, {"content-encoding": "gzip"}, b"", "compresses"),
-        (200, {}, b" " * (JWKS_BYTES_MAX + 1), "more than"),
-        (200, {}, b"<html>", "no JSON"),
+        (302, {"location": "http://127.0.0.1:1/"}, b"", "returned 302"),
+        (500, {}, b"", "returned 500"),
+        (200, {"content-encoding": "gzip"}, b"", "compressed"),
+        (200, {}, b" " * (JWKS_BYTES_MAX + 1), "larger than"),
+        (200, {}, b"<html>", "not a JSON object"),
     ],
 )
 async def test_an_answer_that_is_no_key_set_changes_nothing(

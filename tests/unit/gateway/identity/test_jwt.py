@@ -62,7 +62,7 @@ async def test_a_token_without_iss_is_of_the_one_issuer_of_its_tenant(tokens: To
         given | {"tenant": "nobody"},
         given | {"tenant": ["acme"]},
     ):
-        with pytest.raises(Unauthenticated, match="`iss` is no issuer"):
+        with pytest.raises(Unauthenticated, match="is not a known issuer"):
             tokens.verify(with_secret(odd), now_ms(given))
 
 
@@ -71,7 +71,7 @@ async def test_a_token_without_iss_is_nobodys_where_a_tenant_has_two_issuers() -
     jwt = Jwt(issuers=entries)
     given = {name: value for name, value in claims("", "consume:*").items() if name != "iss"}
     for tenant in ("acme", "beta"):
-        with pytest.raises(Unauthenticated, match="`iss` is no issuer"):
+        with pytest.raises(Unauthenticated, match="is not a known issuer"):
             Tokens(jwt, KeySets(jwt)).verify(with_secret(given | {"tenant": tenant}), now_ms(given))
 
 
@@ -98,5 +98,5 @@ async def test_of_a_claim_that_is_given_twice_one_counts_for_all_checks(tokens: 
     twice = b'{"iss":"signer","iss":"shop","sub":"a","aud":"pushq","exp":9999999999,"scope":"consume:*"}'
     body = base64.urlsafe_b64encode(twice).rstrip(b"=").decode()
     header, _, signature = raw_token({"alg": "HS256"}, {}, b"x" * 32).split(".")
-    with pytest.raises(Unauthenticated, match="signature does not verify"):
+    with pytest.raises(Unauthenticated, match="the token's signature is invalid"):
         tokens.verify(f"{header}.{body}.{signature}", 0)

@@ -45,7 +45,7 @@ async def test_a_job_ends_with_its_key_and_others_go_on(store: Store, clock: Clo
     await keyring.revoke(made.stored.id)
     mine.is_away = True
     await jobs.look()
-    assert mine.state == "running" and len(mine.told) == 1, "it is asked again"
+    assert mine.state == "running" and len(mine.told) == 1, "failed too often; the next attempt is in"
     mine.is_away = False
     mine.reachable.set()
     await jobs.look()

@@ -23,7 +23,7 @@ def test_one_address_leaves_room_for_others() -> None:
     assert head.startswith(b"HTTP/1.1 503") and b"retry-after: " in head
     answer = json.loads(body)
     assert answer["code"] == "overloaded" and answer["retry_after_ms"] > 0
-    assert "90 connections of 192.0.2.1 are open, the process takes 100" in answer["detail"]
+    assert "192.0.2.1 has 90 connections open; the process allows 100" in answer["detail"]
     assert intake.refused == {("connection", "address"): 10}
     assert at.enter(91, "192.0.2.2") is None
     at.leave("192.0.2.1")

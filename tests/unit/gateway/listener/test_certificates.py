@@ -31,7 +31,7 @@ async def test_a_certificate_that_has_expired_does_not_take_the_place_of_one_tha
         patched.setattr("gateway.listener.certificates.time.time", lambda: before_s - 1)
         certificates._reload()
     assert [(one["event"], "has expired" in one["error"]) for one in logs] == [
-        ("new certificate refused, the old one stays", True)
+        ("new certificate rejected, the old one stays in use", True)
     ]
     assert (certificates.expires_s, certificates.reloads, certificates.refusals) == (before_s, 0, 1)
     certificates._reload()
@@ -60,6 +60,9 @@ async def test_a_pair_that_could_not_be_read_is_taken_as_soon_as_it_can(
         await eventually(lambda: certificates.refusals > 0)
         may_read = True
         await eventually(lambda: certificates.expires_s > before_s)
-    assert [one["event"] for one in logs] == ["new certificate refused, the old one stays", "certificate loaded"]
+    assert [one["event"] for one in logs] == [
+        "new certificate rejected, the old one stays in use",
+        "certificate loaded",
+    ]
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)

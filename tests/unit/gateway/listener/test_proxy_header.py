@@ -55,24 +55,24 @@ def test_a_header_says_who_the_client_is_and_where_its_own_bytes_begin(header: b
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"GET / HTTP/1.1\r\n", "does not begin with a PROXY header"),
-        (b"\x16\x03\x01", "does not begin with a PROXY header"),
+        (b"GET / HTTP/1.1\r\n", "no PROXY header at the start of the connection"),
+        (b"\x16\x03\x01", "no PROXY header at the start of the connection"),
         (binary(TCP4, first=0x11), "version 1"),
         (binary(TCP4, first=0x2F), "unknown command 15"),
-        (binary(TCP4, kind=0x12), "kind 0x12"),
-        (binary(bytes(216), kind=0x31), "kind 0x31"),
+        (binary(TCP4, kind=0x12), "address type 0x12"),
+        (binary(bytes(216), kind=0x31), "address type 0x31"),
         (binary(TCP4[:-1]), "too short"),
         (binary(TCP4, kind=0x21), "too short"),
-        (binary(b"", length=PROXY_HEADER_BYTES_MAX), f"it may have {PROXY_HEADER_BYTES_MAX}"),
-        (b"PROXY TCP4 192.0.2.7 10.0.0.1 51000\r\n", "the line of the header is not"),
-        (b"PROXY TCP9 192.0.2.7 10.0.0.1 51000 443\r\n", "the line of the header is not"),
-        (b"PROXY TCP4  192.0.2.7 10.0.0.1 51000 443\r\n", "the line of the header is not"),
-        (b"PROXY TCP4 192.0.2.300 10.0.0.1 51000 443\r\n", "is no address"),
-        (b"PROXY TCP4 192.0.2.07 10.0.0.1 51000 443\r\n", "is no address"),
-        (b"PROXY TCP4 2001:db8::7 ::1 51000 443\r\n", "no plain address of IPv4"),
-        (b"PROXY TCP6 fe80::1%eth0 ::1 51000 443\r\n", "no plain address of IPv6"),
-        (b"PROXY TCP4 192.0.2.7 10.0.0.1 65536 443\r\n", "is no port"),
-        (b"PROXY TCP4 192.0.2.7 10.0.0.1 +1 443\r\n", "is no port"),
+        (binary(b"", length=PROXY_HEADER_BYTES_MAX), f"the maximum is {PROXY_HEADER_BYTES_MAX}"),
+        (b"PROXY TCP4 192.0.2.7 10.0.0.1 51000\r\n", "the header line is not"),
+        (b"PROXY TCP9 192.0.2.7 10.0.0.1 51000 443\r\n", "the header line is not"),
+        (b"PROXY TCP4  192.0.2.7 10.0.0.1 51000 443\r\n", "the header line is not"),
+        (b"PROXY TCP4 192.0.2.300 10.0.0.1 51000 443\r\n", "is not an IP address"),
+        (b"PROXY TCP4 192.0.2.07 10.0.0.1 51000 443\r\n", "is not an IP address"),
+        (b"PROXY TCP4 2001:db8::7 ::1 51000 443\r\n", "not a valid IPv4 address"),
+        (b"PROXY TCP6 fe80::1%eth0 ::1 51000 443\r\n", "not a valid IPv6 address"),
+        (b"PROXY TCP4 192.0.2.7 10.0.0.1 65536 443\r\n", "is not a port"),
+        (b"PROXY TCP4 192.0.2.7 10.0.0.1 +1 443\r\n", "is not a port"),
         (b"PROXY TCP4 192.0.2.7 10.0.0.1 51000 \xb2\r\n", "not ASCII"),
         (b"PROXY " + b"x" * 200, "does not end within 107 bytes"),
     ],
@@ -105,5 +105,5 @@ def test_a_network_has_its_addresses_and_no_others() -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.1/24", "10.0.0", "localhost", "*", "10.0.0.0/33"])
 def test_a_network_that_is_none_is_refused_by_its_text(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address or network"):
+    with pytest.raises(ValueError, match="is not an address or network"):
         networks([text])

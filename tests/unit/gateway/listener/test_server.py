@@ -419,7 +419,7 @@ async def test_connections_of_one_address_that_say_nothing_keep_no_other_one_out
         idle = [await asyncio.open_connection(*address) for _ in range(9)]
         reader, writer = await asyncio.open_connection(*address)
         refused = await reader.read()
-        assert refused.startswith(b"HTTP/1.1 503 ") and b"9 connections of 127.0.0.1 are open" in refused
+        assert refused.startswith(b"HTTP/1.1 503 ") and b"127.0.0.1 has 9 connections open" in refused
         writer.close()
         answer, _, other = await head(address, "127.0.0.2")
         assert answer.startswith(b"HTTP/1.1 200 ")

@@ -107,7 +107,7 @@ async def test_a_changed_queue_is_asked_for_until_a_host_has_heard_of_the_change
     hosts.said = hosts.now()
     hosts.define(1, visibility_timeout_ms=20_000)
     changed(store, hosts)
-    with pytest.raises(PushqError, match="changes faster"):
+    with pytest.raises(PushqError, match="changes too quickly"):
         await looked_up(store)
     hosts.said = None
     assert await looked_up(store) is queue and queue.config.visibility_timeout_ms == 20_000

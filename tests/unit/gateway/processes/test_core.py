@@ -46,7 +46,7 @@ def test_what_cannot_start_at_first_ends_the_server_with_its_reason() -> None:
 def test_a_process_that_ends_before_it_is_ready_has_said_nothing_and_ends_the_server_too() -> None:
     crew = Crew(2, DRAIN_MS)
     crew.begin()
-    assert crew.ended(STORAGE, -9, 5) == [Over(3, "the storage process ended with exit code -9 before it was ready")]
+    assert crew.ended(STORAGE, -9, 5) == [Over(3, "the storage process exited with code -9 before it was ready")]
 
 
 def test_a_process_that_dies_is_started_again_after_a_pause_that_grows() -> None:

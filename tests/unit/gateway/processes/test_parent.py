@@ -63,7 +63,7 @@ async def test_a_process_that_speaks_nonsense_counts_as_ended(tmp_path: Path, mo
     server = made(tmp_path)
     server._apply(server._crew.begin())
     over = await asyncio.wait_for(server._over, 30)
-    assert "storage process ended with exit code 0" in over.detail
+    assert "storage process exited with code 0" in over.detail
     assert not server._children and not server._crew.is_alive(STORAGE)
 
 

@@ -39,7 +39,7 @@ async def test_what_stays_in_its_queue_or_is_not_sealed_is_served(store: Store, 
 
 async def test_an_encrypted_queue_whose_dead_letters_leave_it_is_refused(store: Store) -> None:
     await store.create_queue(TENANT_DEFAULT, "orders", QueueConfig(encrypted=True, dead_letter_queue="dead"))
-    with pytest.raises(CannotStart, match="queue 'orders' of tenant 'default' is encrypted and sends its dead letters"):
+    with pytest.raises(CannotStart, match="queue 'orders' of tenant 'default' is encrypted and sends dead letters"):
         _check(store, Settings())
 
 

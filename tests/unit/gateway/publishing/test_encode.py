@@ -89,7 +89,10 @@ def test_body_and_headers_together_are_no_bigger_than_the_queue_takes() -> None:
         {"body": 1, "headers": {"abcde": "fghij"}},
         {"body": 1, "headers": {"ü": "€" * 3}},
     ):
-        with pytest.raises(MessageTooLarge, match=r"1 of 2 messages refused, nothing was accepted: 1[12] bytes"):
+        with pytest.raises(
+            MessageTooLarge,
+            match=r"1 of 2 messages refused, nothing was accepted: the body and headers have 1[12] bytes",
+        ):
             prepared({"body": 1}, wrong, config=config)
     with pytest.raises(MessageTooLarge, match="1 of 1 message refused"):
         prepare_plain(config, [b"x" * 11], "msgpack", now_ms=NOW_MS, clock=HybridClock())
@@ -131,7 +134,7 @@ def test_names_have_1_to_256_bytes(name: str) -> None:
 def test_headers_have_bounds() -> None:
     prepared({"body": 1, "headers": {f"{n}": "x" for n in range(64)}})
     assert list(refused({"body": 1, "headers": {f"{n}": "x" for n in range(65)}})) == ["/messages/0/headers"]
-    assert "16385 bytes" in refused({"body": 1, "headers": {"a": "x" * 16384}})["/messages/0/headers"]
+    assert "bytes, not 16385" in refused({"body": 1, "headers": {"a": "x" * 16384}})["/messages/0/headers"]
 
 
 def test_each_wrong_field_of_each_message_is_named_in_their_order() -> None:
@@ -149,7 +152,7 @@ def test_a_priority_is_one_of_the_queues() -> None:
     assert found.order == [0, 3, 1, 2]
     for wrong in (-1, 3, 10**15):
         errors = refused({"body": 1}, {"body": 1, "priority": wrong}, config=config)
-        assert errors == {"/messages/1/priority": f"priority is {wrong}; it goes from 0 to 2 in this queue"}
+        assert errors == {"/messages/1/priority": f"priority must be between 0 and 2 in this queue, not {wrong}"}
     assert prepared({"body": 1, "priority": 2}, config=config).order is None
 
 
@@ -239,7 +242,7 @@ def test_messages_of_a_queue_that_sorts_do_not_wait_for_a_time(sequencing: Any, 
     sorts = QueueConfig(sequencing=sequencing)
     errors = refused({"body": 1, **SDK}, {"body": 1, **SDK, **wrong}, config=sorts)
     assert list(errors) == [f"/messages/1/{name}"]
-    assert f"sequencing: {sequencing}" in errors[f"/messages/1/{name}"] and f"leave {name} out" in errors.popitem()[1]
+    assert f"sequencing: {sequencing}" in errors[f"/messages/1/{name}"] and f"remove {name}" in errors.popitem()[1]
     prepared({"body": 1, **SDK, "delay_ms": 0}, config=sorts)
 
 

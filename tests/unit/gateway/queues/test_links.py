@@ -41,7 +41,7 @@ def test_a_stream_may_keep_dead_letters() -> None:
 @pytest.mark.parametrize("sequencing", ["producer", "clock"])
 def test_a_queue_that_sorts_takes_no_dead_letters(sequencing: str) -> None:
     sorts = {"errors": QueueConfig(sequencing=sequencing)}  # type: ignore[arg-type]
-    assert f"sorts by {sequencing}" in refused("orders", to("errors"), sorts.get)[1]
+    assert f"is sorted by {sequencing}" in refused("orders", to("errors"), sorts.get)[1]
 
 
 def test_dead_letters_may_go_on_from_queue_to_queue() -> None:

@@ -81,7 +81,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     *(
         (
-            "delivery: at_most_once with visibility_timeout_ms, max_attempts or a back-off",
+            "delivery: at_most_once with visibility_timeout_ms, max_attempts or a backoff",
             ONCE | attempts,
             {"delivery": "at_least_once"},
         )

@@ -18,7 +18,7 @@ async def test_a_request_names_so_many_queues_at_most(person: Person) -> None:
     assert (await person.api("GET", f"{PATH}?names={names}"))["items"] == []
     status, code, detail = await person.refused("GET", f"{PATH}?names={names},more")
     assert (status, code) == (400, "invalid-request")
-    assert detail == f"{SPARK_NAMES_MAX + 1} names; a request takes {SPARK_NAMES_MAX}: ask for the others apart"
+    assert detail == f"a request takes at most {SPARK_NAMES_MAX} names, not {SPARK_NAMES_MAX + 1}; split it"
 
 
 async def test_named_queues_come_page_by_page(app: Application, person: Person) -> None:

@@ -87,6 +87,6 @@ def test_files_that_are_where_they_are_to_be_stay_there(tmp_path: Path, link: bo
     to = tmp_path / "b"
     if link:
         to.symlink_to(source)
-    with pytest.raises(SameFolder, match="collect into another one"):
+    with pytest.raises(SameFolder, match="itself; choose another one"):
         collect(to if link else source, [source], moves=True)
     assert verify(source).files == 1
