@@ -23,7 +23,7 @@ class Fault:
 
 MALFORMED: Final = Fault("malformed", "malformed request: expected HTTP/1.1")
 TOO_LARGE: Final = Fault("size", f"the request head exceeds {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers")
-NO_HOST: Final = Fault("host", "the Host header is missing, which HTTP/1.1 requires")
+NO_HOST: Final = Fault("host", "the Host header is missing")
 TWO_HOSTS: Final = Fault("host", "the request has more than one Host header")
 BODY_BEHIND_UPGRADE: Final = Fault(
     "upgrade", "a WebSocket upgrade has no body: remove Content-Length and Transfer-Encoding"

@@ -249,7 +249,7 @@ def test_a_webhook_to_a_neighbour_is_refused(tmp_path: Path) -> None:
             assert pointer == "/url" and "not a public address" in detail
         hook = made(http, "/v1/alert-receivers", name="n", url="http://localhost:9/x")
         outcome = http.post(f"/v1/alert-receivers/{hook['id']}/test").raise_for_status().json()
-        assert not outcome["ok"] and "not a public address" in outcome["error"]
+        assert not outcome["ok"] and "does not resolve to public addresses" in outcome["error"]
 
 
 @pytest.mark.parametrize(

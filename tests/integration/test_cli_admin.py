@@ -289,7 +289,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
     other = {"queue": "theirs", "tenant": "acme", "partitions": 4, "clusters": ["eu", "us"]}
     plan.write_text(json.dumps({"version": 1, "moves": [move], "partitions": [other]}))
     refused = cli.any("cluster", "apply-plan", "--yes", str(plan))
-    assert refused.code == 6 and "keeps its messages itself" in refused.err
+    assert refused.code == 6 and "stores messages itself" in refused.err
     checked = cli(
         "cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu", "--cluster", "us", "--json"
     ).json()

@@ -278,7 +278,7 @@ def test_what_somebody_put_on_the_disk_is_no_message_of_an_encrypted_queue(serve
         assert [m["body_base64"] for m in letters] == ["", ""]
         for letter in letters:
             assert letter["dead_letter"]["reason"] == "undeliverable"
-            assert "stored in the clear" in letter["dead_letter"]["history"][-1]["reason"]
+            assert "stored unencrypted" in letter["dead_letter"]["history"][-1]["reason"]
         publish(again, "sealed", full(3))
         assert [m["id"] for m in receive(again, "sealed", wait_ms=5_000)] == ["readable-3"]
 

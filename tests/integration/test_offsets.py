@@ -92,7 +92,7 @@ def test_a_stream_made_anew_has_another_uid_and_refuses_the_old_one(http: Client
     assert offsets(http, stream)["uid"] != before["uid"]
     answer = http.get(f"/v1/queues/{stream}/partitions/0/messages", params={"uid": before["uid"]})
     refused(answer, 409, "conflict")
-    assert "made anew" in answer.json()["detail"]
+    assert "recreated" in answer.json()["detail"]
 
 
 def test_dead_letters_are_read_by_offset_also_while_somebody_holds_them(http: Client) -> None:

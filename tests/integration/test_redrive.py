@@ -157,7 +157,11 @@ def test_letters_whose_queue_is_gone_are_told_of_and_go_where_the_redrive_says(d
         assert http.delete(f"/v1/queues/{queue}?confirm={queue}&discard=true").status_code == 200
         for dry_run in (True, False):
             problem = refused(start(http, grave, dry_run=dry_run), 400, "invalid-request")
-            assert pointers(problem) == ["/to"] and queue in problem["detail"] and "name another" in problem["detail"]
+            assert (
+                pointers(problem) == ["/to"]
+                and queue in problem["detail"]
+                and "set another target" in problem["detail"]
+            )
         told = Cli(deleting).any("queue", "redrive", grave)
         assert told.code == 1 and queue in told.err
         job = redriven(http, grave, to=rescue)
@@ -433,7 +437,7 @@ def test_a_cancelled_redrive_leaves_what_it_has_not_moved(http: Client) -> None:
     assert http.delete(location).json() == job, "cancelling again changes nothing"
 
 
-@pytest.mark.parametrize("how", ["revoked", "rotated away"])
+@pytest.mark.parametrize("how", ["revoked", "rotated"])
 def test_a_redrive_ends_with_the_key_that_it_was_begun_with(http: Client, how: str) -> None:
     queue = made(http, max_attempts=1)
     died(http, queue, *({"body": n} for n in range(30)))

@@ -202,7 +202,7 @@ async def test_with_a_client_authority_only_its_own_get_in(start_server: StartSe
     [
         ("certificate", "do not match"),
         ("key", "do not match"),
-        ("missing", "cannot be read"),
+        ("missing", "cannot read"),
         ("foreign", "do not match"),
     ],
 )

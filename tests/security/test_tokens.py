@@ -121,7 +121,7 @@ def test_a_token_of_one_algorithm_is_not_verified_by_a_key_of_another(server: Pu
         ({"tenant": "beta"}, "`tenant`"),
         ({"scope": "operator"}, "operator"),
         ({"scope": "admin operator"}, "operator"),
-        ({"scope": "everything"}, "no scope"),
+        ({"scope": "everything"}, "invalid scope"),
         ({"scope": None}, "`scope`"),
         ({"iss": "https://id.acme.example/"}, "`iss`"),
         ({"iss": "https://evil.example"}, "`iss`"),

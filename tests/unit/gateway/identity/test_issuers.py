@@ -76,7 +76,7 @@ def test_two_entries_of_one_issuer_are_a_mistake() -> None:
 def test_a_variable_has_the_entries_as_json() -> None:
     assert issuer_entries(json.dumps([entry()])) == issuer_entries([entry()])
     for wrong in ("{", "{}"):
-        with pytest.raises(ValueError, match="must be a list|is not valid JSON"):
+        with pytest.raises(ValueError, match=r"must be a list|is not valid JSON"):
             issuer_entries(wrong)
 
 
