@@ -112,7 +112,7 @@ async def test_of_two_operators_with_one_tenants_quotas_the_second_is_told_and_k
     assert await person.act("change-tenant", page, **one) == "The quotas of acme are changed"
     answer = await person.send("change-tenant", page, **two)
     told = html.unescape(answer.text)
-    assert answer.status_code == 412 and "was changed meanwhile" in told and 'name="connections"' in told
+    assert answer.status_code == 412 and "has been changed since" in told and 'name="connections"' in told
     assert re.search(r'name="connections" [^>]*value="10"', told), "what was typed stays"
     assert '<a href="/console/tenants?edit=acme">Open it as it is now</a>' in told and "Now: 6" in told
     quotas = (await person.api("GET", path))["quotas"]
@@ -236,7 +236,7 @@ async def test_a_filter_that_is_refused_stays_in_its_form_with_what_is_wrong(per
     address = "/console/queues/orders/messages?state=dead&text=lamp&message=&key=k1&since=yesterday"
     answer = await person.client.get(address)
     page = html.unescape(answer.text)
-    assert answer.status_code == 400 and "'yesterday' is no RFC 3339 time" in page
+    assert answer.status_code == 400 and "invalid time 'yesterday': use RFC 3339" in page
     assert "<option selected>dead" in page and 'name="text" value="lamp"' in page
     assert 'name="key" value="k1"' in page and 'name="since" value="yesterday"' in page
     assert page.count("aria-invalid") == 1 and re.search(r'name="since" [^>]*aria-invalid="true"', page)

@@ -147,7 +147,7 @@ def test_a_cluster_keeps_its_mode_of_replication_also_in_a_further_backend(tmp_p
         assert load_settings({}, part.env).settings.cluster.replication == "async"
     assert further in made.of("backend")
     save(tmp_path, made)
-    with pytest.raises(StateError, match=r"the replication in .* is async, which stays"):
+    with pytest.raises(StateError, match=r"the replication in .* is async and cannot change"):
         running.up(tmp_path, lambda text: None, replication="sync")
     earlier = State([Part("backend", "a", "", "", [], {}, "log", None, 0)])
     assert layout.replication_of(earlier) == "sync", "as one of an earlier version has it"
