@@ -26,7 +26,7 @@ log = structlog.get_logger("pushq.connections")
 Transport = Literal["ws", "sse", "poll"]
 KICK_RETRY_MS = 1000
 """When a client may come back after its stream was ended."""
-KICK_REASON = "an administrator ended this connection"
+KICK_REASON = "an administrator closed this connection"
 
 
 class Holder(Protocol):

@@ -111,10 +111,10 @@ class Intake:
     def refusal_of_socket(self, connections: int, connections_max: int) -> Overloaded | None:
         """Why no WebSocket or SSE stream can come in now, whichever client asks; checked before authentication."""
         if self.level >= Level.NO_NEW_SOCKETS:
-            return self._socket("load", f"no new connections now: {self._why}")
+            return self._socket("load", f"no new connections right now: {self._why}")
         if connections >= connections_max:
             return self._socket(
-                "full", f"{counted(connections, 'connection is', 'connections are')} open, the most this process takes"
+                "full", f"the limit of {counted(connections, 'connection is', 'connections are')} is reached"
             )
         return None
 
@@ -123,9 +123,9 @@ class Intake:
         now_ns = self._clock_ns()
         if who.principal:
             if not self._known.admits(now_ns, who.principal):
-                return self._socket("pace", f"more than {self.accepts_per_s} connections a second came")
+                return self._socket("pace", f"more than {self.accepts_per_s} new connections per second")
         elif not self._strangers.admits(now_ns, network_of(who.address)):
-            detail = f"more than {self.accepts_per_s} connections a second came that say nothing of who they are"
+            detail = f"more than {self.accepts_per_s} new unauthenticated connections per second"
             return self._socket("strangers", detail)
         return None
 
@@ -138,12 +138,12 @@ class Intake:
         if self._backlog_ms is not None:
             raise self.refusal("publish", "backlog", f"publishes wait {self._backlog_ms:.0f} ms for the disk")
         if self.publishes == TAKES_NONE or config.durability == "relaxed":
-            raise self.refusal("publish", "load", f"no publishes now: {self._why}")
+            raise self.refusal("publish", "load", f"no publishes right now: {self._why}")
 
     def check_subscribe(self) -> None:
         """Raises `Overloaded` at a level that takes only what ends messages."""
         if self.level >= Level.NO_PUBLISHES:
-            raise self.refusal("subscribe", "load", f"no new subscriptions now: {self._why}")
+            raise self.refusal("subscribe", "load", f"no new subscriptions right now: {self._why}")
 
     def take(self, tenant: str, size: int) -> None:
         """Takes room for a publish of `size` bytes, until `room.give`. Raises `Overloaded`."""
@@ -152,15 +152,17 @@ class Intake:
 
     def no_room(self, tenant: str, size: int) -> Overloaded:
         used, all_of_it = self.room.used, self.room.bytes_max
-        detail = f"no room for {size} bytes of tenant {tenant!r}: {used} of {all_of_it} wait to be confirmed"
+        detail = (
+            f"no room for {size} bytes of tenant {tenant!r}: {used} of {all_of_it} bytes are waiting to be confirmed"
+        )
         return self.refusal("publish", "room", detail)
 
     def why_not_ready(self) -> Overloaded:
-        return Overloaded(f"publishes are refused, acks go on: {self._why}")
+        return Overloaded(f"publishes are refused, acks still work: {self._why}")
 
     def overloaded(self, stage: Stage, what: str) -> Overloaded:
         """The refusal of something that this level does not take."""
-        return self.refusal(stage, "load", f"no {what} now: {self._why}")
+        return self.refusal(stage, "load", f"no {what} right now: {self._why}")
 
     def refusal(self, stage: Stage, reason: Reason, detail: str) -> Overloaded:
         """Counts a refusal and returns its error. The retry time is random, so that callers do not come back all at

@@ -21,18 +21,18 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "invalid-request": Kind(400, "The request is not valid"),
-    "unauthenticated": Kind(401, "Credentials are missing or not valid"),
+    "unauthenticated": Kind(401, "Credentials are missing or invalid"),
     "forbidden": Kind(403, "Not allowed"),
     "queue-not-found": Kind(404, "No such queue"),
     "not-found": Kind(404, "Not found"),
     "method-not-allowed": Kind(405, "Method not allowed"),
-    "conflict": Kind(409, "In conflict with what exists"),
-    "stale-receipt": Kind(409, "The receipt holds nothing any more"),
+    "conflict": Kind(409, "Conflict with the current state"),
+    "stale-receipt": Kind(409, "The receipt is no longer valid"),
     "request-in-progress": Kind(409, "The same request is still in progress"),
-    "precondition-failed": Kind(412, "Changed by somebody else"),
+    "precondition-failed": Kind(412, "Changed since it was read"),
     "message-too-large": Kind(413, "Too large"),
     "unsupported-media-type": Kind(415, "Unsupported media type"),
-    "idempotency-mismatch": Kind(422, "Another payload under the same key"),
+    "idempotency-mismatch": Kind(422, "Idempotency key reused with another payload"),
     "precondition-required": Kind(428, "If-Match is required"),
     "rate-limited": Kind(429, "Too many requests"),
     "too-many-connections": Kind(429, "Too many connections"),
@@ -42,10 +42,10 @@ KINDS: dict[str, Kind] = {
     "overloaded": Kind(503, "Overloaded"),
     "draining": Kind(503, "Shutting down"),
     "not-durable": Kind(503, "Too few replicas"),
-    "outcome-unknown": Kind(504, "The outcome is not known"),
+    "outcome-unknown": Kind(504, "The outcome is unknown"),
     "queue-full": Kind(507, "The queue is full"),
     "storage-full": Kind(507, "The disk is full"),
-    "dedupe-full": Kind(507, "The window of ids is full"),
+    "dedupe-full": Kind(507, "The deduplication window is full"),
 }
 """Each code of the public protocol with its HTTP status and title. A code never changes its meaning."""
 
@@ -65,7 +65,7 @@ def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
     if error.errors:
         out["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in error.errors[:FINDINGS_MAX]]
         if (more := len(error.errors) - FINDINGS_MAX) > 0:
-            out["detail"] += f" ({more} more findings are not shown)"
+            out["detail"] += f" ({more} more errors are not shown)"
     if (retry_after_ms := retry_after(error)) is not None:
         out["retry_after_ms"] = retry_after_ms
     if trace_id is not None:
@@ -103,7 +103,7 @@ def invalid(error: Exception, known: Mapping[str, str] = _NONE) -> InvalidReques
     if isinstance(error, UnicodeDecodeError):
         return InvalidRequest(f"the text is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
     if not isinstance(error, msgspec.ValidationError):
-        return InvalidRequest(f"the body does not parse: {error}")
+        return InvalidRequest(f"cannot parse the body: {error}")
     match = _AT.match(str(error))
     assert match is not None
     text, pointer = match["text"], _pointer(match["path"] or "$")
@@ -122,7 +122,7 @@ def invalid(error: Exception, known: Mapping[str, str] = _NONE) -> InvalidReques
 def _belongs(name: str, known: Mapping[str, str]) -> str:
     if (holder := known.get(name)) is None:
         return ""
-    return f" here; it belongs inside `{holder}`" if holder else " here; it belongs outside, at the top"
+    return f" here; it belongs inside `{holder}`" if holder else " here; it belongs at the top level"
 
 
 def _pointer(path: str) -> str:

@@ -25,13 +25,16 @@ def kept_trace(traceparent: str | None, tracestate: str | None = None) -> str | 
 def checked_trace(traceparent: str | None, tracestate: str | None) -> str | None:
     """`kept_trace` for fields of a frame, where an invalid one is a mistake. Raises `InvalidRequest`."""
     if tracestate is not None and traceparent is None:
-        raise field("/tracestate", "tracestate goes with a traceparent; send both")
+        raise field("/tracestate", "tracestate requires traceparent; send both")
     if tracestate is not None and _TRACESTATE.fullmatch(tracestate) is None:
-        raise field("/tracestate", f"tracestate has 1 to {TRACESTATE_CHARS_MAX} printable characters of ASCII")
+        raise field("/tracestate", f"tracestate must have 1 to {TRACESTATE_CHARS_MAX} printable ASCII characters")
     if traceparent is None:
         return None
     kept = kept_trace(traceparent, tracestate)
     if kept is None:
-        detail = f"{traceparent[:80]!r} is no traceparent, such as 00-{'4bf92f3577b34da6' * 2}-00f067aa0ba902b7-01"
+        detail = (
+            f"invalid traceparent {traceparent[:80]!r}; use a value such as "
+            f"00-{'4bf92f3577b34da6' * 2}-00f067aa0ba902b7-01"
+        )
         raise field("/traceparent", detail)
     return kept

@@ -67,8 +67,8 @@ class Admission:
     def why(self, readings: Readings) -> str:
         """Which reading keeps the level up, with its value."""
         if self._by_lag(readings, CALM_FRACTION) >= self._by_memory(readings, CALM_FRACTION):
-            return f"its event loop is {readings.lag_ms:.0f} ms late"
-        return f"{readings.memory_fraction:.0%} of its memory is used"
+            return f"the event loop is {readings.lag_ms:.0f} ms late"
+        return f"{readings.memory_fraction:.0%} of the memory limit is used"
 
     def _asked(self, readings: Readings, part: float) -> Level:
         return max(self._by_lag(readings, part), self._by_memory(readings, part))

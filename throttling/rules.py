@@ -44,11 +44,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not 1 <= self.window_s <= WINDOW_S_MAX:
-            raise ValueError(f"rule {self.name!r}: window_s is {self.window_s}; it goes from 1 to {WINDOW_S_MAX}")
+            raise ValueError(f"rule {self.name!r}: window_s must be between 1 and {WINDOW_S_MAX}, not {self.window_s}")
         if not 1 <= self.quota <= RATE_PER_S_MAX * self.window_s:
             most = RATE_PER_S_MAX * self.window_s
             raise ValueError(
-                f"rule {self.name!r}: quota is {self.quota}; in {self.window_s} s it goes from 1 to {most}"
+                f"rule {self.name!r}: quota must be between 1 and {most} for {self.window_s} s, not {self.quota}"
             )
         set_ = object.__setattr__
         set_(self, "window_ns", self.window_s * NS_PER_S)
@@ -65,7 +65,7 @@ class Rule:
 
     @property
     def words(self) -> str:
-        return f"{self.quota} {self.unit} in {self.window_s} s per {' and '.join(self.per)}"
+        return f"{self.quota} {self.unit} per {self.window_s} s per {' and '.join(self.per)}"
 
 
 def headers(rules: Iterable[Rule], rule: Rule, remaining: int) -> tuple[Header, Header]:

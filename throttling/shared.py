@@ -132,8 +132,8 @@ class SharedLimiter:
                     await self._turn()
             except Exception:
                 # Without the next turn every waiting request would wait for ever.
-                log.exception("the shared limits failed")
-                await self._away("an error of ours")
+                log.exception("shared limits failed")
+                await self._away("internal error")
 
     async def _turn(self) -> None:
         if not self._asks:
@@ -218,7 +218,7 @@ class SharedLimiter:
         for ask in asks:
             if ask.answer is not None and not ask.answer.done():
                 ask.answer.set_result(self._alone(ask.charges))
-        log.warning("redis is away: rates are counted by this gateway alone", reason=reason, waiting=len(asks))
+        log.warning("redis is unavailable: rates are counted by this gateway alone", reason=reason, waiting=len(asks))
         await self._disconnect()
 
     async def _probe(self) -> None:
@@ -230,7 +230,7 @@ class SharedLimiter:
             await self._disconnect()
             return
         self.is_store_away = False
-        log.info("redis is back: rates are shared again")
+        log.info("redis is available again: rates are shared")
 
     async def _disconnect(self) -> None:
         try:

@@ -108,7 +108,7 @@ class Api:
             raise Unavailable(f"no server at {self._where}: {error or type(error).__name__}") from error
         except httpx2.RequestError as error:
             raise OutcomeUnknown(
-                f"{method} {path} at {self._where} got no answer: {error or type(error).__name__}"
+                f"{method} {path} at {self._where} got no response: {error or type(error).__name__}"
             ) from error
 
     async def ask(
@@ -137,7 +137,7 @@ def decoded(response: httpx2.Response) -> JsonObject:
 def _not_pushq(response: httpx2.Response) -> ApiError:
     location = response.headers.get("location") if response.is_redirect else None
     root = str(response.request.url.copy_with(raw_path=b"/")).rstrip("/")
-    detail = redirected(root, location, "is no Pushq")
+    detail = redirected(root, location, "is not a Pushq server")
     return api_error(Problem(status=response.status_code, code=NOT_PUSHQ, detail=detail))
 
 

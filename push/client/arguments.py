@@ -22,17 +22,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 def check_queue(queue: object) -> None:
     """Raises `ApiError` (`invalid-request`) for an invalid queue name: `..` in a URL could address something else."""
     if not isinstance(queue, str):
-        raise _refused("queue", f"a queue's name is a text, not {queue!r:.80}")
+        raise _refused("queue", f"the queue name must be a string, not {queue!r:.80}")
     if _NAME.fullmatch(queue) is None:
         check_fields(queue=queue)
-        rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
-        raise _refused("queue", f"{queue[:200]!r} is no name of a queue: {rule}")
+        rule = "use 1 to 128 characters from A-Z a-z 0-9 _ . -, starting with a letter or digit"
+        raise _refused("queue", f"invalid queue name {queue[:200]!r}: {rule}")
 
 
 def check_part(part: str) -> None:
     """Raises `ApiError` (`invalid-request`) for a name that cannot be one segment of a URL's path."""
     if part in ("", ".", ".."):
-        raise _refused("path", f"{part!r} is no part of an address")
+        raise _refused("path", f"{part!r} cannot be part of a URL path")
 
 
 def check_fields(**fields: object) -> None:
@@ -41,9 +41,9 @@ def check_fields(**fields: object) -> None:
         try:
             msgspec.msgpack.encode(value)
         except UnicodeEncodeError:
-            raise _refused(name, "a text with half a surrogate pair is none") from None
+            raise _refused(name, "the string contains an unpaired surrogate") from None
         except OverflowError:
-            raise _refused(name, "a number beyond 64 bits") from None
+            raise _refused(name, "a number does not fit in 64 bits") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise _refused(name, str(error)) from None
 
@@ -53,9 +53,9 @@ def check_subscribed(credit: object, ack: object, limits: Limits) -> None:
     value."""
     most = limits.subscription_credit_max
     if not isinstance(credit, int) or isinstance(credit, bool) or not 1 <= credit <= most:
-        raise _refused("credit", f"credit is a whole number from 1 to {most}, not {credit!r:.80}")
+        raise _refused("credit", f"credit must be a whole number between 1 and {most}, not {credit!r:.80}")
     if ack not in ("manual", "auto"):
-        raise _refused("ack", f'ack is "manual" or "auto", not {ack!r:.80}')
+        raise _refused("ack", f'ack must be "manual" or "auto", not {ack!r:.80}')
 
 
 def start_of(given: From | None) -> From | None:

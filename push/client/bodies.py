@@ -18,8 +18,8 @@ _WHOLE: Final = (bytes, bytearray, memoryview)
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _TEXT_KEYS: Final = {str}
 _ADVICE: Final = {
-    "number": "NaN and infinities have no JSON form; send null or a string instead",
-    "bytes": "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
+    "number": "NaN and infinity have no JSON representation; send null or a string instead",
+    "bytes": "bytes inside a value have no JSON representation; send them as base64 text, or the whole body as bytes",
 }
 
 

@@ -21,7 +21,7 @@ def find_url(url: str | None = None) -> str:
     """The server's base URL without a trailing slash: the argument, else `PUSHQ_URL`, else the local default."""
     found = (url or os.environ.get("PUSHQ_URL") or DEFAULT_URL).rstrip("/")
     if not found.startswith(("http://", "https://", "ws://", "wss://")):
-        raise ValueError(f"the server's URL must begin with http:// or https://, not {found!r}")
+        raise ValueError(f"the server's URL must start with http:// or https://, not {found!r}")
     return found.replace("ws", "http", 1) if found.startswith("ws") else found
 
 
@@ -36,7 +36,9 @@ def redirected(url: str, location: str | None, otherwise: str) -> str:
     if not location:
         return f"{without_secrets(url)} {otherwise}"
     goal = without_secrets(urljoin(url, location)).partition("?")[0]
-    return f"{without_secrets(url)} redirects to {goal:.200}, and the client does not follow: give it the server's URL"
+    return (
+        f"{without_secrets(url)} redirects to {goal:.200}, which the client does not follow: use the server's own URL"
+    )
 
 
 def find_key(*, data: Path | None = None) -> str | None:
@@ -68,12 +70,12 @@ def tls_context(ca_file: Path | str | None = None, cert_file: Path | str | None 
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"{ca_file} holds no certificates of authorities: {_said(error)}") from None
+        raise ValueError(f"{ca_file} contains no CA certificates: {_said(error)}") from None
     if cert_file is not None:
         try:
             context.load_cert_chain(cert_file, password=lambda: "")
         except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"{cert_file} holds no certificate with its key: {_said(error)}") from None
+            raise ValueError(f"{cert_file} contains no certificate with its key: {_said(error)}") from None
     return context
 
 
@@ -97,9 +99,9 @@ def _sendable(credential: object) -> str | None:
     if credential is None:
         return None
     if not isinstance(credential, str):
-        raise _unusable(f"it is a text, not of type {type(credential).__name__}")
+        raise _unusable(f"it must be a string, not {type(credential).__name__}")
     if re.fullmatch("[!-~]+", credential) is None:
-        raise _unusable("it is empty, or has a space, a line's end or another character that is in none")
+        raise _unusable("it is empty, or contains a space, a line break or another invalid character")
     return credential
 
 

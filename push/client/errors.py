@@ -171,7 +171,7 @@ class PublishManyFailed(PushqError):
 
     def __init__(self, results: Sequence[Published | PushqError]) -> None:
         failed = [result for result in results if isinstance(result, PushqError)]
-        super().__init__(f"not stored: {len(failed)} of {len(results)}; the first: {failed[0]}")
+        super().__init__(f"{len(failed)} of {len(results)} messages were not stored; the first error: {failed[0]}")
         self.results = tuple(results)
         self.retryable = all(error.retryable for error in failed)
 
@@ -263,4 +263,4 @@ def problem_from_frame(value: Any) -> Problem:
     try:
         return msgspec.convert(value, Problem, strict=False)
     except msgspec.ValidationError:
-        return Problem(detail=f"unreadable problem {value!r:.200}")
+        return Problem(detail=f"malformed problem {value!r:.200}")

@@ -311,7 +311,7 @@ class Codec:
         if self.is_text:
             return msgspec.Raw(own[:-1] + b"," + more[1:])
         count = (own[0] & _FIXMAP_COUNT) + len(fields)
-        assert own[0] & ~_FIXMAP_COUNT == _FIXMAP and count <= _FIXMAP_COUNT, "a message has few fields"
+        assert own[0] & ~_FIXMAP_COUNT == _FIXMAP and count <= _FIXMAP_COUNT, "a message has too few fields"
         return msgspec.Raw(bytes((_FIXMAP | count,)) + own[1:] + more[1:])
 
     def pack(self, frames: Sequence[AnyClientFrame]) -> list[bytes]:

@@ -92,7 +92,7 @@ class Link:
     def check_loop(self) -> None:
         """Raises `RuntimeError` in any other event loop, where no waiter would ever get an answer."""
         if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("the session belongs to another event loop: use it there, or connect() in this one")
+            raise RuntimeError("the session belongs to another event loop: use it there, or call connect() in this one")
 
     async def open(self) -> None:
         """Connect, trying again for `open_timeout_s`; then raise the last error.
@@ -112,9 +112,9 @@ class Link:
         except TimeoutError:
             cut = self._last_cut
             if cut.problem is not None:
-                raise Unavailable(f"the server takes no new session now: {cut.reason}", cut.problem) from None
+                raise Unavailable(f"the server accepts no new sessions now: {cut.reason}", cut.problem) from None
             if self._absent_at is not None:
-                cut = Cut("the server takes the connection, and does not answer")
+                cut = Cut("the server accepts the connection but does not respond")
             raise Unavailable(f"no session within {round(self.now() - self._began, 1):g} s: {cut.reason}") from None
         finally:
             self._open_timeout = None
@@ -283,7 +283,7 @@ class Link:
             try:
                 newer = await resolve_key(self._key)
             except Exception as error:
-                log.warning("no newer token: %r", error)
+                log.warning("no new token: %r", error)
                 continue
             if newer is not None and newer != token:
                 token = newer
@@ -299,7 +299,7 @@ class Link:
             raise
         except Exception as error:
             if timeout.expired():
-                raise Cut(f"the key function gave no key within {limit_s:g} s") from error
+                raise Cut(f"the key function returned no key within {limit_s:g} s") from error
             raise Cut(f"the key function failed: {error!r}") from error
 
     async def _pump(self) -> None:
@@ -400,7 +400,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         if self.core.phase is not Phase.STOPPED:
-            self.apply(self.core.stop(SessionClosed("the session is over: its tasks were cancelled")))
+            self.apply(self.core.stop(SessionClosed("the session has ended: its tasks were cancelled")))
 
 
 def _finish(waiter: object, error: BaseException | None) -> None:

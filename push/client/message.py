@@ -197,7 +197,11 @@ class Message:
         """Extend the lease to `ms` milliseconds from now. Raises `LeaseLost` if the lease had ended before."""
         if ms < 0:
             raise ApiError(
-                Problem(code="invalid-request", status=400, detail=f"extend by {ms} ms: must not be negative")
+                Problem(
+                    code="invalid-request",
+                    status=400,
+                    detail=f"cannot extend by {ms} ms: the time must not be negative",
+                )
             )
         await self._settle(How("extend", self._delivery.subscription, visibility_timeout_ms=ms))
 
@@ -208,7 +212,7 @@ class Message:
         The options are those of `Pushq.publish`. Raises `ValueError` if the message asks for no reply.
         """
         if self.reply_to is None:
-            raise ValueError(f"message {self.id} of queue {self.queue!r} asks for no reply: it has no reply_to")
+            raise ValueError(f"message {self.id} of queue {self.queue!r} expects no reply: it has no reply_to")
         options.setdefault("correlation_id", self.correlation_id)
         return await self._producer.publish(self.reply_to, outgoing(body, **options))
 
@@ -226,7 +230,7 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
     parts = publications(publish)
     if not held:
         if parts:
-            raise ValueError("nothing to ack, so nothing to publish with it: none of the messages has a receipt")
+            raise ValueError("cannot publish with this ack: none of the messages has a receipt")
         return
     subscription = held[0]._delivery.subscription
     if any(message._delivery.subscription is not subscription for message in held):
@@ -234,14 +238,14 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
     producer = held[0]._producer
     how = How("ack", subscription, step=producer.step(parts))
     if how.step is not None and len(held) > producer.receipts_max:
-        raise ValueError(f"{len(held)} receipts in one step; a request takes {producer.receipts_max}")
+        raise ValueError(f"{len(held)} receipts in one step; a request allows at most {producer.receipts_max}")
     link = held[0]._producer.link
     settling = [settle_soon(link, message._delivery, how) for message in held]
     results = await asyncio.gather(*settling, return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
     lost = [id for error in failed if isinstance(error, LeaseLost) for id in error.ids]
     if len(lost) > 1 and how.step is None:
-        raise LeaseLost(f'queue "{subscription.queue}": {len(lost)} of {len(held)} leases had ended', lost)
+        raise LeaseLost(f'queue "{subscription.queue}": {len(lost)} of {len(held)} leases had expired', lost)
     if failed:
         raise failed[0]
 

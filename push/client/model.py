@@ -23,7 +23,7 @@ TRANSPORTS: dict[str, TransportName] = {"ws": "ws", "sse": "sse", "poll": "poll"
 def transport_named(name: str) -> TransportName:
     """The transport of that name. Raises `ValueError`, which lists the names."""
     if (found := TRANSPORTS.get(name)) is None:
-        raise ValueError(f"there is no transport {name!r}; it is {', '.join(dict.fromkeys(TRANSPORTS.values()))}")
+        raise ValueError(f"unknown transport {name!r}; use one of {', '.join(dict.fromkeys(TRANSPORTS.values()))}")
     return found
 
 

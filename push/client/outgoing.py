@@ -87,5 +87,5 @@ def one_time(name: str, duration: Duration | None, ms: int | None) -> int | None
     if duration is None:
         return ms
     if ms is not None:
-        raise ValueError(f"{name} and {name}_ms say the same thing: give one of them")
+        raise ValueError(f"give either {name} or {name}_ms, not both")
     return milliseconds(duration)

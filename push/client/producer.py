@@ -47,14 +47,14 @@ def checked_name(producer: str) -> str:
     """The producer's name. Raises `ValueError` for one that no server accepts."""
     size = len(producer.encode())
     if not 0 < size <= NAME_BYTES_MAX:
-        raise ValueError(f"a producer's name has 1 to {NAME_BYTES_MAX} bytes, not {size}")
+        raise ValueError(f"a producer name must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
     return producer
 
 
 def checked_key(idempotency_key: str) -> str:
     """An idempotency key. Raises `ValueError` for one that no header can carry."""
     if _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
-        raise ValueError("an idempotency key has 1 to 255 characters of printable ASCII; a UUID is a good one")
+        raise ValueError("an idempotency key must have 1 to 255 printable ASCII characters, such as a UUID")
     return idempotency_key
 
 
@@ -62,14 +62,14 @@ def checked_trace(traceparent: str | None, tracestate: str | None) -> TraceConte
     """The trace context of a message. Raises `ValueError` for an invalid W3C Trace Context."""
     if traceparent is None:
         if tracestate is not None:
-            raise ValueError("a tracestate goes with a traceparent; give both")
+            raise ValueError("tracestate requires traceparent; give both")
         return None
     if _TRACEPARENT.fullmatch(traceparent) is None:
-        raise ValueError(f"{traceparent[:80]!r} is no traceparent: it is 00-TRACE-SPAN-FLAGS in hexadecimal digits")
+        raise ValueError(f"invalid traceparent {traceparent[:80]!r}: use 00-TRACE-SPAN-FLAGS in hexadecimal digits")
     if not tracestate:
         return TraceContext(traceparent, None)
     if _TRACESTATE.fullmatch(tracestate) is None:
-        raise ValueError("a tracestate has 1 to 512 characters of printable ASCII")
+        raise ValueError("tracestate must have 1 to 512 printable ASCII characters")
     return TraceContext(traceparent, tracestate)
 
 
@@ -79,7 +79,9 @@ def checked_timeout(timeout: Duration | None) -> float | None:
         return None
     ms = milliseconds(timeout)
     if not 1 <= ms <= TIMEOUT_MS_MAX:
-        raise ValueError(f"a publish has a timeout of 0.001 to {TIMEOUT_MS_MAX // 1000} s, not {ms / 1000:g} s")
+        raise ValueError(
+            f"the publish timeout must be between 0.001 and {TIMEOUT_MS_MAX // 1000} s, not {ms / 1000:g} s"
+        )
     return ms / 1000
 
 
@@ -167,8 +169,8 @@ class Producer:
         size = sum(len(memoryview(each.message)) for _, messages in encoded for each in messages)
         if count > MESSAGES_PER_REQUEST_MAX or size > self._limits.message_bytes_max:
             raise _too_large(
-                f"an ack publishes {count} messages of {size} bytes together; the client sends at most"
-                f" {MESSAGES_PER_REQUEST_MAX} of {self._limits.message_bytes_max}"
+                f"the ack publishes {count} messages with {size} bytes in total; the client sends at most "
+                f"{MESSAGES_PER_REQUEST_MAX} messages with {self._limits.message_bytes_max} bytes"
             )
         return Step(encoded)
 
@@ -192,7 +194,7 @@ class Producer:
             async with asyncio.timeout(timeout_s):
                 await self.link.room()
         except TimeoutError:
-            detail = f"for {timeout_s:g} s too many messages were unconfirmed: this one was not sent"
+            detail = f"too many messages were unconfirmed for {timeout_s:g} s: this one was not sent"
             raise Unavailable(detail) from None
 
     def _encode(self, queue: str, message: Outgoing, *, is_named: bool = False) -> msgspec.Raw:
@@ -208,7 +210,7 @@ class Producer:
             encoded = self._encoded(msgspec.structs.replace(message, body=body))
         size = len(memoryview(encoded))
         if size > self._limits.message_bytes_max:
-            raise _too_large(f"the message has {size} bytes, the client sends at most {self._limits.message_bytes_max}")
+            raise _too_large(f"the message has {size} bytes; the client sends at most {self._limits.message_bytes_max}")
         return encoded
 
     def _encoded(self, message: Outgoing) -> msgspec.Raw:
@@ -216,11 +218,11 @@ class Producer:
             return self._codec.message(message)
         except OverflowError:
             check_fields(priority=message.priority, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms)
-            raise refused("an integer beyond 64 bits has no form in MessagePack; send it as a string") from None
+            raise refused("an integer beyond 64 bits cannot be encoded in MessagePack; send it as a string") from None
         except UnicodeEncodeError:
-            raise refused("a text with half a surrogate pair is none; send it as bytes") from None
+            raise refused("the string contains an unpaired surrogate; send it as bytes") from None
         except RecursionError:
-            raise refused("it is nested too deeply, or contains itself") from None
+            raise refused("the value is nested too deeply, or contains itself") from None
 
 
 def _too_large(detail: str) -> TooLarge:

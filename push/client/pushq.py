@@ -83,9 +83,9 @@ def connect(
     drop duplicates by id. `reply_queue` is the queue for the replies to `request`.
     """
     if key is not None and token is not None:
-        raise ValueError("give a key or a token, not both: either one says who you are")
+        raise ValueError("give either a key or a token, not both")
     if isinstance(first_number, int) and first_number < 1:
-        raise ValueError(f"numbers start at 1, not at {first_number}")
+        raise ValueError(f"sequence numbers start at 1, not at {first_number}")
     options = Options(
         transport=transport_named(transport),
         encoding=encoding,
@@ -133,7 +133,7 @@ class Pushq:
     async def open(self) -> None:
         """Connect; raises `Unavailable` or the server's refusal. `async with` calls it."""
         if self._opened is not None:
-            raise SessionClosed("the session was opened before; connect() again for another one")
+            raise SessionClosed("the session was already used; call connect() again for another one")
         options, link = self._options, self._make_link()
         producer = Producer(link, self._codec, options.limits, ids=options.publish_ids)
         replies = Replies(producer, self._make_queue, options.limits, given_queue=options.reply_queue)

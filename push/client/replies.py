@@ -47,7 +47,7 @@ class Replies:
     async def request(self, queue: str, message: Outgoing, timeout_s: float, reply_queue: str | None) -> Message:
         """Publish a request and wait for its reply. Raises `RequestTimeout`, or the error of the publish."""
         self._producer.link.check_loop()
-        stage = "waiting for another request to end"
+        stage = "waiting for another request to finish"
         try:
             async with asyncio.timeout(timeout_s), self._places:
                 stage = "opening the reply queue"
@@ -67,9 +67,7 @@ class Replies:
                     if reply.done() and not reply.cancelled():
                         reply.exception()  # the publish may have failed as well, and its error is raised
         except TimeoutError:
-            raise RequestTimeout(
-                f'queue "{queue}": no reply within {timeout_s:g} s; the time ran out while {stage}'
-            ) from None
+            raise RequestTimeout(f'queue "{queue}": no reply within {timeout_s:g} s; timed out while {stage}') from None
 
     async def _ask(self, queue: str, message: Outgoing, reply_to: str, correlation_id: str, timeout_s: float) -> None:
         """Publishes the request. Unless its sender sets a `ttl`, it expires when its caller stops waiting."""
@@ -110,9 +108,9 @@ class Replies:
             await self._make_queue(queue, config)
         except Forbidden as error:
             raise NoReplyQueue(
-                f'request() may not make its reply queue "{queue}" ({error.detail}). Give the key the scopes'
-                f' "manage:{NAME_PREFIX}*" and "consume:{NAME_PREFIX}*", or name a queue that only this client reads:'
-                ' connect(reply_queue="…")'
+                f'request() may not create its reply queue "{queue}" ({error.detail}). Give the key the scopes '
+                f'"manage:{NAME_PREFIX}*" and "consume:{NAME_PREFIX}*", or use a queue that only this client reads: '
+                'connect(reply_queue="…")'
             ) from error
         except ApiError as error:
             if error.code != "conflict":  # it exists, with a config that its owner chose

@@ -80,7 +80,9 @@ class Runner:
         self._limits = limits
         self._slots = limits.run_concurrency if concurrency is None else concurrency
         if self._slots < 1 or prefetch < 0:
-            raise ValueError(f"concurrency is at least 1 and prefetch at least 0, not {self._slots} and {prefetch}")
+            raise ValueError(
+                f"concurrency must be at least 1 and prefetch at least 0, not {self._slots} and {prefetch}"
+            )
         self._in_order = in_order
         self._drain_s = limits.run_drain_s if drain_s is None else drain_s
         self._open = partial(
@@ -159,7 +161,7 @@ class Runner:
 
     def _begin(self) -> Subscription:
         if self._state != "new":
-            raise RuntimeError(f'queue "{self.queue}": a runner runs once; make another one')
+            raise RuntimeError(f'queue "{self.queue}": a runner can run only once; create another one')
         self._subscription = self._open()
         self._state = "running"
         return self._subscription
@@ -241,7 +243,7 @@ class Runner:
         if delivery.receipt is None or delivery.is_settled:
             return None
         if is_cut:
-            reason = "the consumer stopped before its handler was done"
+            reason = "the consumer stopped before its handler finished"
             return How("nack", state, delay_ms=0, reason=reason[: self._limits.reason_chars_max])
         if error is None:
             return How("ack", state)
@@ -306,7 +308,7 @@ class Runner:
                 while self._handlers or self._confirming:
                     await subscription.change()
         if self._handlers:
-            log.error("handlers did not end when cancelled queue=%s handlers=%d", self.queue, len(self._handlers))
+            log.error("handlers did not stop when cancelled queue=%s handlers=%d", self.queue, len(self._handlers))
 
 
 class _Hold:
@@ -353,8 +355,8 @@ def checked_handler(handler: Handler) -> Handler:
         return handler
     name = getattr(handler, "__qualname__", repr(handler))
     raise TypeError(
-        f"the handler {name} is not an `async def`. Work that blocks goes into a thread:"
-        " async def handle(message): await asyncio.to_thread(work, message.body)"
+        f"the handler {name} is not an `async def`. Run blocking work in a thread: async def handle(message): await "
+        "asyncio.to_thread(work, message.body)"
     )
 
 
@@ -363,7 +365,7 @@ def reason_of(error: BaseException, chars_max: int) -> str:
     try:
         text = str(error)
     except Exception:
-        text = "its text cannot be told"
+        text = "its message is not available"
     kind = type(error).__qualname__
     reason = f"{kind}: {text}" if text else kind
     return reason.encode(errors="replace").decode()[:chars_max]

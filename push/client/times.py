@@ -16,7 +16,7 @@ def milliseconds(duration: Duration) -> int:
     """Whole milliseconds, rounded up: only 0 becomes 0. Raises `ValueError` below 0."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"a time of {seconds} s: it must be 0 or more, and end")
+        raise ValueError(f"invalid time of {seconds} s: it must be finite and not negative")
     return -(-round(seconds * 1_000_000) // 1000)
 
 
@@ -25,5 +25,5 @@ def time_text(moment: Moment) -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:
-        raise ValueError(f"a time needs a zone: {moment.isoformat()} is another moment in every country")
+        raise ValueError(f"a time needs a time zone: {moment.isoformat()} is ambiguous")
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -154,7 +154,7 @@ class Fanout:
                 data = b"".join([framer(chunk, 0, chunk.count, number, others) for chunk in chunks])
             except Exception:
                 # Each subscriber reads these chunks by itself, in its own turn: they must not be skipped.
-                log.exception("what was published could not be shown", queue=self.queue.name)
+                log.exception("published messages could not be delivered to readers", queue=self.queue.name)
                 self._wake(members)
                 continue
             behind = []
@@ -284,7 +284,7 @@ class Fanout:
                 chunk, start, stop, lambda end: self._framers[sub.key](chunk, start, end, sub.number, others)
             )
             if found is None:
-                log.error("messages of a stream cannot be shown", **said_of(self.queue, chunk, start, stop, error))
+                log.error("messages of a stream cannot be delivered", **said_of(self.queue, chunk, start, stop, error))
                 self._count_unshown(stop - start)
                 outlet.tell_gap(sub.number, self.tails.pass_over(reading, tail, chunk.base + start, chunk.base + stop))
                 return

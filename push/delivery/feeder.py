@@ -84,7 +84,7 @@ class Feeder:
 
     def _tell_failed(self) -> None:
         """A bug in one consumer must not keep the messages from the others."""
-        log.exception("a consumer failed and is out of line", queue=self.queue.name)
+        log.exception("a consumer failed and was removed", queue=self.queue.name)
 
     def _dispatch_soon(self) -> None:
         if not self._scheduled:

@@ -281,7 +281,7 @@ class Hub:
                 self._sub_over(session, sub, parked, clean=clean)
             except Exception:
                 # A bug in one subscription must not keep the others' messages from returning.
-                log.exception("a subscription failed at its session's end", session=session.id[:6])
+                log.exception("a subscription failed when its session ended", session=session.id[:6])
         session.subs.clear()
         if session.principal is None or not session.id:
             return
@@ -399,7 +399,7 @@ class Hub:
                 session.flush()
             except Exception:
                 # A bug in one session must not delay the others' answers.
-                log.exception("a session failed while it was written", session=session.id[:6])
+                log.exception("a session failed during a write", session=session.id[:6])
                 session.wire.close(1011, "internal error")
 
     # ------------------------------------------------------------------------------------------------ housekeeping
@@ -432,7 +432,7 @@ class Hub:
         for session in list(self.waiting):
             if self.now_ms - session.heard_ms > CONNECT_SECONDS_MAX * 1000:
                 session.error(None, Unauthenticated(f"no `connect` within {CONNECT_SECONDS_MAX:.0f} s"))
-                session.close(Close.TIMED_OUT, "no connect in time")
+                session.close(Close.TIMED_OUT, "no connect frame in time")
 
     def _check_alive(self) -> None:
         """Pings each session about once in `PING_MS`, and closes those that stay silent or do not read."""
@@ -440,13 +440,13 @@ class Hub:
         for session in list(self.sessions.values()):
             if self.unread_ms and session.listen(now_ms, self.unread_ms):
                 self.withheld += 1
-                log.info("a consumer does not read", session=session.id[:6], unread_s=self.unread_ms // 1000)
+                log.info("slow consumer", session=session.id[:6], unread_s=self.unread_ms // 1000)
             if now_ms < session.ping_at_ms and session.wire.is_writable:
                 continue
             if session.wire.blocked_seconds() > WRITE_BLOCKED_SECONDS_MAX:
-                session.close(Close.SLOW_CONSUMER, f"nothing was read for {WRITE_BLOCKED_SECONDS_MAX:.0f} s")
+                session.close(Close.SLOW_CONSUMER, f"the client read nothing for {WRITE_BLOCKED_SECONDS_MAX:.0f} s")
             elif now_ms - session.heard_ms > SILENT_MS_MAX:
-                session.close(Close.TIMED_OUT, f"nothing was heard for {SILENT_MS_MAX // 1000} s")
+                session.close(Close.TIMED_OUT, f"no data received for {SILENT_MS_MAX // 1000} s")
             elif now_ms >= session.ping_at_ms:
                 session.ping_at_ms = (
                     self.next_ping_ms() if now_ms - session.heard_ms < PING_MS else now_ms + PONG_MS_MAX
@@ -474,7 +474,7 @@ class Hub:
         slow.sort(key=lambda one: -one[0])
         slowest = slow[: math.ceil(len(self.sessions) * SLOWEST_CLOSED_FRACTION)]
         for _, session in slowest:
-            session.close(Close.SLOW_CONSUMER, "memory is short, and this connection does not read")
+            session.close(Close.SLOW_CONSUMER, "memory is short and this connection does not read")
         return len(slowest)
 
     async def drain(self) -> None:
@@ -490,7 +490,7 @@ class Hub:
                     say()
                 except Exception:
                     # A bug in one must not keep the others from getting their `bye`.
-                    log.exception("a farewell failed")
+                    log.exception("a goodbye could not be sent")
             await asyncio.sleep(plan.pause_s)
         self._end_polls(None)
         for session in list(self.sessions.values()):
@@ -533,7 +533,7 @@ def _tell(queue: Queue, listener: Callable[..., None], *what: Any) -> None:
     try:
         listener(*what)
     except Exception:
-        log.exception("a consumer was not told that its queue is gone", queue=queue.name)
+        log.exception("a consumer could not be told that its queue was deleted", queue=queue.name)
 
 
 def text_frame(payload: bytes) -> bytes:

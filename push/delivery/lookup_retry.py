@@ -38,7 +38,7 @@ class LookingUp(Unavailable):
     retry time."""
 
     def __init__(self, what: str, flight: Flight, *, may_go_on: bool = False) -> None:
-        super().__init__(f"{what} is being looked up; try again", retry_after_ms=100)
+        super().__init__(f"{what} is being looked up; retry", retry_after_ms=100)
         self.what = what
         self.flight = flight
         self.may_go_on = may_go_on
@@ -107,7 +107,7 @@ def answered(token: Token[Asked | None]) -> None:
 
 def not_in_time(looking: LookingUp) -> PushqError:
     """The error for a caller whose deadline passed before its request could begin."""
-    return Unavailable(f"{looking.what} was not looked up within the time of this request", retry_after_ms=100)
+    return Unavailable(f"{looking.what} could not be looked up in time", retry_after_ms=100)
 
 
 async def _landed(looking: LookingUp) -> None:
@@ -125,4 +125,4 @@ async def _landed(looking: LookingUp) -> None:
 
 
 def _too_many() -> PushqError:
-    return Unavailable(f"a request took more than {LOOK_UPS_MAX} look-ups", retry_after_ms=1000)
+    return Unavailable(f"a request took more than {LOOK_UPS_MAX} lookups", retry_after_ms=1000)

@@ -83,5 +83,5 @@ class Pacer:
             return step()
         except Exception:
             # A bug in one reader must not stop all the others.
-            log.exception("a reader of the past failed")
+            log.exception("replay for a reader failed")
             return False

@@ -60,7 +60,7 @@ def _checked(wanted: Any, name: str, forms: str) -> Any:
             return wanted
         if form == "time" and isinstance(value, str):
             return {"time": _time_ms(value, f"/{name}/time")}
-    raise InvalidRequest(f"`{name}` is {forms}", errors=(FieldError(f"/{name}", f"this is none of {forms}"),))
+    raise InvalidRequest(f"`{name}` must be {forms}", errors=(FieldError(f"/{name}", f"must be {forms}"),))
 
 
 def parse_query(text: str | None) -> Any:
@@ -80,5 +80,5 @@ def _time_ms(text: str, pointer: str) -> int:
             raise ValueError("no time zone")
         return max(0, int(when.timestamp() * 1000))
     except (ValueError, OverflowError) as error:
-        detail = f"{text!r} is no RFC 3339 time with a zone, such as 2026-11-21T10:00:00Z"
+        detail = f"invalid time {text!r}: use RFC 3339 with a time zone, such as 2026-11-21T10:00:00Z"
         raise InvalidRequest(detail, errors=(FieldError(pointer, detail),)) from error

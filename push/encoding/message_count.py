@@ -90,5 +90,5 @@ def _check(data: bytes, encoding: Encoding, decoder: Any) -> None:
 
 
 def _refusal(pointer: str) -> InvalidRequest:
-    whose = "an ack publishes" if pointer == ACK_PUBLISHES else "a request takes"
-    return field(pointer, f"more than {MESSAGES_PER_REQUEST_MAX} messages; {whose} {MESSAGES_PER_REQUEST_MAX}")
+    whose = "an ack can publish" if pointer == ACK_PUBLISHES else "a request can have"
+    return field(pointer, f"too many messages; {whose} at most {MESSAGES_PER_REQUEST_MAX}")

@@ -134,7 +134,7 @@ export class NoReplyQueue extends PushqError {
 export class LeaseLost extends PushqError {
   /** @param {string} queue @param {string} verdict @param {{id: string, attempt: number}} message */
   constructor(queue, verdict, {id, attempt}) {
-    super("stale-receipt", `queue "${queue}": ${verdict} of message ${id}, attempt ${attempt}, came after its lease`);
+    super("stale-receipt", `queue "${queue}": ${verdict} of message ${id}, attempt ${attempt}, came after its lease had expired`);
   }
 }
 
@@ -357,12 +357,12 @@ function refuseUnfit(text, body) {
   JSON.stringify(body, function (key, value) {
     if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
     if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
+      throw new PushqError("invalid-request", "NaN and infinity have no JSON representation; send null or a string instead");
     }
     if (isBytes(value)) {
       throw new PushqError(
         "invalid-request",
-        "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
+        "bytes inside a value have no JSON representation; send them as base64 text, or the whole body as bytes",
       );
     }
     return value;
@@ -372,7 +372,7 @@ function refuseUnfit(text, body) {
 /** Throws for half a surrogate pair, which JSON writes as an escape: the server would close the connection for it. */
 function refuseHalves(text) {
   if (!/\\ud[89a-f]/.test(text) || !/\\ud[89a-f]/.test(text.replaceAll("\\\\", ""))) return;
-  throw new PushqError("invalid-request", "a text with half a surrogate pair, say of an emoji that was cut in two, is none");
+  throw new PushqError("invalid-request", "the string contains an unpaired surrogate, such as half of an emoji");
 }
 
 // --- message.js
@@ -470,7 +470,7 @@ export class Message {
   reply(body, options = {}) {
     const {reply_to, correlation_id, id} = this;
     if (reply_to) return this.#delivery.publish(reply_to, body, {...options, correlationId: correlation_id ?? id});
-    return Promise.reject(new PushqError("no-reply-to", `message ${id} names no queue for a reply`));
+    return Promise.reject(new PushqError("no-reply-to", `message ${id} has no reply_to`));
   }
 }
 
@@ -621,7 +621,7 @@ class Http {
     const token = await this.#token(isSecond);
     const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
     const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
-      .catch((error) => Promise.reject(disconnected(`no answer from ${this.#base}: ${error.cause?.message || error.message}`)));
+      .catch((error) => Promise.reject(disconnected(`no response from ${this.#base}: ${error.cause?.message || error.message}`)));
     if (response.status === 401 && !isSecond) return this.open(target, request, true);
     if (!response.ok) throw await problemOf(response);
     return response;
@@ -660,35 +660,35 @@ function quoted(text) {
 // --- arguments.js
 
 function checkQueue(queue) {
-  if (typeof queue !== "string") throw new PushqError("invalid-request", `a queue's name is a text, not ${queue}`);
+  if (typeof queue !== "string") throw new PushqError("invalid-request", `the queue name must be a string, not ${queue}`);
   refuseHalves(JSON.stringify(queue));
   if (/^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/.test(queue)) return; // in a URL "a/b" or ".." may be something else
-  const rule = "it has 1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit";
-  throw new PushqError("invalid-request", `"${queue.slice(0, 200)}" is no name of a queue: ${rule}`);
+  const rule = "use 1 to 128 characters from A-Z a-z 0-9 _ . -, starting with a letter or digit";
+  throw new PushqError("invalid-request", `invalid queue name "${queue.slice(0, 200)}": ${rule}`);
 }
 
 function checkTimeout(timeoutMs) {
   if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
-  throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
+  throw new PushqError("invalid-request", `timeoutMs must be between 1 and 60000, not ${timeoutMs}`);
 }
 
 function checkCredit(credit) {
   if (credit === undefined || (Number.isInteger(credit) && credit > 0 && credit <= CREDIT_MAX)) return;
-  throw new PushqError("invalid-request", `credit is a whole number from 1 to ${CREDIT_MAX}, not ${credit}`);
+  throw new PushqError("invalid-request", `credit must be a whole number between 1 and ${CREDIT_MAX}, not ${credit}`);
 }
 
 function checkAck(ack) {
   if ([undefined, "manual", "auto"].includes(ack)) return;
-  throw new PushqError("invalid-request", `ack is "manual" or "auto", not ${ack}`);
+  throw new PushqError("invalid-request", `ack must be "manual" or "auto", not ${ack}`);
 }
 
 /** The context of a message, or undefined. Another than the first of its frame starts a new one. */
 function checkedTrace(traceparent, tracestate) {
   if (traceparent === undefined && tracestate === undefined) return undefined;
   const isTrace = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
-  if (!isTrace) throw new PushqError("invalid-request", "traceparent is 00-TRACE-SPAN-FLAGS in hexadecimal digits");
+  if (!isTrace) throw new PushqError("invalid-request", "traceparent must be 00-TRACE-SPAN-FLAGS in hexadecimal digits");
   if (tracestate !== undefined && !/^[ -~]{1,512}$/.test(tracestate)) {
-    throw new PushqError("invalid-request", "tracestate has 1 to 512 characters of printable ASCII");
+    throw new PushqError("invalid-request", "tracestate must have 1 to 512 printable ASCII characters");
   }
   return {traceparent, tracestate};
 }
@@ -719,7 +719,7 @@ function toWire(options) {
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined) continue;
     if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON form`);
+      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON representation`);
     }
     wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
   }
@@ -769,7 +769,7 @@ class Delivery {
   ack(publish) {
     if (publish === undefined) return this.settle("ack");
     if (!this.receipt) {
-      const detail = `message ${this.message.id} has no receipt: there is no ack that could carry a publish`;
+      const detail = `message ${this.message.id} has no receipt, so an ack cannot publish`;
       return Promise.reject(new PushqError("invalid-request", detail));
     }
     try {
@@ -834,7 +834,7 @@ function reasonOf(error) {
   try {
     text = String(error); // of an Error: its name and its message
   } catch {
-    text = "its text cannot be told";
+    text = "its message is not available";
   }
   return [...text].slice(0, REASON_CHARS_MAX).join("").replace(/\p{Surrogate}/gu, "\ufffd");
 }
@@ -1108,7 +1108,7 @@ class Consumer {
   isTakenUp = false; // the session goes on after a cut, and the server does not know yet what of ours came
 
   constructor(queue, options, handler, client) {
-    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
+    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) requires a handler");
     const {maxHandlerMs = client.limits.maxHandlerMs, inOrder, ...rest} = options ?? {};
     checkNames("subscribe", rest, SUBSCRIBE_OPTIONS);
     const wire = toWire(rest);
@@ -1509,7 +1509,7 @@ class Numbering {
     const {producer = randomHex(12), firstNumber = 1, numberAlways = false, publishIds = "auto"} = options;
     const numbers = typeof firstNumber === "number" ? [firstNumber] : Object.values(firstNumber);
     const wrong = numbers.find((number) => !Number.isSafeInteger(number) || number < 1);
-    if (wrong !== undefined) throw new TypeError(`firstNumber counts from 1, so it cannot be ${wrong}`);
+    if (wrong !== undefined) throw new TypeError(`firstNumber must be at least 1, not ${wrong}`);
     this.producer = producer;
     this.#clock = clock;
     this.#queuesMax = queuesMax;
@@ -1630,7 +1630,7 @@ class Publisher {
       const {idempotency_key: idempotencyKey, timeout_ms: timeoutMs, ...others} = toWire(options);
       const {traceparent, tracestate, ...given} = others;
       if (idempotencyKey !== undefined && !/^[ -~]{1,255}$/.test(idempotencyKey)) {
-        throw new PushqError("invalid-request", "idempotencyKey has 1 to 255 characters of printable ASCII");
+        throw new PushqError("invalid-request", "idempotencyKey must have 1 to 255 printable ASCII characters");
       }
       const trace = checkedTrace(traceparent, tracestate);
       checkTimeout(timeoutMs);
@@ -1654,14 +1654,14 @@ class Publisher {
     const {publishBufferMessages, publishBufferChars} = this.#limits;
     this.#checkSize(text, "a message");
     if (this.#items.size < publishBufferMessages && this.#chars + text.length <= publishBufferChars) return;
-    const detail = `${this.#items.size} messages of ${this.#chars} characters wait for the server`;
+    const detail = `${this.#items.size} messages of ${this.#chars} characters are waiting for the server`;
     throw new PushqError("buffer-full", detail);
   }
 
   #checkSize(text, what) {
     const {messageBytes} = this.#limits;
     if (text.length * 3 <= messageBytes || new TextEncoder().encode(text).length <= messageBytes) return;
-    throw new PushqError("message-too-large", `${what} takes more than ${messageBytes} bytes`, {status: 413});
+    throw new PushqError("message-too-large", `${what} must have at most ${messageBytes} bytes`, {status: 413});
   }
 
   /** Messages that travel with an ack, as they will be sent however often that is. */
@@ -1872,8 +1872,8 @@ function lastWord(item, why) {
 }
 
 function tooLate({isSent}, why) {
-  const outcome = isSent ? "the message may be stored" : "the message was not sent";
-  const reason = why ? `; there is no connection: ${why.detail}` : "";
+  const outcome = isSent ? "the message may have been stored" : "the message was not sent";
+  const reason = why ? `; not connected: ${why.detail}` : "";
   return new PushqError("timeout", `the server did not confirm in time; ${outcome}${reason}`);
 }
 
@@ -1896,10 +1896,10 @@ class Requests {
 
   ask(queue, body, {timeoutMs = this.#limits.replyTimeoutMs, replyQueue = this.#given, ...options}) {
     if (this.#waiting.size >= this.#limits.requestsWaiting) {
-      return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests wait for their replies`));
+      return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests are waiting for replies`));
     }
     if (!(Number.isFinite(timeoutMs) && timeoutMs >= 0)) {
-      return Promise.reject(new PushqError("invalid-request", `timeoutMs is a number from 0, not ${timeoutMs}`));
+      return Promise.reject(new PushqError("invalid-request", `timeoutMs must be a number of at least 0, not ${timeoutMs}`));
     }
     const correlationId = `${this.#prefix}-${++this.#count}`;
     const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: steadyMs() + timeoutMs};
@@ -2788,7 +2788,7 @@ export class Client extends EventTarget {
   /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
   async publishMany(queue, messages) {
     const wrong = messages.findIndex((message) => typeof message !== "object" || message === null || !("body" in message));
-    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany is no {body, …options}`);
+    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany must be {body, …options}`);
     return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
   }
 

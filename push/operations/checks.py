@@ -26,19 +26,20 @@ def results(receipts: list[str], verdicts: list[Verdict]) -> list[dict[str, Any]
 
 def checked_credit(credit: int, *, pointer: str = "/credit") -> int:
     if not 1 <= credit <= CREDIT_MAX:
-        raise field(pointer, f"credit is {credit}; it goes from 1 to {CREDIT_MAX}")
+        raise field(pointer, f"credit must be between 1 and {CREDIT_MAX}, not {credit}")
     return credit
 
 
 def check_delay(delay_ms: int | None) -> None:
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-        raise field("/delay_ms", f"delay_ms is {delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+        raise field("/delay_ms", f"delay_ms must be between 0 and {DELAY_MS_MAX}, not {delay_ms}")
 
 
 def checked_visibility(visibility_ms: int) -> int:
     if not 0 <= visibility_ms <= VISIBILITY_MS_MAX:
         raise field(
-            "/visibility_timeout_ms", f"visibility_timeout_ms is {visibility_ms}; it goes from 0 to {VISIBILITY_MS_MAX}"
+            "/visibility_timeout_ms",
+            f"visibility_timeout_ms must be between 0 and {VISIBILITY_MS_MAX}, not {visibility_ms}",
         )
     return visibility_ms
 
@@ -51,8 +52,7 @@ def visibility_of(queue: Queue, wanted_ms: int | None) -> int:
     if queue.config.delivery == "at_most_once" and not queue.is_companion:
         raise field(
             "/visibility_timeout_ms",
-            "this queue delivers at_most_once: a message is settled before it is handed out, so there is no lease; "
-            "leave visibility_timeout_ms out",
+            "this queue delivers at_most_once, so messages have no lease; remove visibility_timeout_ms",
         )
     return checked_visibility(wanted_ms)
 
@@ -60,21 +60,21 @@ def visibility_of(queue: Queue, wanted_ms: int | None) -> int:
 def checked_idempotency_key(text: str, *, name: str = "idempotency_key", pointer: str = "/idempotency_key") -> str:
     """Raises `InvalidRequest` for a key that is empty, too long, or not printable ASCII."""
     if not 1 <= len(text) <= IDEMPOTENCY_KEY_CHARS_MAX:
-        raise field(pointer, f"{name} has {len(text)} characters; it may have 1 to {IDEMPOTENCY_KEY_CHARS_MAX}")
+        raise field(pointer, f"{name} must have 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters, not {len(text)}")
     if _PRINTABLE.fullmatch(text) is None:
-        raise field(pointer, f"{name} has other characters than printable ASCII; a UUID is a good key")
+        raise field(pointer, f"{name} must be printable ASCII, such as a UUID")
     return text
 
 
 def checked_timeout(timeout_ms: int, *, name: str = "timeout_ms", pointer: str = "/timeout_ms") -> int:
     if not 1 <= timeout_ms <= PUBLISH_MS_MAX:
-        raise field(pointer, f"{name} is {timeout_ms}; it goes from 1 to {PUBLISH_MS_MAX}")
+        raise field(pointer, f"{name} must be between 1 and {PUBLISH_MS_MAX}, not {timeout_ms}")
     return timeout_ms
 
 
 def checked_reason(reason: str | None) -> str | None:
     if reason is not None and len(reason) > REASON_CHARS_MAX:
-        raise field("/reason", f"a reason of {len(reason)} characters; it may have {REASON_CHARS_MAX}")
+        raise field("/reason", f"reason must have at most {REASON_CHARS_MAX} characters, not {len(reason)}")
     return reason
 
 
@@ -87,20 +87,20 @@ def gap_fields(gap: Gap) -> dict[str, int]:
 def check_has_groups(queue: Queue, *, pointer: str = "/group") -> None:
     """Raises `InvalidRequest` for a work queue."""
     if queue.config.kind != "stream":
-        raise field(pointer, f"{queue.name!r} is a work queue: its consumers are one group; streams have groups")
+        raise field(pointer, f"{queue.name!r} is a work queue; only streams have groups")
 
 
 def checked_group(name: str, *, pointer: str = "/group") -> str:
     """The name of a consumer group. Raises `InvalidRequest`."""
     if _GROUP.fullmatch(name) is None:
-        rule = "1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
-        raise field(pointer, f"{name[:200]!r} is no name of a group: it has {rule}")
+        rule = "1 to 128 characters from A-Z a-z 0-9 _ . -, starting with a letter or digit"
+        raise field(pointer, f"invalid group name {name[:200]!r}: use {rule}")
     return name
 
 
 def check_id(request_id: RequestId) -> None:
     if isinstance(request_id, str) and len(request_id) > REQUEST_ID_CHARS_MAX:
-        raise field("/id", f"an id of {len(request_id)} characters; it may have {REQUEST_ID_CHARS_MAX}")
+        raise field("/id", f"id must have at most {REQUEST_ID_CHARS_MAX} characters, not {len(request_id)}")
 
 
 def field(pointer: str, detail: str) -> InvalidRequest:

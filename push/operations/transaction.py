@@ -41,18 +41,21 @@ def outputs(
     """Checks and prepares what an ack publishes. Raises what a publish raises, and `InvalidRequest` for a queue that
     cannot share a transaction with `source`."""
     if not receipts:
-        raise field("/receipts", "an ack that publishes needs the receipt of what it consumed; else publish alone")
+        raise field(
+            "/receipts",
+            "an ack that publishes needs the receipt of the consumed message; otherwise use a plain publish",
+        )
     if len(publishes) > PUBLISHES_PER_ACK_MAX:
-        raise field("/publish", f"{len(publishes)} publishes; an ack takes {PUBLISHES_PER_ACK_MAX}")
+        raise field("/publish", f"an ack can have at most {PUBLISHES_PER_ACK_MAX} publishes, not {len(publishes)}")
     if sum(len(one.messages) for one in publishes) > MESSAGES_PER_REQUEST_MAX:
-        raise field("/publish", f"an ack publishes at most {MESSAGES_PER_REQUEST_MAX} messages")
+        raise field("/publish", f"an ack can publish at most {MESSAGES_PER_REQUEST_MAX} messages")
     found = []
     for number, one in enumerate(publishes):
         queue = hub.desk.publish_with_ack(principal, one.queue)
         if not source.is_colocated_with(queue):
             detail = (
-                f"queues {source.name!r} and {queue.name!r} have no common step: create one with "
-                f"`colocate_with` naming the other"
+                f"queues {source.name!r} and {queue.name!r} are not colocated: create one with `colocate_with` "
+                "naming the other"
             )
             raise field(f"/publish/{number}/queue", detail)
         check_publish(hub, queue.config)

@@ -35,7 +35,7 @@ def refresh(session: Session, frame: Refresh) -> None:
     try:
         principal = session.hub.desk.identify(frame.token)
         if not session.hub.desk.is_same_caller(known, principal):
-            raise Forbidden("the new token is another caller's; open a connection of its own for it")
+            raise Forbidden("the new token belongs to another caller; open a separate connection for it")
     except PushqError as error:
         if error.code == "unavailable":
             raise

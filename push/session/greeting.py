@@ -47,7 +47,7 @@ def _identify(session: Session, frame: Connect) -> Principal:
     if frame.ticket is not None:
         return desk.redeem(frame.ticket)
     if session.principal is None:
-        raise Unauthenticated("`connect` needs a `token` or a `ticket`, or an Authorization header at the upgrade")
+        raise Unauthenticated("`connect` needs a `token` or a `ticket`, or the upgrade request an Authorization header")
     return session.principal
 
 

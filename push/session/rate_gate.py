@@ -58,12 +58,12 @@ class RateGate:
         try:
             answer = await verdict
         except Exception:
-            log.exception("limits were not told", session=self._session.id[:6])
-            answer = PushqError("this is our mistake; the log has more", code="internal")
+            log.exception("limits could not be checked", session=self._session.id[:6])
+            answer = PushqError("internal error; see the log", code="internal")
         waiting, self.held, self._asking = self.held, None, None
         session = self._session
         if session.closed:
-            refused(PushqError("the connection was closed meanwhile", code="unavailable"))
+            refused(PushqError("the connection was closed in the meantime", code="unavailable"))
             return
         session.read_on()
         try:
@@ -71,7 +71,7 @@ class RateGate:
             self._go_on(waiting or deque())
         except Exception:
             # A bug: the client must not wait for an answer that never comes.
-            log.exception("a session failed after it had waited for its limits", session=session.id[:6])
+            log.exception("a session failed after waiting for its limits", session=session.id[:6])
             session.close(1011, "internal error")
 
     def _enter(self, answer: Verdict, go: Go, refused: Refused) -> None:
@@ -81,7 +81,7 @@ class RateGate:
         except PushqError as error:
             refused(error)
         except Exception:
-            refused(PushqError("this is our mistake; the log has more", code="internal"))
+            refused(PushqError("internal error; see the log", code="internal"))
             raise
 
     def _go_on(self, waiting: deque[Go]) -> None:
@@ -99,5 +99,5 @@ class RateGate:
             self._abuse = Abuse(now_ms)
         if not self._abuse.refused(now_ms):
             return False
-        self._session.over_rate("nearly everything was above the rate for 10 s")
+        self._session.over_rate("nearly everything exceeded the rate limit for 10 s")
         return True

@@ -169,8 +169,8 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float,
     if isinstance(error, PushqError):
         session.error(frame.id, error)
     elif error is not None:
-        log.error("a queue could not be made by a publish", queue=frame.queue, exc_info=error)
-        session.error(frame.id, PushqError("this is our mistake; the log has more"))
+        log.error("a publish could not create its queue", queue=frame.queue, exc_info=error)
+        session.error(frame.id, PushqError("internal error; see the log"))
     else:
         again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain, came=came)
         if session.gate.held is not None:
@@ -268,7 +268,7 @@ def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
 
 def _check_count(receipts: list[str]) -> None:
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
-        raise field("/receipts", f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}")
+        raise field("/receipts", f"receipts must have at most {RECEIPTS_PER_REQUEST_MAX} entries, not {len(receipts)}")
 
 
 def _judged(
@@ -286,7 +286,7 @@ def subscribe(session: Session, frame: Subscribe) -> None:
     assert session.principal is not None
     queue = session.hub.desk.queue(session.principal, frame.queue, "consume")
     if len(session.subs) + session.opening >= SUBSCRIPTIONS_PER_SESSION_MAX:
-        raise InvalidRequest(f"this session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, the most there can be")
+        raise InvalidRequest(f"this session has reached the limit of {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions")
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     session.hub.intake.check_subscribe()
@@ -317,7 +317,7 @@ def _subscribe(session: Session, frame: Subscribe, queue: Queue, start: Start | 
     elif start is not None:
         _subscribe_stream(session, frame, queue, start)
     elif frame.from_ is not None:
-        raise field("/from", "a work queue has no positions: `from` is for streams")
+        raise field("/from", "`from` is only for streams; a work queue has no positions")
     else:
         _subscribe_work(session, frame, queue)
 
@@ -441,7 +441,7 @@ def allow(session: Session, frame: Credit) -> None:
 def _subscription(session: Session, number: int) -> Subscription:
     sub = session.subs.get(number)
     if sub is None:
-        raise field("/sub", f"this session has no subscription {number}")
+        raise field("/sub", f"unknown subscription {number}")
     return sub
 
 
@@ -457,7 +457,7 @@ def pong(session: Session, frame: Pong) -> None:
 
 
 def connect_again(session: Session, frame: Connect) -> None:
-    raise InvalidRequest("this session is connected already; `refresh` renews its token")
+    raise InvalidRequest("this session is already connected; renew its token with `refresh`")
 
 
 HANDLERS: dict[type[Any], Callable[..., None]] = {

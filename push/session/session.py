@@ -68,7 +68,7 @@ _KIND_BYTES_MAX: Final = 96
 """The kind of a hot frame is in its first bytes. `find` looks for it: `in` raises and drops an error internally first,
 as it tries the operand as a number."""
 
-REPLACED_REASON = "a newer connection went on with this session"
+REPLACED_REASON = "a newer connection resumed this session"
 OVER_RATE_RETRY_MS = 1_000
 """When a client may come back after it was closed for asking too much."""
 
@@ -190,7 +190,7 @@ class Session:
         one turn of the loop, while all other clients wait."""
         if 0 < count <= REQUESTS_IN_PROGRESS_MAX:
             return True
-        detail = f"a list of {count} objects; a frame holds one object, or a list of 1 to {REQUESTS_IN_PROGRESS_MAX}"
+        detail = f"a frame must be one object, or a list of 1 to {REQUESTS_IN_PROGRESS_MAX}, not a list of {count}"
         self.protocol_error(InvalidRequest(detail))
         return False
 
@@ -311,7 +311,7 @@ class Session:
         self._look_at_beat()
         self._refused += 1
         if self._refused > REFUSED_PER_SECOND_MAX:
-            self.over_rate(f"more than {REFUSED_PER_SECOND_MAX} refused requests in a second")
+            self.over_rate(f"more than {REFUSED_PER_SECOND_MAX} refused requests per second")
 
     def refuse_publish(self, request_id: RequestId, error: PushqError) -> None:
         """Sends an error. The socket stays open, unless its client does nothing else for long."""
@@ -386,7 +386,7 @@ class Session:
         self._look_at_beat()
         self._pings += 1
         if self._pings > PINGS_PER_SECOND_MAX:
-            self.over_rate(f"more than {PINGS_PER_SECOND_MAX} pings and pongs in a second")
+            self.over_rate(f"more than {PINGS_PER_SECOND_MAX} pings and pongs per second")
         return not self.closed
 
     def _look_at_beat(self) -> None:

@@ -31,7 +31,7 @@ def undecodable(session: Session, data: bytes, error: Exception, came: float | N
         with suppress(msgspec.MsgspecError, RecursionError):
             loose = codec.decode(data)
     if isinstance(loose, list) and any(isinstance(frame, list) for frame in loose):
-        session.protocol_error(InvalidRequest("a frame holds an object or a list of them, not lists in a list"))
+        session.protocol_error(InvalidRequest("a frame must be an object or a list of objects, not a nested list"))
         return
     if isinstance(loose, list) and len(loose) > 1:
         if not session.may_hold(len(loose)):

@@ -147,7 +147,7 @@ async def receive_messages(
         raise PushqError("the server is shutting down", code="draining")
     if wait_ms and hub.full:
         raise Overloaded(
-            f"{counted(hub.connections, 'connection is', 'connections are')} open, the most this process takes",
+            f"the limit of {counted(hub.connections, 'connection is', 'connections are')} is reached",
             retry_after_ms=5000,
         )
     queue.check_there()
@@ -284,7 +284,7 @@ def _read(queue: Queue, tails: Tails, reading: Reading, limit: int, parts: list[
         except Exception as error:
             stop, shown = first_shown(chunk, start, stop, partial(stream_messages, chunk, start, encoding="json"))
             if shown is None:
-                log.error("messages of a stream cannot be shown", **said_of(queue, chunk, start, stop, error))
+                log.error("messages of a stream cannot be delivered", **said_of(queue, chunk, start, stop, error))
                 unshown += stop - start
         if shown is not None:
             messages.extend(shown)
@@ -297,9 +297,9 @@ def _read(queue: Queue, tails: Tails, reading: Reading, limit: int, parts: list[
 def check_receive(limit: int, wait_ms: int) -> None:
     """Raises `InvalidRequest` for numbers out of range."""
     if not 1 <= limit <= RECEIVE_MAX:
-        raise field("/max", f"max is {limit}; it goes from 1 to {RECEIVE_MAX}")
+        raise field("/max", f"max must be between 1 and {RECEIVE_MAX}, not {limit}")
     if not 0 <= wait_ms <= WAIT_MS_MAX:
-        raise field("/wait_ms", f"wait_ms is {wait_ms}; it goes from 0 to {WAIT_MS_MAX}")
+        raise field("/wait_ms", f"wait_ms must be between 0 and {WAIT_MS_MAX}, not {wait_ms}")
 
 
 async def receive(
@@ -322,7 +322,7 @@ async def receive(
             raise field("/visibility_timeout_ms", "a stream without a group has no leases")
         return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive, told=told)
     if group is None and from_ is not None:
-        raise field("/from", "a work queue has no positions: `from` is for streams")
+        raise field("/from", "`from` is only for streams; a work queue has no positions")
     visibility_ms = visibility_of(queue, visibility_timeout_ms)
     if group is not None:
         queue = await group_queue(queue, group, from_)

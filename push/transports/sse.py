@@ -290,7 +290,7 @@ def _consume_work(
 ) -> None:
     queue = stream.queue
     if from_ is not None:
-        detail = "a work queue has no positions: `from` is for streams"
+        detail = "`from` is only for streams; a work queue has no positions"
         raise InvalidRequest(detail, errors=(FieldError("/from", detail),))
     sub = WorkSubscription(
         stream,

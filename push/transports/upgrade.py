@@ -72,7 +72,7 @@ def _refusal(hub: Hub, headers: Headers) -> PushqError | None:
     """The refusals before the upgrade and before authentication: a page of another origin, or an overload."""
     origin = headers.get("origin")
     if not hub.desk.allowed_origin(origin, headers.get("host")):
-        return Forbidden(f"origin {origin!r} may not connect: add it to http.allowed_origins")
+        return Forbidden(f"origin {origin!r} is not allowed: add it to http.allowed_origins")
     return hub.refusal()
 
 

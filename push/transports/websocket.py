@@ -157,7 +157,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self.conn.data_to_send()
         why = self.conn.handshake_exc
         cause = why if why is None or why.__cause__ is None else why.__cause__
-        body = encode(problem(InvalidRequest(f"this opens no WebSocket: {cause}")), "json")
+        body = encode(problem(InvalidRequest(f"not a WebSocket upgrade: {cause}")), "json")
         self.transport.write(_REFUSED_HANDSHAKE % (len(body), body))
         self.transport.close()
 
@@ -229,7 +229,9 @@ class PushProtocol(WebSocketsSansIOProtocol):
             return
         self.conn.data_to_send()  # the library's own close frame, replaced by ours
         if sent.code == _MESSAGE_TOO_BIG:
-            self._refuse(session, MessageTooLarge(f"a frame may have {FRAME_BYTES_MAX} bytes"), Close.TOO_LARGE)
+            self._refuse(
+                session, MessageTooLarge(f"a frame must have at most {FRAME_BYTES_MAX} bytes"), Close.TOO_LARGE
+            )
         else:
             error = PushqError(f"not a WebSocket frame: {sent.reason or sent.code}", code="invalid-request")
             self._refuse(session, error, Close.PROTOCOL_ERROR)
@@ -244,7 +246,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if self.session is None:
             self.transport.abort()
         elif not self.close_sent:
-            error = PushqError(f"a frame may have {FRAGMENTS_PER_FRAME_MAX} fragments", code="invalid-request")
+            error = PushqError(f"a frame must have at most {FRAGMENTS_PER_FRAME_MAX} fragments", code="invalid-request")
             self._refuse(self.session, error, Close.PROTOCOL_ERROR)
 
     def _refuse(self, session: Session, error: PushqError, code: Close) -> None:

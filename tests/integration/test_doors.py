@@ -90,7 +90,7 @@ def test_a_process_without_memory_takes_acks_and_nothing_new(start_server: Start
             wait_until_full(http)
             publish = http.post("/v1/queues/q/messages", json={"messages": [{"body": 2}]})
             assert (publish.status_code, publish.json()["code"]) == (503, "overloaded")
-            assert publish.headers["retry-after"] and "of its memory" in publish.json()["detail"]
+            assert publish.headers["retry-after"] and "of the memory limit" in publish.json()["detail"]
             assert http.get("/v1/queues").status_code == 503
             with pytest.raises(InvalidStatus):
                 connect(short.ws_url, legacy=True)

@@ -418,7 +418,7 @@ def test_a_publish_of_millions_is_refused_by_its_number(http: Client, queue: str
         content = body if kind == "application/json" else body[len(b'{"messages":') : -1]
         answer = http.post(f"/v1/queues/{queue}/messages", content=content, headers={"Content-Type": kind})
         problem = refused(answer, 400, "invalid-request")
-        assert pointers(problem) == ["/messages"] and "more than 1000 messages" in problem["detail"]
+        assert pointers(problem) == ["/messages"] and "at most 1000" in problem["detail"]
 
 
 def test_very_many_scopes_and_settings_are_refused_by_their_number(http: Client) -> None:
@@ -430,7 +430,7 @@ def test_very_many_scopes_and_settings_are_refused_by_their_number(http: Client)
     assert pointers(problem) == [""] and "5000 settings" in problem["detail"]
     refused(http.put("/v1/queues/many", json={f"s{n}": 1 for n in range(50_000)}), 413, "message-too-large")
     problem = refused(http.put("/v1/queues/many", json={f"s{n}": 1 for n in range(30)}), 400, "invalid-request")
-    assert len(problem["errors"]) == 20 and "(10 more findings are not shown)" in problem["detail"]
+    assert len(problem["errors"]) == 20 and "(10 more errors are not shown)" in problem["detail"]
 
 
 @pytest.mark.parametrize("levels", [100, 400, 900, 20_000])

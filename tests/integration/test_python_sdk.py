@@ -397,7 +397,7 @@ async def test_a_stream_is_read_from_a_time_on(
         await pushq.publish_many(name, [1, 2])
         begin = datetime.now(UTC) - timedelta(hours=1)
         assert await drain(pushq, name, 2, from_={"time": begin}) == [1, 2]
-        with pytest.raises(ValueError, match="a time needs a zone"):
+        with pytest.raises(ValueError, match="a time needs a time zone"):
             pushq.subscribe(name, from_={"time": begin.replace(tzinfo=None)})
 
 

@@ -215,8 +215,8 @@ test("a server that is not there is told at once, and again after it was; a publ
   const {pushq} = quickClient(t, {transports: ["sse"], fetch, limits: {publishTimeoutMs: 100}});
   const problems = [];
   pushq.addEventListener("problem", ({detail}) => problems.push(detail.error.detail));
-  const why = "no answer from http://test: connect ECONNREFUSED";
-  await assert.rejects(pushq.publish("q", 1), {code: "timeout", message: /was not sent; there is no connection: no answer/});
+  const why = "no response from http://test: connect ECONNREFUSED";
+  await assert.rejects(pushq.publish("q", 1), {code: "timeout", message: /was not sent; not connected: no response/});
   assert.deepEqual(problems, [why]);
   isThere = true;
   await eventually(() => pushq.state === "connected");

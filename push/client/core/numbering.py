@@ -213,4 +213,6 @@ class Numbering:
             if not row.has_stored and (self._is_bare(row) or row.next == self._first(queue)):
                 del self._rows[queue]
                 return
-        raise PushqError(f"one client numbers the messages of {self._queues_max} queues at most; connect another one")
+        raise PushqError(
+            f"one client can number messages for at most {self._queues_max} queues; open another connection"
+        )

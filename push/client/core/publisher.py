@@ -173,7 +173,7 @@ class Publisher:
         queue, entries, _ = self._in_flight.pop(request_id, _NOTHING)
         items = ok.messages or []
         if len(items) != len(entries):
-            problem = Problem(detail=f"{len(entries)} messages were sent and {len(items)} answered")
+            problem = Problem(detail=f"sent {len(entries)} messages but received {len(items)} results")
             return [self._done(entry, api_error(problem)) for entry in entries]
         self._numbering.learned(queue, ok.sequencing, ok.dedupe)
         outcomes: list[Outcome] = []
@@ -347,7 +347,7 @@ class Publisher:
         seconds = self._limits.publish_timeout_s if entry.timeout_s is None else entry.timeout_s
         if entry.was_sent:
             return OutcomeUnknown(f"not confirmed within {seconds:g} s: the message may have been stored")
-        return Unavailable(f"no connection, or no room on it, for {seconds:g} s: the message was not sent")
+        return Unavailable(f"no connection, or no free capacity on it, for {seconds:g} s: the message was not sent")
 
     def _find_deadline(self) -> float:
         in_flight = (batch.deadline for batch in self._in_flight.values())
@@ -360,13 +360,13 @@ def _end_of(entry: Entry, error: ApiError) -> PushqError:
     the same."""
     if not (entry.is_uncertain and error.retryable):
         return error
-    unknown = OutcomeUnknown(f"the message may have been stored; the server's last word: {error}")
+    unknown = OutcomeUnknown(f"the message may have been stored; the server's last error: {error}")
     unknown.__cause__ = error
     return unknown
 
 
 def _error_of(item: PublishedItem) -> ApiError:
-    return api_error(item.error or Problem(detail="neither a seq nor an error came back for the message"))
+    return api_error(item.error or Problem(detail="the server returned neither a seq nor an error for the message"))
 
 
 def _pointed_at(problem: Problem, count: int) -> dict[int, ApiError]:

@@ -182,7 +182,7 @@ class Settler:
         self._again = deque(group for group in self._again if group.deadline > now)
         groups += [self._open.pop(how) for how in [how for how, g in self._open.items() if g.deadline <= now]]
         seconds = self._limits.settle_timeout_s
-        error = OutcomeUnknown(f"no answer within {seconds:g} s: the message may have been settled")
+        error = OutcomeUnknown(f"no response within {seconds:g} s: the message may have been settled")
         return [Settled(item, group.how.action, error) for group in groups for item in group.items]
 
     def fail_all(self, error: PushqError) -> list[Settled]:
@@ -262,7 +262,8 @@ def _lost(item: Item, action: Action) -> PushqError:
     message = item.delivery.message
     queue = item.delivery.subscription.queue
     return LeaseLost(
-        f'queue "{queue}": {action} of message {message.id} (attempt {message.attempt}) came after its lease had ended',
+        f'queue "{queue}": {action} of message {message.id} (attempt {message.attempt}) came after its lease had '
+        "expired",
         [message.id],
     )
 
@@ -272,8 +273,8 @@ def _lost_together(group: Group) -> PushqError:
         return _lost(group.items[0], group.how.action)
     ids = [item.delivery.message.id for item in group.items]
     return LeaseLost(
-        f'queue "{group.how.subscription.queue}": one of {len(ids)} leases had ended, so none of their messages was'
-        " acked and nothing was published",
+        f'queue "{group.how.subscription.queue}": one of {len(ids)} leases had expired, so none of their messages '
+        "was acked and nothing was published",
         ids,
     )
 

@@ -143,7 +143,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
             best = min(refusals, key=lambda refusal: refusal.rank)
             if best.rank < 2:
                 return best.address
-            raise httpx2.ConnectError(f"none of {len(found)} addresses of {host} answers; {best}") from best
+            raise httpx2.ConnectError(f"none of {len(found)} addresses of {host} responds; {best}") from best
 
     async def _healthy(self, url: httpx2.URL, address: str, refusals: list[NotNow]) -> str:
         """The address, if it takes new connections; else raises its refusal, which is also appended to `refusals`."""
@@ -152,9 +152,9 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
                 status = await self._health(url, address)
             if status == 200:
                 return address
-            refusal = NotNow(address, f"{address} answers {status}", 0)
+            refusal = NotNow(address, f"{address} returned {status}", 0)
         except (TimeoutError, httpx2.TimeoutException):
-            refusal = NotNow(address, f"{address} is silent", 1)
+            refusal = NotNow(address, f"{address} does not respond", 1)
         except httpx2.TransportError as error:
             refusal = NotNow(address, f"{address}: {str(error) or type(error).__name__}", 2)
         refusals.append(refusal)

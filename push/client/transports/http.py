@@ -257,7 +257,7 @@ class HttpTransport:
             self._frames.put_nowait(Cut("unauthenticated", code=4501))
         else:
             location = response.headers.get("location") if 300 <= status < 400 else None
-            detail = redirected(str(self.http.base_url), location, "is no Pushq")
+            detail = redirected(str(self.http.base_url), location, "is not a Pushq server")
             self._frames.put_nowait(api_error(Problem(status=status, code=NOT_PUSHQ, detail=detail)))
 
     async def _publish(self, frame: Publish) -> None:
@@ -356,7 +356,7 @@ class HttpTransport:
         except httpx2.RequestError as error:
             self.cut(str(error) or type(error).__name__)
         except msgspec.MsgspecError as error:
-            self.cut(f"unreadable answer: {error}")
+            self.cut(f"malformed response: {error}")
 
 
 class HttpDialer:

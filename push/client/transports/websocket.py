@@ -145,10 +145,10 @@ def _refusal(uri: str, refused: InvalidStatus) -> Exception:
     status = response.status_code
     if status in RETRY_STATUSES:
         problem = problem_of(bytes(response.body or b""), status, dict(response.headers.raw_items()))
-        reason = f"{without_secrets(uri)} answered {status}: {problem.detail or problem.title}"
+        reason = f"{without_secrets(uri)} returned {status}: {problem.detail or problem.title}"
         return Cut(reason, retry_s=api_error(problem).retry_after_s or 0.0, problem=problem)
     kind = Forbidden if status == 403 else ApiError
     code = "forbidden" if status == 403 else NOT_PUSHQ
     location = response.headers.get("Location") if 300 <= status < 400 else None
-    detail = redirected(uri, location, f"refused the WebSocket with {status}")
+    detail = redirected(uri, location, f"the WebSocket was refused with {status}")
     return kind(Problem(status=status, code=code, detail=detail))

@@ -32,7 +32,7 @@ export class Http {
     const token = await this.#token(isSecond);
     const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
     const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
-      .catch((error) => Promise.reject(disconnected(`no answer from ${this.#base}: ${error.cause?.message || error.message}`)));
+      .catch((error) => Promise.reject(disconnected(`no response from ${this.#base}: ${error.cause?.message || error.message}`)));
     if (response.status === 401 && !isSecond) return this.open(target, request, true);
     if (!response.ok) throw await problemOf(response);
     return response;

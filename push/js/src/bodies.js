@@ -26,12 +26,12 @@ export function refuseUnfit(text, body) {
   JSON.stringify(body, function (key, value) {
     if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
     if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
+      throw new PushqError("invalid-request", "NaN and infinity have no JSON representation; send null or a string instead");
     }
     if (isBytes(value)) {
       throw new PushqError(
         "invalid-request",
-        "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
+        "bytes inside a value have no JSON representation; send them as base64 text, or the whole body as bytes",
       );
     }
     return value;
@@ -41,5 +41,5 @@ export function refuseUnfit(text, body) {
 /** Throws for half a surrogate pair, which JSON writes as an escape: the server would close the connection for it. */
 export function refuseHalves(text) {
   if (!/\\ud[89a-f]/.test(text) || !/\\ud[89a-f]/.test(text.replaceAll("\\\\", ""))) return;
-  throw new PushqError("invalid-request", "a text with half a surrogate pair, say of an emoji that was cut in two, is none");
+  throw new PushqError("invalid-request", "the string contains an unpaired surrogate, such as half of an emoji");
 }

@@ -125,7 +125,7 @@ export class Client extends EventTarget {
   /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
   async publishMany(queue, messages) {
     const wrong = messages.findIndex((message) => typeof message !== "object" || message === null || !("body" in message));
-    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany is no {body, …options}`);
+    if (wrong >= 0) throw new PushqError("invalid-request", `message ${wrong} of publishMany must be {body, …options}`);
     return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
   }
 

@@ -30,7 +30,7 @@ export class Consumer {
   isTakenUp = false; // the session goes on after a cut, and the server does not know yet what of ours came
 
   constructor(queue, options, handler, client) {
-    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
+    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) requires a handler");
     const {maxHandlerMs = client.limits.maxHandlerMs, inOrder, ...rest} = options ?? {};
     checkNames("subscribe", rest, SUBSCRIBE_OPTIONS);
     const wire = toWire(rest);

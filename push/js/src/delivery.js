@@ -42,7 +42,7 @@ export class Delivery {
   ack(publish) {
     if (publish === undefined) return this.settle("ack");
     if (!this.receipt) {
-      const detail = `message ${this.message.id} has no receipt: there is no ack that could carry a publish`;
+      const detail = `message ${this.message.id} has no receipt, so an ack cannot publish`;
       return Promise.reject(new PushqError("invalid-request", detail));
     }
     try {
@@ -107,7 +107,7 @@ function reasonOf(error) {
   try {
     text = String(error); // of an Error: its name and its message
   } catch {
-    text = "its text cannot be told";
+    text = "its message is not available";
   }
   return [...text].slice(0, REASON_CHARS_MAX).join("").replace(/\p{Surrogate}/gu, "\ufffd");
 }

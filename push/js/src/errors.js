@@ -51,7 +51,7 @@ export class NoReplyQueue extends PushqError {
 export class LeaseLost extends PushqError {
   /** @param {string} queue @param {string} verdict @param {{id: string, attempt: number}} message */
   constructor(queue, verdict, {id, attempt}) {
-    super("stale-receipt", `queue "${queue}": ${verdict} of message ${id}, attempt ${attempt}, came after its lease`);
+    super("stale-receipt", `queue "${queue}": ${verdict} of message ${id}, attempt ${attempt}, came after its lease had expired`);
   }
 }
 

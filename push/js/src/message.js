@@ -96,6 +96,6 @@ export class Message {
   reply(body, options = {}) {
     const {reply_to, correlation_id, id} = this;
     if (reply_to) return this.#delivery.publish(reply_to, body, {...options, correlationId: correlation_id ?? id});
-    return Promise.reject(new PushqError("no-reply-to", `message ${id} names no queue for a reply`));
+    return Promise.reject(new PushqError("no-reply-to", `message ${id} has no reply_to`));
   }
 }

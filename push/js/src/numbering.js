@@ -17,7 +17,7 @@ export class Numbering {
     const {producer = randomHex(12), firstNumber = 1, numberAlways = false, publishIds = "auto"} = options;
     const numbers = typeof firstNumber === "number" ? [firstNumber] : Object.values(firstNumber);
     const wrong = numbers.find((number) => !Number.isSafeInteger(number) || number < 1);
-    if (wrong !== undefined) throw new TypeError(`firstNumber counts from 1, so it cannot be ${wrong}`);
+    if (wrong !== undefined) throw new TypeError(`firstNumber must be at least 1, not ${wrong}`);
     this.producer = producer;
     this.#clock = clock;
     this.#queuesMax = queuesMax;

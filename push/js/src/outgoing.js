@@ -22,7 +22,7 @@ export function toWire(options) {
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined) continue;
     if (typeof value === "number" && !Number.isFinite(value)) {
-      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON form`);
+      throw new PushqError("invalid-request", `${name} is ${value}, which has no JSON representation`);
     }
     wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
   }

@@ -30,7 +30,7 @@ export class Publisher {
       const {idempotency_key: idempotencyKey, timeout_ms: timeoutMs, ...others} = toWire(options);
       const {traceparent, tracestate, ...given} = others;
       if (idempotencyKey !== undefined && !/^[ -~]{1,255}$/.test(idempotencyKey)) {
-        throw new PushqError("invalid-request", "idempotencyKey has 1 to 255 characters of printable ASCII");
+        throw new PushqError("invalid-request", "idempotencyKey must have 1 to 255 printable ASCII characters");
       }
       const trace = checkedTrace(traceparent, tracestate);
       checkTimeout(timeoutMs);
@@ -54,14 +54,14 @@ export class Publisher {
     const {publishBufferMessages, publishBufferChars} = this.#limits;
     this.#checkSize(text, "a message");
     if (this.#items.size < publishBufferMessages && this.#chars + text.length <= publishBufferChars) return;
-    const detail = `${this.#items.size} messages of ${this.#chars} characters wait for the server`;
+    const detail = `${this.#items.size} messages of ${this.#chars} characters are waiting for the server`;
     throw new PushqError("buffer-full", detail);
   }
 
   #checkSize(text, what) {
     const {messageBytes} = this.#limits;
     if (text.length * 3 <= messageBytes || new TextEncoder().encode(text).length <= messageBytes) return;
-    throw new PushqError("message-too-large", `${what} takes more than ${messageBytes} bytes`, {status: 413});
+    throw new PushqError("message-too-large", `${what} must have at most ${messageBytes} bytes`, {status: 413});
   }
 
   /** Messages that travel with an ack, as they will be sent however often that is. */
@@ -272,7 +272,7 @@ function lastWord(item, why) {
 }
 
 function tooLate({isSent}, why) {
-  const outcome = isSent ? "the message may be stored" : "the message was not sent";
-  const reason = why ? `; there is no connection: ${why.detail}` : "";
+  const outcome = isSent ? "the message may have been stored" : "the message was not sent";
+  const reason = why ? `; not connected: ${why.detail}` : "";
   return new PushqError("timeout", `the server did not confirm in time; ${outcome}${reason}`);
 }

@@ -23,10 +23,10 @@ export class Requests {
 
   ask(queue, body, {timeoutMs = this.#limits.replyTimeoutMs, replyQueue = this.#given, ...options}) {
     if (this.#waiting.size >= this.#limits.requestsWaiting) {
-      return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests wait for their replies`));
+      return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests are waiting for replies`));
     }
     if (!(Number.isFinite(timeoutMs) && timeoutMs >= 0)) {
-      return Promise.reject(new PushqError("invalid-request", `timeoutMs is a number from 0, not ${timeoutMs}`));
+      return Promise.reject(new PushqError("invalid-request", `timeoutMs must be a number of at least 0, not ${timeoutMs}`));
     }
     const correlationId = `${this.#prefix}-${++this.#count}`;
     const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: steadyMs() + timeoutMs};

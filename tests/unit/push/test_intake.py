@@ -62,7 +62,7 @@ def test_one_principal_leaves_room_for_others() -> None:
 def test_a_full_process_and_one_under_load_let_nobody_in_and_spend_no_pace() -> None:
     door = intake(accepts_burst=1)
     assert "100 connections" in str(door.refusal_of_socket(100, 100))
-    door.set_level(Level.NO_NEW_SOCKETS, "its event loop is 150 ms late")
+    door.set_level(Level.NO_NEW_SOCKETS, "the event loop is 150 ms late")
     assert "150 ms late" in str(door.refusal_of_socket(0, 100))
     door.set_level(Level.NORMAL, "")
     assert door.refusal_of_socket(0, 100) is None and door.refusal_by_pace(KNOWN) is None
@@ -114,7 +114,7 @@ def test_subscriptions_are_refused_where_only_what_ends_messages_is_taken() -> N
     load = intake()
     load.set_level(Level.NO_REPLAYS, "")
     load.check_subscribe()
-    load.set_level(Level.NO_PUBLISHES, "82% of its memory is used")
+    load.set_level(Level.NO_PUBLISHES, "82% of the memory limit is used")
     with pytest.raises(Overloaded, match="82%"):
         load.check_subscribe()
 

@@ -43,7 +43,7 @@ def test_an_answer_names_a_bounded_number_of_findings_and_says_how_many_more_the
     errors = tuple(FieldError(f"/{number}", "wrong") for number in range(FINDINGS_MAX + 5))
     told = problem(InvalidRequest("/0: wrong", errors=errors))
     assert [each["pointer"] for each in told["errors"]] == [f"/{number}" for number in range(FINDINGS_MAX)]
-    assert told["detail"] == "/0: wrong (5 more findings are not shown)"
+    assert told["detail"] == "/0: wrong (5 more errors are not shown)"
     assert problem(InvalidRequest("/0: wrong", errors=errors[:FINDINGS_MAX]))["detail"] == "/0: wrong"
 
 
@@ -106,7 +106,7 @@ def test_a_field_in_the_wrong_place_is_told_where_it_belongs() -> None:
     frame = {"type": "publish", "queue": "q", "messages": [{"body": 1}], "body": 2}
     assert refused(frame, Publish, known).detail == "unknown field 'body' here; it belongs inside `messages`"
     frame = {"type": "publish", "queue": "q", "messages": [{"body": 1, "messages": []}]}
-    assert refused(frame, Publish, known).detail.endswith("'messages' here; it belongs outside, at the top")
+    assert refused(frame, Publish, known).detail.endswith("'messages' here; it belongs at the top level")
 
 
 def test_a_name_like_none_is_not_guessed_at() -> None:
@@ -121,7 +121,7 @@ def test_names_from_outside_are_shown_in_part_only() -> None:
 def test_what_does_not_parse_says_so() -> None:
     with pytest.raises(msgspec.DecodeError) as fault:
         msgspec.json.decode(b"{")
-    assert invalid(fault.value).detail.startswith("the body does not parse")
+    assert invalid(fault.value).detail.startswith("cannot parse the body")
     with pytest.raises(UnicodeDecodeError) as broken:
         b"ab\xff".decode()
     assert invalid(broken.value).detail == "the text is not UTF-8: byte 2 is 0xff"

@@ -84,7 +84,7 @@ def test_every_level_falls_to_normal_within_ten_seconds_of_calm(lag_ms: float, m
 def test_the_reason_names_the_reading_that_counts() -> None:
     admission = Admission(lag_ms_max=100)
     assert "150 ms late" in admission.why(Readings(lag_ms=150, memory_fraction=0.2))
-    assert "75% of its memory" in admission.why(Readings(lag_ms=150, memory_fraction=0.75))
+    assert "75% of the memory limit" in admission.why(Readings(lag_ms=150, memory_fraction=0.75))
 
 
 # ------------------------------------------------------------------------------------------------------ backlog

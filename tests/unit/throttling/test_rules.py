@@ -30,7 +30,12 @@ def test_rule_of_less_than_one_request_a_second_has_a_longer_window() -> None:
 
 @pytest.mark.parametrize(
     ("quota", "window_s", "wrong"),
-    [(0, 1, "quota is 0"), (RATE_PER_S_MAX + 1, 1, "quota is"), (1, 0, "window_s"), (1, WINDOW_S_MAX + 1, "window_s")],
+    [
+        (0, 1, "quota must be .*, not 0"),
+        (RATE_PER_S_MAX + 1, 1, "quota must be"),
+        (1, 0, "window_s"),
+        (1, WINDOW_S_MAX + 1, "window_s"),
+    ],
 )
 def test_rule_out_of_range_is_refused_by_the_field(quota: int, window_s: int, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):

@@ -37,7 +37,7 @@ async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
 
 def loaded(level: Level) -> Intake:
     intake = Intake()
-    intake.set_level(level, "82% of its memory is used")
+    intake.set_level(level, "82% of the memory limit is used")
     return intake
 
 
@@ -115,7 +115,7 @@ async def get(app: Application, path: str) -> tuple[int, dict[str, Any]]:
 async def test_only_without_publishes_a_process_is_not_ready_and_a_balancer_is_never_told(app: Application) -> None:
     ready = {}
     for level in Level:
-        app.gateway.hub.intake.set_level(level, "82% of its memory is used")
+        app.gateway.hub.intake.set_level(level, "82% of the memory limit is used")
         ready[level] = (await get(app, "/readyz"))[0]
         assert (await get(app, "/lbz"))[0] == (await get(app, "/livez"))[0] == 200
     assert list(ready.values()) == [200, 200, 200, 503]

@@ -149,7 +149,7 @@ async def test_no_body_is_an_object_without_fields() -> None:
         (b'{"nme": 1}', "/nme", "did you mean 'name'?"),
         (b'{"inner": [{}, {"color": 1}]}', "/inner/1/color", "did you mean 'colour'?"),
         (b'{"colour": 1}', "/colour", "unknown field 'colour' here; it belongs inside `inner`"),
-        (b'{"inner": [{"name": 1}]}', "/inner/0/name", "it belongs outside, at the top"),
+        (b'{"inner": [{"name": 1}]}', "/inner/0/name", "it belongs at the top level"),
         (b'{"name": 1}', "/name", "Expected `str`"),
         (b'[]', "", "Expected `object`"),
         (b'null', "", "Expected `object`"),

@@ -93,7 +93,7 @@ def test_absent_server_ends_with_5_and_a_hint() -> None:
 
 def test_busy_server_is_told_in_its_own_words_and_not_as_an_absent_one() -> None:
     problem = Problem(title="Overloaded", status=503, code="overloaded", detail="no room", retry_after_ms=12_345)
-    failure = failure_of(Unavailable("the server takes no new session now: no room", problem))
+    failure = failure_of(Unavailable("the server accepts no new sessions now: no room", problem))
     assert failure.exit_code == Exit.UNAVAILABLE
     assert (failure.message, failure.lines) == ("Overloaded: no room", ("code overloaded", "retry in 12.4 s"))
     assert failure.problem["code"] == "overloaded"

@@ -210,7 +210,7 @@ async def test_a_request_that_reached_nobody_goes_to_another_address() -> None:
 
 async def test_nobody_there_is_a_connect_error_that_says_so() -> None:
     async with client(f"http://{NAME}:1", "127.0.0.2", "127.0.0.3") as http:
-        with pytest.raises(httpx2.ConnectError, match=r"none of 2 addresses of pushq\.test answers"):
+        with pytest.raises(httpx2.ConnectError, match=r"none of 2 addresses of pushq\.test responds"):
             await http.get("/")
 
 

@@ -39,5 +39,5 @@ def test_a_value_without_a_form_is_named_by_its_field(value: Any) -> None:
 def test_a_time_to_begin_at_travels_as_text() -> None:
     assert start_of({"time": datetime(2026, 1, 2, 3, tzinfo=UTC)}) == {"time": "2026-01-02T03:00:00.000Z"}
     assert [start_of(given) for given in (None, "latest", {"seq": 3})] == [None, "latest", {"seq": 3}]
-    with pytest.raises(ValueError, match="needs a zone"):
+    with pytest.raises(ValueError, match="a time needs a time zone"):
         start_of({"time": datetime(2026, 1, 2, 3, tzinfo=UTC).replace(tzinfo=None)})

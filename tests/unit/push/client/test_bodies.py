@@ -57,7 +57,7 @@ def test_what_has_a_usual_text_is_the_same_in_every_encoding(body: Any) -> None:
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": (1, x)}, lambda x: [{1: {"b": [x]}}]])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_none_is_refused_however_deep(wrap: Any, value: float) -> None:
-    with pytest.raises(ApiError, match="NaN and infinities have no JSON form; send null") as refused:
+    with pytest.raises(ApiError, match="NaN and infinity have no JSON representation; send null") as refused:
         fit(wrap(value))
     assert (refused.value.code, [error.pointer for error in refused.value.problem.errors]) == (
         "invalid-request",

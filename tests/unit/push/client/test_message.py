@@ -148,7 +148,7 @@ async def test_acking_nothing_is_nothing_and_publishes_nothing() -> None:
         await pushq.ack([])
         message = await delivered(pushq, server, receipt=None)
         await pushq.ack([message])
-        with pytest.raises(ValueError, match="nothing to ack"):
+        with pytest.raises(ValueError, match="cannot publish with this ack"):
             await message.ack(publish=[("bills", 1)])
     assert acks(server) == []
 

@@ -74,7 +74,7 @@ async def test_a_key_function_that_does_not_end_is_told_and_asked_again() -> Non
         server.connection.cut()
         await eventually(lambda: len(server.tokens) == 2)
     reasons = [event.reason for event in events if isinstance(event, Disconnected)]
-    assert reasons == ["cut by the test", "the key function gave no key within 0.05 s"]
+    assert reasons == ["cut by the test", "the key function returned no key within 0.05 s"]
 
 
 @pytest.mark.parametrize("key", ["secret\n", "", "se cret", "\ud800", b"secret", 5])
@@ -112,7 +112,7 @@ async def test_a_server_that_cannot_be_reached_raises_unavailable_with_the_reaso
 async def test_a_server_that_asks_for_more_time_than_there_is_ends_the_opening_at_once() -> None:
     server, told = PlayedServer(), list[SessionEvent]()
     server.refuse = [_busy(retry_s=600)]
-    with pytest.raises(Unavailable, match="the server takes no new session now: no room") as caught:
+    with pytest.raises(Unavailable, match="the server accepts no new sessions now: no room") as caught:
         async with session(server, on_event=told.append, open_timeout_s=300):
             pytest.fail("must not open")
     assert caught.value.problem is not None
@@ -145,7 +145,7 @@ async def test_a_server_that_comes_up_meanwhile_is_found() -> None:
 async def test_a_transport_has_one_name_and_its_earlier_ones_are_taken() -> None:
     named = {name: connect("http://played", "k", transport=name)._options.transport for name in TRANSPORTS}
     assert named == {"ws": "ws", "sse": "sse", "poll": "poll", "websocket": "ws", "longpoll": "poll"}
-    with pytest.raises(ValueError, match="there is no transport 'pigeon'; it is ws, sse, poll"):
+    with pytest.raises(ValueError, match="unknown transport 'pigeon'; use one of ws, sse, poll"):
         connect("http://played", "k", transport="pigeon")  # type: ignore[arg-type]
 
 

@@ -221,7 +221,7 @@ async def test_no_more_is_held_than_can_be_handled(options: dict[str, Any], cred
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"prefetch": -1}])
 async def test_a_number_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
     async with session(PlayedServer()) as pushq:
-        with pytest.raises(ValueError, match="concurrency is at least 1"):
+        with pytest.raises(ValueError, match="concurrency must be at least 1 and prefetch at least"):
             pushq.runner("q", Work(), **options)
 
 

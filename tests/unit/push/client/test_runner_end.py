@@ -68,7 +68,7 @@ async def test_a_handler_that_takes_longer_than_the_drain_is_cancelled_and_its_m
         assert (running.runner.done, running.runner.failed) == (0, 1)
     assert work.cancelled == ["a"]
     assert nacks(server) == [(["r-b"], None, False), (["r-a"], 0, True)]
-    assert sent(server, Nack)[1].reason == "the consumer stopped before its handler was done"
+    assert sent(server, Nack)[1].reason == "the consumer stopped before its handler finished"
 
 
 async def test_a_handler_that_makes_nothing_of_its_cancellation_has_not_done_its_work() -> None:
@@ -260,7 +260,7 @@ async def test_a_runner_runs_once() -> None:
     async with session(PlayedServer()) as pushq:
         async with pushq.runner("q", Work()) as runner:
             pass
-        with pytest.raises(RuntimeError, match="runs once"):
+        with pytest.raises(RuntimeError, match="run only once"):
             await runner.run()
 
 

@@ -55,7 +55,7 @@ async def test_what_the_server_refuses_over_a_websocket_is_refused_here_over_eve
     server = PlayedServer()
     ((name, value),) = wrong.items()
     async with session(server) as pushq:
-        with pytest.raises(ApiError, match=f"/{name}: {name} is .*, not {value!r}$") as caught:
+        with pytest.raises(ApiError, match=f"/{name}: {name} must be .*, not {value!r}$") as caught:
             pushq.subscribe("q", **wrong)
     assert caught.value.code == "invalid-request"
     assert not any(isinstance(frame, Subscribe) for frame in server.frames)

@@ -86,7 +86,7 @@ async def test_a_server_that_never_answers_is_told_from_an_absent_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         limits = Limits(open_timeout_s=0.05, open_patience_s=0.2)
         with pytest.raises(
-            Unavailable, match=r"no session within 0\.\d s: the server takes the connection, and does not"
+            Unavailable, match=r"no session within 0\.\d s: the server accepts the connection but does not"
         ):
             async with connect(f"http://127.0.0.1:{silent.getsockname()[1]}", "k", limits=limits):
                 pytest.fail("must not open")
@@ -202,7 +202,7 @@ async def test_whoever_answers_in_place_of_a_server_that_is_away_does_not_end_th
         sessions[0].transport.abort()
         await eventually(lambda: len(sessions) == 2)
     reasons = [event.reason for event in events if isinstance(event, Disconnected)]
-    assert ["refused the WebSocket with 404" in reasons[1], "with 200" in reasons[2]] == [True, True]
+    assert ["the WebSocket was refused with 404" in reasons[1], "with 200" in reasons[2]] == [True, True]
 
 
 async def test_a_server_without_the_subprotocol_is_refused() -> None:

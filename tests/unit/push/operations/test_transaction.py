@@ -62,7 +62,7 @@ def test_a_tenant_that_holds_its_quota_cannot_publish_with_an_ack() -> None:
 
 def test_where_load_keeps_publishes_out_it_is_refused_with_them() -> None:
     desk, intake = Desk(), Intake()
-    intake.set_level(Level.NO_PUBLISHES, "82% of its memory is used")
+    intake.set_level(Level.NO_PUBLISHES, "82% of the memory limit is used")
     intake.look()
     with pytest.raises(Overloaded, match="82%"):
         asked(hub_of(desk, intake))

@@ -111,7 +111,7 @@ async def test_client_that_does_nothing_but_run_into_its_limit_is_closed_after_a
     for _ in range(ABUSE_REFUSED_MIN):
         assert not world.gate.is_abused()
     world.now_ms = ABUSE_SECONDS * 1000
-    assert world.gate.is_abused() and world.did == ["nearly everything was above the rate for 10 s"]
+    assert world.gate.is_abused() and world.did == ["nearly everything exceeded the rate limit for 10 s"]
 
 
 async def test_client_that_gets_something_through_stays() -> None:

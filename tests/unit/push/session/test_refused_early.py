@@ -102,7 +102,7 @@ def test_a_publish_to_a_full_line_is_refused_by_its_id_and_not_read(encoding: st
 
 def test_at_the_last_level_a_publish_is_refused_by_its_head_too() -> None:
     intake = Intake()
-    intake.set_level(Level.NO_PUBLISHES, "82% of its memory is used")
+    intake.set_level(Level.NO_PUBLISHES, "82% of the memory limit is used")
     intake.look()
     made, wire, desk = session(intake, None)
     made.receive(publish())
@@ -143,7 +143,7 @@ def test_a_publish_of_very_many_messages_is_refused_by_its_number_under_its_id(e
     (frame,) = wire.frames
     assert (frame["type"], frame["id"], wire.closed) == ("error", 7, 0)
     assert frame["problem"]["errors"][0]["pointer"] == "/messages" and not desk.prepared
-    assert "more than 1000 messages" in frame["problem"]["detail"]
+    assert "at most 1000" in frame["problem"]["detail"]
 
 
 def test_before_a_connect_a_publish_of_very_many_messages_closes_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_subscriptions_whose_group_is_being_opened_count_as_well(monkeypatch: py
     for number in range(2):
         requests.subscribe(session, frame(number))
     session.subs[1] = object()
-    with pytest.raises(InvalidRequest, match="3 subscriptions, the most"):
+    with pytest.raises(InvalidRequest, match="limit of 3 subscriptions"):
         requests.subscribe(session, frame(3))
     assert len(opening) == 2
     opening.pop()(Unavailable("no group"))

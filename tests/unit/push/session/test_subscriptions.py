@@ -303,7 +303,7 @@ def test_a_purge_gives_credit_back_and_says_that_the_leases_are_lost(setup: Setu
 def test_under_load_credit_counts_half_and_never_nothing(setup: Setup, credit: int, under_load: int) -> None:
     sub = setup.subscribe(credit=credit)
     assert sub.wants() == credit
-    setup.feeder.intake.set_level(Level.NO_NEW_SOCKETS, "its event loop is late")
+    setup.feeder.intake.set_level(Level.NO_NEW_SOCKETS, "the event loop is late")
     assert sub.wants() == under_load
     setup.feeder.intake.set_level(Level.NORMAL, "")
     assert sub.wants() == credit
