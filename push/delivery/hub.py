@@ -126,6 +126,7 @@ class Hub:
         """Waiting long-polls, to be ended when their queue is deleted or the process shuts down."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
         self._elsewhere = elsewhere
+        self._bringing: set[asyncio.Task[None]] = set()
         self.delivered = 0
         self.unshown = 0
         """Stream messages that cannot be shown to any reader, counted once per reader that was told."""
@@ -195,15 +196,24 @@ class Hub:
         return self._fetch(self._elsewhere, resume, principal)
 
     async def _fetch(self, elsewhere: Elsewhere, resume: str, principal: Principal) -> None:
+        """Returns after `SESSION_FETCH_SECONDS_MAX` at the latest. A session that comes later is parked, too, so its
+        messages return."""
+        bringing = self.loop.create_task(self._bring(elsewhere, resume, principal), name="session from elsewhere")
+        self._bringing.add(bringing)
+        bringing.add_done_callback(self._bringing.discard)
+        await asyncio.wait({bringing}, timeout=SESSION_FETCH_SECONDS_MAX)
+
+    async def _bring(self, elsewhere: Elsewhere, resume: str, principal: Principal) -> None:
         try:
-            async with asyncio.timeout(SESSION_FETCH_SECONDS_MAX):
-                parked = await elsewhere.fetch(resume, principal)
-        except (PushqError, TimeoutError) as error:
-            log.info("a session was not fetched", session=resume[:6], reason=str(error) or "it took too long")
-            return
-        if parked is not None:
-            parked.until_ms = self.awake_ms() + self.resume_ms
-            self._park(parked)
+            parked = await elsewhere.fetch(resume, principal)
+        except PushqError as error:
+            log.info("a session was not fetched", session=resume[:6], reason=error.detail)
+        except Exception:
+            log.exception("a session was not fetched", session=resume[:6])
+        else:
+            if parked is not None:
+                parked.until_ms = self.awake_ms() + self.resume_ms
+                self._park(parked)
 
     def give_away(self, session_id: str, principal_id: str) -> Parked[list[Lease]] | None:
         """Ends a session that another gateway is to resume; None if it is not here, or belongs to another principal.
