@@ -187,12 +187,14 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         """Raises `InvalidRequest` with an error for each part that is asked for and that a place does not have."""
         has = place.asked()
         errors = tuple(
-            FieldError(f"/replication/{part}", f"{part} is {value!r}, and where this queue lies it is {has[part]!r}")
+            FieldError(
+                f"/replication/{part}", f"{part} is {value!r}, but where this queue is placed it is {has[part]!r}"
+            )
             for part, value in self.unlike(place).items()
         )
         if errors:
             said = ", ".join(f"{part} {value!r}" for part, value in has.items())
-            raise InvalidRequest(f"queue {queue!r} cannot be copied so: its place has {said}", errors=errors)
+            raise InvalidRequest(f"queue {queue!r} cannot be replicated like this: its place has {said}", errors=errors)
 
 
 def placed(config: QueueConfig, place: Replication, queue: str) -> QueueConfig:

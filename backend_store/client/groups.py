@@ -317,7 +317,7 @@ def groups_of(stream: EmbeddedQueue) -> Groups:
     is_stream = stream.config.kind == "stream" and not stream.is_companion
     groups = stream._partitions.all[0].groups if is_stream else None
     if groups is None:
-        raise InvalidRequest(f"{stream.name!r} is a work queue: its consumers are one group; streams have groups")
+        raise InvalidRequest(f"{stream.name!r} is a work queue; only streams have groups")
     return groups
 
 

@@ -82,9 +82,7 @@ def check_cursor(text: str) -> Place:
     except (binascii.Error, ValueError, struct.error):
         version = partition = shelf = offset = 0
     if version != _VERSION or offset > _OFFSET_MAX:
-        raise InvalidRequest(
-            "this is no cursor of a peek", errors=(FieldError("/query/cursor", "send `next` back as it was given"),)
-        )
+        raise InvalidRequest("invalid peek cursor", errors=(FieldError("/query/cursor", "pass `next` unchanged"),))
     return Place(shelf, offset, partition)
 
 
@@ -202,8 +200,8 @@ class _Page:
         at = check_cursor(self._wanted.cursor)
         if at.shelf not in self._shelves:
             raise InvalidRequest(
-                "this cursor belongs to another peek",
-                errors=(FieldError("/query/cursor", "send `next` back with the filters it was given for"),),
+                "the cursor belongs to another peek",
+                errors=(FieldError("/query/cursor", "pass `next` with the same filters as before"),),
             )
         return Place(at.shelf, max(at.offset, self._low(at.shelf)))
 

@@ -260,7 +260,7 @@ class EmbeddedQueue:
         `until_ms`, by the node's steady clock, never will; what is not durable by then has an unknown outcome.
         """
         if self.is_companion:
-            reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))
+            reply(InvalidRequest(f"{self.name!r} receives its messages automatically; publish to another queue"))
         elif claim is not None:
             self._partitions.publish_once(blocks, claim, reply, until_ms=until_ms)
         else:
@@ -341,7 +341,9 @@ class EmbeddedQueue:
         attempt counts only if `tried`.
         """
         if delay_ms and not self.can_delay:
-            detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
+            detail = (
+                f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches of messages are already delayed; nack without a delay"
+            )
             reply(Overloaded(detail, retry_after_ms=1000))
             return
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
@@ -444,7 +446,7 @@ class EmbeddedQueue:
     async def cancel(self, message_id: str) -> CancelOutcome:
         """Ends a scheduled or ready message with this id; returns when that is durable."""
         if self._views is None:
-            raise InvalidRequest(f"{self.name!r} is a stream: it keeps its messages for all who read it")
+            raise InvalidRequest(f"{self.name!r} is a stream, which keeps messages for all readers")
         outcome: CancelOutcome = "unknown"
         for view in self._views.all:
             outcome = await cancel(view, message_id, self._node.turnstile)

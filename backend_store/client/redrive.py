@@ -96,11 +96,11 @@ class Redriver:
             job.state = "cancelled"
             raise
         except Exception as error:
-            job.state, job.error = "failed", "internal error; the server's log has it"
-            log.exception("a redrive failed", redrive=job.id, error=str(error))
+            job.state, job.error = "failed", "internal error; see the server log"
+            log.exception("redrive failed", redrive=job.id, error=str(error))
         finally:
             job.ended.set()
-            log.info("redrive ended", queue=self._label, redrive=job.id, state=job.state, moved=job.done)
+            log.info("redrive finished", queue=self._label, redrive=job.id, state=job.state, moved=job.done)
 
     async def _walk(self) -> None:
         rate = self._job.rate_per_s
@@ -127,7 +127,7 @@ class Redriver:
             done = self._job.done
             refused = [(batch, error) for batch, landed in begun if (error := await landed) is not None]
             group = [batch for batch, _ in refused]
-            self._job.error = f"some wait: {refused[0][1].detail}" if refused else None
+            self._job.error = f"some messages are delayed: {refused[0][1].detail}" if refused else None
             if refused:
                 refusals = 0 if self._job.done > done else refusals + 1
                 if refusals == REFUSALS_MAX or refused[0][1].code == "queue-not-found":
@@ -240,7 +240,7 @@ class Redrives:
         """Starts a redrive. Raises `Conflict` while another one runs."""
         running = next((one for one in self._jobs.values() if one.state == "running"), None)
         if running is not None:
-            detail = f"redrive {running.id} of queue {self._label!r} runs already: wait for it, or cancel it"
+            detail = f"redrive {running.id} of queue {self._label!r} is already running: wait for it, or cancel it"
             raise Conflict(detail)
         while len(self._jobs) >= REDRIVES_REMEMBERED_MAX:
             self._jobs.pop(next(iter(self._jobs)))

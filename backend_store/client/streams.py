@@ -251,7 +251,7 @@ def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRe
         return None
     numbers = ", ".join(str(partition.index) for partition in partitions.all)
     detail = (
-        f"stream {partitions.label!r} has partitions {numbers}, and a seq is a place in one of them: "
-        "begin at earliest, latest or a time"
+        f"stream {partitions.label!r} has partitions {numbers}, and a seq is a position in only one of them: start "
+        "at earliest, latest or a time"
     )
     return InvalidRequest(detail, errors=(FieldError(f"{pointer}/seq", detail),))

@@ -214,7 +214,7 @@ class Door:
                 case Refused(retry_after_ms):
                     home = self._changing(call)
                     if home is None:
-                        raise Unavailable("no host that may take this can now", retry_after_ms=retry_after_ms)
+                        raise Unavailable("no host is available for this right now", retry_after_ms=retry_after_ms)
                     self._pass_on(home, call, answer)  # nothing was written: the call waits for the lane's next owner
                 case _:
                     raise Unavailable(f"{self._host} does not know where this belongs", retry_after_ms=500)

@@ -80,11 +80,13 @@ class Elsewhere:
                 _check_lanes(name, found, single_lane=single_lane)
             _check_together(name, found, is_laned=lanes > 0)
             if found[0].cluster != cluster:
-                detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
+                detail = (
+                    f"queue {name!r} must be placed with {found[0].name!r}, which this gateway does not know yet; retry"
+                )
                 raise Unavailable(detail, retry_after_ms=200)
             if is_asked and among and found[0].shard not in among:
-                detail = f"queue {name!r} goes beside {found[0].name!r}, which is not copied as is asked"
-                raise Conflict(f"{detail}; leave `replication` out, or make both anew with it")
+                detail = f"queue {name!r} must be placed with {found[0].name!r}, whose replication does not match"
+                raise Conflict(f"{detail}; omit `replication`, or recreate both queues with it")
             return found[0].place
         if lanes and single_lane and not cluster:
             among = among or tuple(range(lanes))
@@ -130,8 +132,8 @@ def check_linked(name: str, queues: Iterable[QueueDefinition | None]) -> None:
         raise Conflict(f"queue {name!r}: {moving.name!r} is split over several clusters; merge it first")
     if moving is not None:
         raise Conflict(
-            f"queue {name!r}: {moving.name!r} is on its way to another cluster; name it when it has nothing left in "
-            "the old one"
+            f"queue {name!r}: {moving.name!r} is moving to another cluster; wait until the old one has none of its "
+            "messages left"
         )
 
 
@@ -142,8 +144,8 @@ def _check_lanes(name: str, linked: Iterable[QueueDefinition], *, single_lane: b
     if other is not None:
         has, lies = (other.name, name) if single_lane else (name, other.name)
         raise Conflict(
-            f"queue {name!r}: {has!r} has a lane at each of independent hosts, and {lies!r} lies in one of them alone, "
-            f"so that nothing goes from one to the other in one commit; make {has!r} anew as a queue of one lane, with "
+            f"queue {name!r}: {has!r} has a lane on each independent host, but {lies!r} is on only one of them, so "
+            f"messages cannot move between them in one commit; recreate {has!r} with one lane, using "
             "replication.model leader_follower"
         )
 
@@ -154,7 +156,7 @@ def _check_together(name: str, queues: Sequence[QueueDefinition], *, is_laned: b
         apart = next((one for one in queues if one.place != queues[0].place), None)
     if apart is not None:
         raise Conflict(
-            f"queue {name!r}: {queues[0].name!r} lies in {queues[0].place} and {apart.name!r} in {apart.place}, and "
-            f"what goes from one to the other must be one commit; make the queue anew with `colocate_with` or "
-            f"`dead_letter_queue` naming only queues of one shard"
+            f"queue {name!r}: {queues[0].name!r} is in {queues[0].place} and {apart.name!r} in {apart.place}, but "
+            "messages must move between them in one commit; recreate the queue with `colocate_with` or "
+            "`dead_letter_queue` naming only queues of one shard"
         )

@@ -192,9 +192,9 @@ class Metadata:
                 if known.config == config:
                     return known, False
                 differing = ", ".join(known.config.differing(config))
-                raise Conflict(f"queue {name!r} exists with another config: {differing}; change it with PATCH")
+                raise Conflict(f"queue {name!r} already exists with another config: {differing}; change it with PATCH")
             if len(self.queues) + len(self.elsewhere.by_name) >= QUEUES_MAX:
-                raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
+                raise Conflict(f"the limit of {QUEUES_MAX} queues per node is reached")
             self._check_quota(tenant)
             linked = [self.defined(tenant, other) for other in links_of(config)]
             check_linked(name, linked)
@@ -248,8 +248,8 @@ class Metadata:
         allowed = self.tenants[tenant].quotas.queues if tenant in self.tenants else None
         if allowed is not None and self._held[tenant] >= allowed:
             raise Conflict(
-                f"tenant {tenant!r} has {self._held[tenant]} queues and its quota is {allowed}; "
-                "delete one, or ask an operator for more"
+                f"tenant {tenant!r} has {self._held[tenant]} queues, and its quota is {allowed}; delete one, or ask "
+                "an operator for more"
             )
 
     async def adopt_from(self, identity: str) -> None:
@@ -277,8 +277,8 @@ class Metadata:
                 return
             if known is not None:
                 raise Conflict(
-                    f"cluster {name!r} is another one than these backends: their metadata are {identity}, and its are "
-                    f"{known}; correct the addresses, and give a cluster that was built anew another name"
+                    f"cluster {name!r} is not the cluster these backends know: their metadata id is {identity}, but "
+                    f"its id is {known}; correct the addresses, or give a rebuilt cluster another name"
                 )
             if (other := next((other for other, one in self.clusters.items() if one == identity), None)) is not None:
                 raise Conflict(f"these backends are cluster {other!r}, not {name!r}; a cluster's name cannot change")
@@ -294,7 +294,10 @@ class Metadata:
             if known is not None and (known.uid != definition.uid or known.version >= definition.version):
                 return False
             if known is not None and known.floor < definition.floor:
-                raise Unavailable(f"queue {definition.name!r} was here before, and is not gone yet", retry_after_ms=200)
+                raise Unavailable(
+                    f"a queue named {definition.name!r} existed here before and is still being deleted",
+                    retry_after_ms=200,
+                )
             self._check_swept(definition)
             batch = Batch()
             self._next_uid = max(self._next_uid, ADOPTED_UIDS)
@@ -347,14 +350,16 @@ class Metadata:
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version:
-                raise ChangedMeanwhile(f"queue {name!r} has changed meanwhile")
+                raise ChangedMeanwhile(f"queue {name!r} has been changed in the meantime")
             changed = msgspec.structs.replace(change(known), version=version + 1)
             batch = Batch()
             partitions = None
             own = self.queues.get((tenant, name))
             here = self._open_here(changed)
             if here is not None and own is not None and own.floor < here.floor:
-                raise Unavailable(f"queue {name!r} was here before, and is not gone yet", retry_after_ms=200)
+                raise Unavailable(
+                    f"a queue named {name!r} existed here before and is still being deleted", retry_after_ms=200
+                )
             if here is not None and own is None:
                 self._check_swept(self._as_told_here(changed))
                 partitions = self._founded(changed, batch)
@@ -368,7 +373,7 @@ class Metadata:
         """Raises `Unavailable` while rows that a returning queue had here before are being deleted."""
         is_new = (definition.tenant, definition.name) not in self.queues
         if is_new and definition.floor and not self.is_swept(definition.uid):
-            detail = f"queue {definition.name!r} was here before, and what it had is still being deleted"
+            detail = f"a queue named {definition.name!r} existed here before and its messages are still being deleted"
             raise Unavailable(detail, retry_after_ms=200)
 
     @property
@@ -515,7 +520,7 @@ class Metadata:
         """While the caller waited for the lock, the queue may have been deleted, and another one made with its name."""
         known = self.find(tenant, name)
         if uid is not None and known.uid != uid:
-            raise QueueNotFound(f"queue {name!r} was deleted, and made anew")
+            raise QueueNotFound(f"queue {name!r} was deleted and recreated")
         return known
 
     async def move_queue(
@@ -526,8 +531,8 @@ class Metadata:
         async with self._turn:
             if self.moved.of_tenant(tenant) >= MOVED_PER_TENANT_MAX:
                 raise Conflict(
-                    f"{MOVED_PER_TENANT_MAX} deleted queues of tenant {tenant!r} send their messages on, the most that "
-                    "may; consume or discard what this one holds"
+                    f"tenant {tenant!r} has reached the limit of {MOVED_PER_TENANT_MAX} deleted queues that still "
+                    "forward messages; consume or discard this queue's messages"
                 )
             moved = MovedQueue(self._find_seen(tenant, name, uid), target, until_ms)
             batch = Batch()
@@ -622,7 +627,7 @@ class Metadata:
         async with self._turn:
             check_instead(self.keys.get(key.id), instead_of, key)
             if key.id not in self.keys and len(self.keys) >= KEYS_MAX:
-                raise Conflict(f"{KEYS_MAX} keys exist, the most a node takes")
+                raise Conflict(f"the limit of {KEYS_MAX} keys per node is reached")
             await self._put(KEYS + key.id.encode(), key)
             self.keys[key.id] = key
             self.changes.add(Change("key", key.id))
@@ -659,7 +664,7 @@ class Metadata:
         async with self._turn:
             known = self.tenants.get(name)
             if known is None and len(self.tenants) >= TENANTS_MAX:
-                raise Conflict(f"{TENANTS_MAX} tenants exist, the most a node takes")
+                raise Conflict(f"the limit of {TENANTS_MAX} tenants per node is reached")
             tenant = Tenant(name, now_ms) if known is None else known
             if quotas is not None:
                 tenant = msgspec.structs.replace(tenant, quotas=quotas)
@@ -675,11 +680,11 @@ class Metadata:
             if name not in self.tenants:
                 raise NotFound(f"there is no tenant {name!r}")
             if name == TENANT_DEFAULT:
-                raise Conflict("tenant 'default' always exists")
+                raise Conflict("tenant 'default' cannot be deleted")
             held = [one.name for rows in (self.queues, self.elsewhere.by_name) for one in rows.of_tenant(name)]
             if held:
                 queues = counted(len(held), "queue")
-                raise Conflict(f"tenant {name!r} still has {queues}, {held[0]!r} among them; delete them first")
+                raise Conflict(f"tenant {name!r} still has {queues}, including {held[0]!r}; delete them first")
             heir(
                 (key for key in self.keys.values() if key.tenant == name),
                 (key for key in self.keys.values() if key.tenant != name),

@@ -21,12 +21,12 @@ def check_instead(known: ApiKey | None, instead_of: ApiKey | None, key: ApiKey) 
         return
     if instead_of is None:
         if known is not None:
-            raise Conflict(f"there is a key {key.id!r} already")
+            raise Conflict(f"key {key.id!r} already exists")
         return
     if known is None:
         raise NotFound(f"there is no key {key.id!r}")
     if known != instead_of:
-        raise Conflict(f"key {key.id!r} was changed meanwhile; look at it again")
+        raise Conflict(f"key {key.id!r} has been changed since you read it; read it again")
 
 
 def heir(gone: Iterable[ApiKey], others: Iterable[ApiKey]) -> ApiKey | None:
@@ -43,7 +43,9 @@ def heir(gone: Iterable[ApiKey], others: Iterable[ApiKey]) -> ApiKey | None:
     for key in others:
         if OPERATOR in key.scopes and _end(key) >= last:
             return key
-    raise Conflict("this is the last key with the scope operator, or the others end before it; make another one first")
+    raise Conflict(
+        "this is the last key with the scope operator, or the others expire before it; create another one first"
+    )
 
 
 def _end(key: ApiKey) -> float:

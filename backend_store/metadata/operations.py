@@ -188,7 +188,9 @@ async def perform(service: MetadataService, asked: Operation, *, own: MetadataSe
 
 async def _perform_placed(service: MetadataService, asked: GetPlacement | ListPlacements | Place | GetRing) -> Any:
     if not hasattr(service, "get_placement"):
-        raise InvalidRequest("this metadata service has one process and places no queues; start it with --etcd")
+        raise InvalidRequest(
+            "this metadata service has a single process and does not place queues; start it with --etcd"
+        )
     directory = cast(DirectoryHost, service)
     match asked:
         case GetPlacement():

@@ -33,7 +33,7 @@ def check_movable(definition: QueueDefinition, others: Iterable[QueueDefinition]
     check_able(definition, others)
     name = definition.name
     if definition.moving_to is not None:
-        raise Conflict(f"queue {name!r} moves to {definition.moving_to} already; wait for it, or give that up")
+        raise Conflict(f"queue {name!r} is already moving to {definition.moving_to}; wait for it, or cancel the move")
     check_free(definition, to)
 
 
@@ -42,13 +42,15 @@ def check_able(definition: QueueDefinition, others: Iterable[QueueDefinition]) -
     name, config = definition.name, definition.config
     if config.sequencing != "arrival":
         raise InvalidRequest(
-            f"queue {name!r} sorts its messages (sequencing: {config.sequencing}), and this version does not move what "
-            "it knows of producers"
+            f"queue {name!r} sorts its messages (sequencing: {config.sequencing}), and this version cannot move its "
+            "producer state"
         )
     if linked := links_of(config):
-        raise InvalidRequest(f"queue {name!r} names {linked[0]!r}, beside which it has to lie; it cannot move alone")
+        raise InvalidRequest(
+            f"queue {name!r} names {linked[0]!r}, which must be in the same place; it cannot move alone"
+        )
     if (naming := next((one.name for one in others if name in links_of(one.config)), None)) is not None:
-        raise InvalidRequest(f"queue {naming!r} names {name!r}, and has to lie beside it; it cannot move alone")
+        raise InvalidRequest(f"queue {naming!r} names {name!r}, which must be in the same place; it cannot move alone")
 
 
 def check_free(definition: QueueDefinition, to: Whereabouts) -> None:
@@ -56,8 +58,8 @@ def check_free(definition: QueueDefinition, to: Whereabouts) -> None:
     clusters = {one.cluster for one in open_places(definition)}
     if to.cluster not in clusters and any(to.cluster == former.cluster for former in definition.former):
         raise Conflict(
-            f"queue {definition.name!r} came from there, and has something there yet; it may go back when that is "
-            "delivered and the window of its ids is over"
+            f"queue {definition.name!r} came from that cluster and still has messages there; it can move back once "
+            "they are delivered and the window of its ids is over"
         )
 
 
@@ -70,12 +72,12 @@ def give_up(known: QueueDefinition) -> QueueDefinition:
     """Ends a move or a spread. Raises `Conflict` if there is none, and for a move in strict order: of publishes under
     way an earlier one may have been refused, and a later one would then be taken."""
     if known.moving_to is None and not known.goal:
-        why = "has arrived; plan a move back" if known.former else "does not move"
+        why = "has already arrived; move it back instead" if known.former else "is not moving"
         raise Conflict(f"queue {known.name!r} {why}")
     if known.moving_to is not None and known.config.ordering == "strict":
         raise Conflict(
-            f"queue {known.name!r} keeps a strict order, and a move of such a queue is not given up; it goes on as "
-            "soon as all of the old cluster's shards answer"
+            f"queue {known.name!r} keeps a strict order, so its move cannot be cancelled; it continues as soon as "
+            "all shards of the old cluster respond"
         )
     return _stays(known)
 
@@ -87,7 +89,7 @@ def arrive(end: int, now_ms: int) -> Change:
     def change(known: QueueDefinition) -> QueueDefinition:
         to = known.moving_to
         if to is None:
-            raise Conflict(f"queue {known.name!r} does not move")
+            raise Conflict(f"queue {known.name!r} is not moving")
         places = {one.place: one for one in open_places(known)}
         source = places[known.moving_from or known.place]
         given = unpacked(known.moving_slots) or unpacked(source.slots)

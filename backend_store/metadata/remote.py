@@ -115,17 +115,17 @@ class RemoteMetadata(Asking):
                 pauses = _delays()
                 await self._read(connection)
             except OtherVersion as error:
-                self._problem = f"is of another version: {error.detail}"
+                self._problem = f"has another version: {error.detail}"
                 self._strangers.refuse(error)
             except (ConnectionClosed, TimeoutError, msgspec.MsgspecError, PushqError) as error:
-                self._problem = f"was lost: {error}" if str(error) else "does not answer"
-                log.warning("the metadata service was lost", url=self._url, error=self._problem)
+                self._problem = f"was lost: {error}" if str(error) else "does not respond"
+                log.warning("connection to the metadata service lost", url=self._url, error=self._problem)
             finally:
                 self._lose(connection)
             await _sleep(next(pauses))  # the library reconnects at once after a connection
 
     def _warn(self, why: OtherVersion) -> None:
-        log.warning("the metadata service is of another version", url=self._url, reason=why.detail)
+        log.warning("the metadata service has another version", url=self._url, reason=why.detail)
 
     def _failed_to_connect(self, error: Exception) -> None:
         """Every failure is retried: even a wrong secret may be corrected at the other end."""
@@ -138,7 +138,7 @@ class RemoteMetadata(Asking):
         check_version(data, WIRE_VERSION, me="this server", protocol=PROTOCOL, them=f"the service at {self._url}")
         hello = from_server(data)
         if not isinstance(hello, Hello) or hello.role != ROLE:
-            raise Unavailable(f"{self._url} is no metadata service: it says {hello!r}")
+            raise Unavailable(f"{self._url} is not a metadata service: it sent {hello!r}")
         self._strangers.let_in(f"the service at {self._url}")
         self._connection, self.zone = connection, hello.zone
         self._connected.set()
@@ -194,7 +194,9 @@ class RemoteMetadata(Asking):
         if connection is None:
             raise self._unavailable()
         if len(self._asked) >= REQUESTS_WAITING_MAX:
-            raise Overloaded(f"{REQUESTS_WAITING_MAX} requests wait for the metadata service", retry_after_ms=1000)
+            raise Overloaded(
+                f"{REQUESTS_WAITING_MAX} requests are already waiting for the metadata service", retry_after_ms=1000
+            )
         self._number = number = self._number + 1
         waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         self._asked[number] = waiting
@@ -204,7 +206,7 @@ class RemoteMetadata(Asking):
                 await connection.send(pack(Ask(number, budget_ms, raw(operation), TRACE.get())))
                 answer = await waiting
         except TimeoutError:
-            raise self._unanswered(f"did not answer within {budget_ms} ms", writes=writes) from None
+            raise self._unanswered(f"did not respond within {budget_ms} ms", writes=writes) from None
         except ConnectionClosed:
             raise self._unanswered("was lost", writes=writes) from None
         except Unavailable as error:
@@ -241,7 +243,7 @@ class RemoteMetadata(Asking):
         except ConnectionClosed:
             raise self._unavailable() from None
         except TimeoutError:
-            self._problem = f"says nothing for {SILENCE_SECONDS_MAX:.0f} s"
+            self._problem = f"sent nothing for {SILENCE_SECONDS_MAX:.0f} s"
             raise self._unavailable() from None
         finally:
             if self._news is heard:

@@ -97,7 +97,7 @@ async def serve_metadata(
 
     def turned_away(what: str, connection: ServerConnection) -> Response:
         counts.strangers += 1
-        log.warning(f"a connection without the {what} was refused", peer=str(connection.remote_address))
+        log.warning(f"refused a connection without the {what}", peer=str(connection.remote_address))
         return connection.respond(HTTPStatus.UNAUTHORIZED, f"the {what} of the metadata service is missing or wrong\n")
 
     return await serve(
@@ -153,7 +153,7 @@ class _Peer:
                 if isinstance(why, OtherVersion):
                     self._traffic.other_versions.refuse(why)
         except* Unavailable as lost:
-            log.info("a watch ended", reason=str(lost.exceptions[0]))
+            log.info("watch ended", reason=str(lost.exceptions[0]))
         except* (msgspec.MsgspecError, InvalidRequest) as wrong:
             log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
         finally:
@@ -210,14 +210,14 @@ class _Peer:
             return Answer(ask.number, await self._within_a_frame(asked))
         except msgspec.MsgspecError as parsing:
             outcome = InvalidRequest.code
-            return refused(ask.number, InvalidRequest(f"the request does not parse: {parsing}"))
+            return refused(ask.number, InvalidRequest(f"cannot parse the request: {parsing}"))
         except PushqError as error:
             outcome = error.code
             return refused(ask.number, error)
         except Exception:
             outcome = PushqError.code
-            log.exception("a request failed", number=ask.number)
-            return refused(ask.number, PushqError("the metadata service made a mistake; its log has more"))
+            log.exception("request failed", number=ask.number)
+            return refused(ask.number, PushqError("internal error of the metadata service; see its log"))
         finally:
             self._traffic.answered(asked, outcome, self._loop.time() - began)
             if span is not None:

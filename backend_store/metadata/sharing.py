@@ -106,7 +106,7 @@ def check_numbers(definition: QueueDefinition, places: int = 1, *, is_alone: boo
     if first + (places << _range_bits(definition, is_alone=is_alone)) > 1 << NUMBER_BITS:
         further = "a further place" if places == 1 else f"{places} further places"
         raise Conflict(
-            f"queue {definition.name!r} was split so often that no numbers are left for {further}; make it anew"
+            f"queue {definition.name!r} was split so often that no numbers are left for {further}; recreate it"
         )
 
 
@@ -126,7 +126,7 @@ def go_on(now_ms: int) -> Callable[[QueueDefinition], QueueDefinition]:
 
     def change(known: QueueDefinition) -> QueueDefinition:
         if known.moving_to is not None:
-            raise Conflict(f"queue {known.name!r} moves to {known.moving_to} already")
+            raise Conflict(f"queue {known.name!r} is already moving to {known.moving_to}")
         if (give := next_give(known)) is None:
             return replace(known, goal=())
         if (why := why_waits(known)) is not None:

@@ -87,10 +87,10 @@ def end_process(error: BaseException) -> None:
     if isinstance(error, StorageBroken):
         if not _ending.is_set():
             _ending.set()
-            log.critical("the stored data is damaged, the process ends", error=str(error))
+            log.critical("stored data is corrupt, the process exits", error=str(error))
             threading.Timer(ANSWER_SECONDS, os._exit, (CANNOT_SERVE,)).start()
         return
-    log.critical("storage failed, the process ends and verifies at its next start", error=str(error))
+    log.critical("storage failed, the process exits and verifies its data at the next start", error=str(error))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -370,7 +370,7 @@ class Node:
                 wakeup_ms = partition.next_wakeup_ms()
             except Exception:
                 # A bug met in one queue must not stop the timers of the others, nor keep them from their turn.
-                log.exception("a queue failed on its timer", queue=partition.label)
+                log.exception("a queue timer failed", queue=partition.label)
                 wakeup_ms = now_ms + FAILED_TICK_MS
             if wakeup_ms is not None:
                 self._alarms.set(partition, wakeup_ms)
@@ -419,7 +419,7 @@ class Node:
                 self.space.refresh()
             except (StorageError, OSError) as error:
                 # The next check may succeed; without one, publishes would run into a full disk.
-                log.error("cannot look at the disk's space", error=str(error))
+                log.error("cannot check free disk space", error=str(error))
             await asyncio.sleep(SPACE_CHECK_SECONDS)
 
     # --------------------------------------------------------------------------------------------------- damage

@@ -191,7 +191,9 @@ class Partitions:
         owner, version = self._owner_of(slot)
         if owner == WAITS or any(block.traits is None or block.traits.ids is None for block in blocks):
             # The key's slot is on the move; or the queue had one partition in one place when the call was encoded.
-            reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
+            reply(
+                Overloaded(f"queue {self.label!r}: this key is moving to another partition; retry", retry_after_ms=100)
+            )
             return
 
         bits = slot_bits(blocks, self.routing)
@@ -276,7 +278,7 @@ class Partitions:
         size = self._following.size + sum(len(block.data) for block in blocks)
         if messages <= INBOX_MESSAGES_MAX and size <= INBOX_BYTES_MAX:
             return None
-        waiting = counted(self._following.messages, "message waits", "messages wait")
+        waiting = counted(self._following.messages, "message is waiting", "messages are waiting")
         detail = f"queue {self.label!r}: {waiting} for idempotency keys to be written"
         return Overloaded(detail, retry_after_ms=1000)
 
@@ -328,7 +330,9 @@ class Partitions:
             for share in self._shares(call, turn):
                 found.setdefault(share.partition, []).extend(share.blocks)
         if WAITS in found:
-            return Overloaded(f"queue {self.label!r}: these keys are on the move; try again", retry_after_ms=100)
+            return Overloaded(
+                f"queue {self.label!r}: these keys are moving to another partition; retry", retry_after_ms=100
+            )
         for number, blocks in found.items():
             partition = self._by_number[number]
             elsewhere = [block for other, theirs in found.items() if other != number for block in theirs]
@@ -365,8 +369,8 @@ class Partitions:
             reply(self.first.deleted())
             return
         if self._waiting_messages + share.messages > INBOX_MESSAGES_MAX or self._waiting_bytes + size > INBOX_BYTES_MAX:
-            waiting = counted(self._waiting_messages, "message waits", "messages wait")
-            detail = f"queue {self.label!r}: {waiting} for slots that are on the move"
+            waiting = counted(self._waiting_messages, "message is waiting", "messages are waiting")
+            detail = f"queue {self.label!r}: {waiting} for slots that are moving"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
         self._waits += 1

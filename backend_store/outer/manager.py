@@ -125,10 +125,10 @@ class Manager:
                 await self.look()
             except PushqError as error:
                 self.failures += 1
-                log.warning("the clusters cannot be looked after", error=error.detail)
+                log.warning("the clusters cannot be managed", error=error.detail)
             except TimeoutError:
                 self.failures += 1
-                log.warning("the home cluster does not answer")
+                log.warning("the home cluster does not respond")
             await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
 
     async def look(self) -> None:
@@ -191,9 +191,9 @@ class Manager:
                 await self._store.documents.take_duty(DUTY, 0)
                 log.info("gives the duty up")
         except PushqError as error:
-            log.info("the home cluster does not hear that this manager stops", error=error.detail)
+            log.info("the home cluster could not be told that this manager stops", error=error.detail)
         except TimeoutError:
-            log.info("the home cluster does not answer, and does not hear that this manager stops")
+            log.info("the home cluster does not respond and could not be told that this manager stops")
 
     # ------------------------------------------------------------------------------------------------------- the duty
 
@@ -207,9 +207,9 @@ class Manager:
         before = self.duty
         self.duty = duty if duty.holder == documents.holder else None
         if self.duty is not None and before != duty:
-            log.info("manages the clusters from now on", term=duty.term)
+            log.info("this process now manages the clusters", term=duty.term)
         if before is not None and self.duty is None:
-            log.warning("another one manages the clusters now", holder=duty.holder, term=duty.term)
+            log.warning("another process now manages the clusters", holder=duty.holder, term=duty.term)
         return self.duty
 
     async def _write(self, decided: Decided, duty: Duty, holder: Holder | None) -> None:
@@ -260,7 +260,7 @@ class Manager:
         self._calls[call.number] = task
 
     async def _make(self, call: ProvisionCall, provide: Provide) -> None:
-        is_ok, text = False, "the manager was stopped meanwhile"
+        is_ok, text = False, "the manager was stopped in the meantime"
         span = None
         if self._tracer is not None:
             span = self._tracer.served("provision", TRACE.get() or "")  # a child of the look that decided it
@@ -269,12 +269,12 @@ class Manager:
                 text = await provide(call)
             is_ok = True
         except TimeoutError:
-            text = f"it took longer than {self._rules.call_ms_max / 1000:g} s, and was ended"
+            text = f"it took longer than {self._rules.call_ms_max / 1000:g} s and was stopped"
         except ProvisionFailed as error:
             text = str(error)
         except Exception as error:
-            log.exception("a call to the provisioner failed")
-            text = f"a fault of ours: {type(error).__name__}"
+            log.exception("provisioner call failed")
+            text = f"internal error: {type(error).__name__}"
         finally:
             if span is not None:
                 span.ended(None if is_ok else "provision-failed")
@@ -312,10 +312,10 @@ class Manager:
         except PushqError as error:
             text = error.detail
         except TimeoutError:
-            text = "nobody answered in time, so it may have begun"
+            text = "no response in time, so it may have started"
         except Exception as error:
-            log.exception("a move was not begun")
-            text = f"a fault of ours: {type(error).__name__}"
+            log.exception("move not started")
+            text = f"internal error: {type(error).__name__}"
         self.moves_failed += 1
         self._not_begun.append(NotBegun(attempt, text, is_refused))
 
@@ -325,12 +325,12 @@ class Manager:
         if attempt.is_merge:
             if not definition.is_shared or attempt.to not in [one.cluster for one in moves.shares(definition)]:
                 raise Conflict(
-                    f"queue {queue!r} is on its way, or {attempt.to!r} has no part of it, since it was planned"
+                    f"queue {queue!r} is moving, or no longer has a part in {attempt.to!r}, since the plan was made"
                 )
         elif definition.is_on_its_way:
-            raise Conflict(f"queue {queue!r} is on its way, or lies in several clusters, since it was planned")
+            raise Conflict(f"queue {queue!r} is moving, or is shared by several clusters, since the plan was made")
         elif attempt.source not in [one.cluster for one in moves.shares(definition)]:
-            raise Conflict(f"queue {queue!r} does not lie in {attempt.source!r} any more, since it was planned")
+            raise Conflict(f"queue {queue!r} is no longer in {attempt.source!r}, since the plan was made")
         if attempt.is_split:
             await moves.spread(tenant, queue, [attempt.source, attempt.to])
         else:

@@ -162,7 +162,10 @@ class RemoteBackends:
         strange = next((home for home in self.homes if not home.is_ours), None)
         if strange is not None:
             name = strange.cluster.name
-            why = strange.cluster.why_not or f"cluster {name!r} has not said yet that it takes this one's queues"
+            why = (
+                strange.cluster.why_not
+                or f"cluster {name!r} has not confirmed yet that it accepts this cluster's queues"
+            )
             raise ClusterAway(why, retry_after_ms=1_000)
         return self.homes
 
@@ -451,16 +454,16 @@ class RemoteBackends:
         _check_has_one_lane(queue)
         if queue.config.encrypted:
             raise Conflict(
-                f"queue {name!r} is encrypted, and this version's backends cannot move what they cannot read; "
-                "consume its messages, or discard them"
+                f"queue {name!r} is encrypted, and this version's backends cannot move messages they cannot read; "
+                "consume or discard them"
             )
         found = self.here(tenant, target)
         _check_at_rest(found)
         _check_has_one_lane(found)
         if (apart := found.home.apart_from(queue.home)) is not None:
             raise Conflict(
-                f"queue {target!r} lies in another {apart} than {name!r}, and this version moves messages only within "
-                "one; consume them, or discard them"
+                f"queue {target!r} is in another {apart} than {name!r}, and this version moves messages only within "
+                "one; consume or discard them"
             )
         if queue.uid not in queue.home.moved:  # else an earlier request began the move and did not finish
             await queue.home.ask(MoveQueue(tenant, name, target))
@@ -586,7 +589,7 @@ def _check_at_rest(queue: RemoteQueue) -> None:
         raise Conflict(f"queue {queue.name!r} is split over several clusters; merge it first")
     if queue.definition.is_on_its_way:
         raise Conflict(
-            f"queue {queue.name!r} is on its way to another cluster; wait until it has nothing left in the old one"
+            f"queue {queue.name!r} is moving to another cluster; wait until the old one has none of its messages left"
         )
 
 
@@ -594,8 +597,8 @@ def _check_has_one_lane(queue: RemoteQueue) -> None:
     """Raises `Conflict`."""
     if queue.home.cluster.has_lanes_of(queue.definition):
         raise Conflict(
-            f"queue {queue.name!r} has a lane at each of independent hosts, and this version moves no messages "
-            "from there or to there; consume them, or discard them"
+            f"queue {queue.name!r} has a lane on each independent host, and this version cannot move its messages; "
+            "consume or discard them"
         )
 
 
@@ -603,11 +606,11 @@ def _check_copied(name: str, asked: Replication, has: Replication) -> None:
     """Checks the replication of an existing queue. Raises `Conflict`."""
     if asked.unlike(has):
         shown = msgspec.json.encode(has).decode()
-        raise Conflict(f"queue {name!r} exists with another config: replication is {shown}, and cannot change")
+        raise Conflict(f"queue {name!r} already exists with another config: replication is {shown}, and cannot change")
 
 
 def _unnamed(cluster: str) -> str:
-    return f"cluster {cluster!r}, which store.clusters of this gateway does not name"
+    return f"cluster {cluster!r}, which is not in store.clusters of this gateway"
 
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:
@@ -620,7 +623,7 @@ def _check_dead_letters(name: str, config: QueueConfig) -> None:
     a body sealed for one queue could not be opened in another."""
     if config.encrypted and config.dead_letter_queue not in (None, COMPANION):
         detail = (
-            f"queue {name!r} is encrypted, and this version's backends cannot seal its dead letters for another queue; "
-            f"leave it out for {name}.dead, or set encrypted: false"
+            f"queue {name!r} is encrypted, and this version's backends cannot encrypt its dead letters for another "
+            f"queue; omit dead_letter_queue to use {name}.dead, or set encrypted: false"
         )
         raise InvalidRequest(detail, errors=(FieldError("/dead_letter_queue", detail),))

@@ -116,8 +116,8 @@ def _check_defines(metadata: Metadata) -> None:
     """Raises `Conflict` in a shard whose queues are defined by another cluster."""
     if metadata.adopted_from is not None:
         raise Conflict(
-            "this cluster's queues are defined by another one: name that one's backends as store.backends, and these "
-            "in store.clusters"
+            "the queues of this cluster are defined by another one: set store.backends to that one's backends, and "
+            "list these in store.clusters"
         )
 
 

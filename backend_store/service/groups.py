@@ -131,10 +131,10 @@ def _check_heard(stream: EmbeddedQueue, version: int) -> None:
     the groups that are to change. `version`: of the definition that the gateway has."""
     own = stream.definition
     if own.moving_to is not None and own.takes_none:
-        detail = f"stream {own.name!r} is on its way to another cluster, and its groups stay as they are meanwhile"
+        detail = f"stream {own.name!r} is moving to another cluster, so its groups cannot be changed"
         raise Unavailable(detail, retry_after_ms=RETRY_MS)
     if version < own.version and (own.former or own.takes_none):
-        detail = f"stream {own.name!r} has moved to another cluster, of which this gateway had not heard; try again"
+        detail = f"stream {own.name!r} has moved to another cluster, which this gateway does not know yet; retry"
         raise Unavailable(detail, retry_after_ms=RETRY_MS)
 
 

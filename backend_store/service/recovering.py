@@ -49,7 +49,7 @@ async def operate(recovery: Recovery, what: msgspec.Raw) -> msgspec.Raw:
     try:
         asked = _decode(what)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the request does not parse: {error}") from None
+        raise InvalidRequest(f"cannot parse the request: {error}") from None
     try:
         match asked:
             case Survey():
@@ -61,7 +61,7 @@ async def operate(recovery: Recovery, what: msgspec.Raw) -> msgspec.Raw:
             case Forget(shard, places):
                 await recovery.forget(shard, places)
     except (StorageError, OSError) as error:
-        raise Unavailable(f"the quarantine cannot be read or written: {error}") from error
+        raise Unavailable(f"cannot read or write the quarantine: {error}") from error
     return raw(None)
 
 

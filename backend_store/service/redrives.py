@@ -107,7 +107,7 @@ async def start(store: EmbeddedStore, asked: StartRedrive) -> Job:
 
     def find(name: str) -> EmbeddedQueue:
         if name not in asked.targets:
-            raise QueueNotFound(f"messages of {name!r} came after this redrive was asked for: start another one")
+            raise QueueNotFound(f"messages of {name!r} arrived after this redrive was requested: start another one")
         if (why := asked.targets[name]) is not None:
             raise Forbidden(why)
         return store.here(order.place.tenant, name)

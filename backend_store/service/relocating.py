@@ -124,7 +124,7 @@ async def _begin(store: EmbeddedStore, asked: BeginRelocation) -> QueueDefinitio
     if known.cluster == asked.cluster:
         if known.former:
             return known  # a repeated request: the queue has arrived meanwhile
-        raise Conflict(f"queue {asked.name!r} lies there already")
+        raise Conflict(f"queue {asked.name!r} is already there")
     to = _chosen(metadata, known, asked.size)
     relocation.check_movable(known, _others(store, known), to)
     check_numbers(known, is_alone=True)
@@ -139,8 +139,8 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
     if known.config.kind == "stream":
         if len(asked.clusters) > 1:
             raise InvalidRequest(
-                f"queue {asked.name!r} is a stream, and this version splits none over several clusters; it can move "
-                "to another one"
+                f"queue {asked.name!r} is a stream, which this version cannot split over clusters; it can move to "
+                "another one"
             )
         return await _begin(store, BeginRelocation(asked.tenant, asked.name, *asked.clusters[0]))
     goal = tuple(_place_in(store, known, one) for one in asked.clusters)
@@ -148,9 +148,9 @@ async def _spread(store: EmbeddedStore, asked: SpreadQueue) -> QueueDefinition:
         return known
     wanted = replace(known, goal=goal)
     if not known.is_on_its_way and goal == (known.place,):
-        raise Conflict(f"queue {asked.name!r} lies there already")
+        raise Conflict(f"queue {asked.name!r} is already there")
     if known.moving_to is not None:
-        raise Conflict(f"queue {asked.name!r} moves to {known.moving_to} already; wait for it, or give that up")
+        raise Conflict(f"queue {asked.name!r} is already moving to {known.moving_to}; wait for it, or cancel the move")
     if next_give(wanted) is None:
         return known if not known.goal else await _relocate(store, known, spread(goal, store.node.steady_ms()))
     relocation.check_able(known, _others(store, known))
@@ -275,7 +275,7 @@ def _others(store: EmbeddedStore, known: QueueDefinition) -> list[QueueDefinitio
 
 def _check_defines(store: EmbeddedStore) -> None:
     if store.node.metadata.adopted_from is not None:
-        raise Conflict("this cluster's queues are defined by another one; ask that")
+        raise Conflict("the queues of this cluster are defined by another one; ask that one")
 
 
 def _insisting(decide: Handler) -> Handler:

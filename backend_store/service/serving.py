@@ -290,7 +290,7 @@ def _own_user_only(connection: ServerConnection, request: Request) -> Response |
     _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid == os.geteuid():
         return None
-    log.warning("another user of this machine was turned away", uid=uid)
+    log.warning("connection of another user of this machine refused", uid=uid)
     return connection.respond(http.HTTPStatus.FORBIDDEN, "this socket is its user's own\n")
 
 
@@ -446,5 +446,5 @@ class StoreServer:
                 answer = Answered(ask.number, wrong=wrong(error))
             except Exception:
                 log.exception("an operator's request failed")
-                answer = Answered(ask.number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+                answer = Answered(ask.number, wrong=wrong(PushqError("internal error of the backend; see its log")))
             await connection.send(pack(answer))

@@ -34,7 +34,7 @@ class TakeTicket(Asked, frozen=True):
 async def _put(store: EmbeddedStore, asked: PutTicket) -> None:
     now_ms, tickets = store.steady_ms(), store.tickets
     if not tickets.has_room(asked.tenant, now_ms, most=SHARED_TICKETS_MAX):
-        raise Overloaded(f"{len(tickets)} tickets wait to be used", retry_after_ms=1000)
+        raise Overloaded(f"{len(tickets)} tickets are waiting to be used", retry_after_ms=1000)
     tickets.put(asked.digest, asked.tenant, asked.opens, now_ms + asked.life_ms)
 
 

@@ -311,7 +311,10 @@ class Visitor:
             case "nack":
                 delay_ms = call.milliseconds
                 if delay_ms and not queue.can_delay:
-                    detail = f"queue {queue.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without delay"
+                    detail = (
+                        f"queue {queue.name!r}: {DELAYED_RUNS_MAX} batches of messages are already delayed; nack "
+                        "without a delay"
+                    )
                     raise Overloaded(detail, retry_after_ms=1000)
                 due_ms = self._store.steady_ms() + delay_ms if delay_ms else delay_ms
                 return giving_back(due_ms, call.reason, tried=call.tried)
@@ -411,7 +414,7 @@ class Visitor:
             asked = decode_operation(ask.what)
             self._ask_room.take(ask.whose)
         except msgspec.MsgspecError as error:
-            self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"the request does not parse: {error}"))))
+            self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"cannot parse the request: {error}"))))
             return
         except Overloaded as error:
             self._answer(Answered(ask.number, wrong=wrong(error)))
@@ -438,7 +441,7 @@ class Visitor:
         except Exception:
             outcome = PushqError.code
             log.exception("a request failed", gateway=self.name)
-            answer = Answered(number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+            answer = Answered(number, wrong=wrong(PushqError("internal error of the backend; see its log")))
         finally:
             if span is not None:
                 span.ended(outcome)
@@ -568,7 +571,7 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
         target = store.target_of(call.tenant, call.name)
         if target.uid != call.uid and not isinstance(target, Forward):
             # A payload that was encrypted for the earlier queue of that name opens in no other.
-            raise Unavailable(f"queue {call.name!r} was made anew", retry_after_ms=100)
+            raise Unavailable(f"queue {call.name!r} was recreated", retry_after_ms=100)
         if isinstance(target, EmbeddedQueue) and _is_behind(call, target.definition):
             raise on_the_move(call.name)
     except PushqError as error:

@@ -84,13 +84,15 @@ class Attendance:
 
     async def _tell_asked(self) -> None:
         view = self._view
-        await self._tell_set(view.drains, self._drains, ("draining", "gives its leaderships away, as was asked"))
+        await self._tell_set(view.drains, self._drains, ("draining", "hands over its leaderships, as requested"))
         await self._tell_set(self._drains, view.drains, ("drain-ended", "may lead again"), ends=self._drains)
-        await self._tell_set(view.removals, self._removals, ("removing", "is to be removed: its copies go elsewhere"))
-        await self._tell_set(self._removals, view.removals, ("removal-ended", "is to stay"), ends=self._removals)
+        await self._tell_set(view.removals, self._removals, ("removing", "is being removed: its copies move elsewhere"))
+        await self._tell_set(
+            self._removals, view.removals, ("removal-ended", "stays, its removal was cancelled"), ends=self._removals
+        )
         empty = {name for name in view.removals if self._is_empty(name)}
         self._empty &= empty
-        await self._tell_set(empty, self._empty, ("emptied", "keeps nothing any more, and may be stopped for good"))
+        await self._tell_set(empty, self._empty, ("emptied", "holds no copies any more and can be stopped for good"))
 
     async def _tell_set(
         self,
@@ -130,9 +132,9 @@ class Attendance:
             if leader in self._view.leaving:
                 reason = "it was asked to give its leaderships away"
             elif plan is not None and leader not in plan.replicas:
-                reason = "its copy goes elsewhere"
+                reason = "its copy moves elsewhere"
             elif plan is not None and record.leader == plan.replicas[0]:
-                reason = "that is where it belongs"
+                reason = "that is its home"
             else:
                 reason = "it stops"
             text = f"the lead of shard {shard} moved from {leader or 'nobody'} to {record.leader}: {reason}"
@@ -147,8 +149,8 @@ class Attendance:
                 more = messages - before.get(shard, 0)
                 if more > 0:
                     text = (
-                        f"{name} keeps {more} confirmed messages of shard {shard} that its leader lacks: "
-                        "see pushq recover list"
+                        f"{name} holds {more} confirmed messages of shard {shard} that its leader lacks: see pushq "
+                        "recover list"
                     )
                     await self._ledger.write((), Told("quarantined", text, name, ShardNumber(int(shard))))
 
@@ -158,10 +160,10 @@ class Attendance:
             damaged, self._damaged[name] = self._damaged.get(name, {}), dict(report.damaged)
             for shard in sorted(report.damaged.keys() - damaged.keys()):
                 rows = report.damaged[shard]
-                text = f"{rows} rows of the copy of shard {shard} on {name} are not what was written: see its disk"
+                text = f"{rows} rows of the copy of shard {shard} on {name} are corrupt: check its disk"
                 await self._ledger.write((), Told("damaged", text, name, ShardNumber(int(shard))))
             repairs, self._repairs[name] = self._repairs.get(name, {}), dict(report.repairs)
             for shard, times in report.repairs.items():
                 if times > repairs.get(shard, 0):
-                    text = f"{name} has taken shard {shard} anew from its leader: rows on its disk were damaged"
+                    text = f"{name} rebuilt shard {shard} from its leader because rows on its disk were corrupt"
                     await self._ledger.write((), Told("repaired", text, name, ShardNumber(int(shard))))

@@ -322,7 +322,8 @@ class BackendHost:
         here."""
         if number != RECORDS_FORMAT:
             error = Conflict(
-                f"the cluster's records are of format {number}, this version of Pushq reads format {RECORDS_FORMAT}: "
+                f"the cluster's records have format {number}, but this version of Pushq reads format "
+                f"{RECORDS_FORMAT}: "
                 f"{'upgrade this backend' if number > RECORDS_FORMAT else 'it is too new for this cluster'}"
             )
             log.error("the cluster is another version's", reason=error.detail)

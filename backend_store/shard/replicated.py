@@ -193,7 +193,7 @@ class Replicated:
         is_full = self.quarantined.bytes >= QUARANTINE_BYTES_MAX
         if is_full and not self._said_full:
             log.error(
-                "the quarantine is full, and this copy does not follow: publish or drop what it has with pushq recover",
+                "the quarantine is full and this copy cannot follow: publish or drop its messages with pushq recover",
                 shard=self.number,
                 messages=self.quarantined.messages,
                 bytes=self.quarantined.bytes,

@@ -107,13 +107,13 @@ def planned(plans: Mapping[ShardNumber, Plan], moves: Sequence[Move]) -> dict[Sh
 def why(move: Move, view: ClusterView, *, is_asked: bool) -> str:
     """One sentence for people."""
     if isinstance(move, LeadMoved):
-        return f"{move.to} shall lead shard {move.shard}: leaderships are evened out"
+        return f"leadership of shard {move.shard} goes to {move.to}: rebalancing"
     source = move.source or "nobody"
     if isinstance(move, CopyDropped):
-        return f"{source} gives its copy of shard {move.shard} up: there is one too many"
+        return f"{source} drops its copy of shard {move.shard}: there is one too many"
     if move.source is not None and move.source not in view.nodes:
         reason = "it is to be removed" if move.source in view.removals else "it has been away for too long"
-        return f"{move.to} makes a copy of shard {move.shard} in the place of {source}: {reason}"
-    reason = "it is to be removed" if move.source in view.removals else "copies are evened out"
+        return f"{move.to} makes a copy of shard {move.shard} to replace {source}: {reason}"
+    reason = "it is to be removed" if move.source in view.removals else "rebalancing"
     asked = ", as was asked" if is_asked and move.source not in view.removals else ""
     return f"the copy of shard {move.shard} moves from {source} to {move.to}: {reason}{asked}"

@@ -62,7 +62,7 @@ def backup(
     two moments.
     """
     if not (path / DATA_FILE).exists():
-        raise BackupFailed(f'folder "{path}" holds no store')
+        raise BackupFailed(f'folder "{path}" contains no store')
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupFailed(f'target "{target}" is not an empty folder')
     with made_for_work(target):
@@ -145,12 +145,12 @@ def _receive(source: int, data: Path, path: Path, deadline: float) -> str:
 
 def _check_bounds(path: Path, deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise BackupFailed(f'backup of "{path}" took too long: the pages it pins would let the file grow on')
+        raise BackupFailed(f'backup of "{path}" took too long: the pages it pins would make the file grow')
     disk = os.statvfs(path)
     floor = _ballast_bytes(path, disk) // 2
     free = disk.f_bavail * disk.f_frsize
     if free < floor:
-        raise BackupFailed(f'backup of "{path}" gave up: {free} bytes are left on its disk, {floor} must stay free')
+        raise BackupFailed(f'backup of "{path}" stopped: its disk has {free} bytes left, but {floor} must stay free')
 
 
 def _ballast_bytes(path: Path, disk: os.statvfs_result) -> int:

@@ -197,7 +197,7 @@ class StorageBroken(StorageCorrupt, Unavailable):
     code = "unavailable"
 
     def __init__(self, facts: str) -> None:
-        super().__init__("stored messages cannot be read, and the server ends; nothing of this request was done")
+        super().__init__("stored messages cannot be read, so the server exits; nothing of this request was done")
         self.facts = facts
 
     def __str__(self) -> str:

@@ -342,16 +342,16 @@ def _refuse_miscounted(path: Path, env: lmdb.Environment) -> None:
 def _damaged(path: Path, what: str, problems: int = 1) -> StorageCorrupt:
     more = f", and {problems - 1} problems more" if problems > 1 else ""
     return StorageCorrupt(
-        f'folder "{path}" is damaged: {what}{more}; messages may be missing, so nothing of it is served. '
-        "Restore it from a backup"
+        f'folder "{path}" is corrupt: {what}{more}; messages may be missing, so it is not served. Restore it from a '
+        "backup"
     )
 
 
 def _other_format(path: Path, version: int) -> str:
-    of = f'folder "{path}" is of format {version}, this version of Pushq reads format {FORMAT_VERSION}'
+    of = f'folder "{path}" has format {version}, but this version of Pushq reads format {FORMAT_VERSION}'
     if version > FORMAT_VERSION:
-        return f"{of}: a newer one wrote it; start that, or restore a backup that was made before the upgrade"
-    return f"{of}: an older one wrote it, and this one does not read it any more"
+        return f"{of}: it was written by a newer version; start that one, or restore a backup from before the upgrade"
+    return f"{of}: it was written by an older version that is no longer supported"
 
 
 def _open_env(path: Path, map_size: int) -> lmdb.Environment:
@@ -422,7 +422,7 @@ def _copy(path: Path, env: lmdb.Environment, fd: int) -> None:
     try:
         env.copyfd(fd, compact=True)
     except lmdb.Error as error:
-        raise StorageError(f'folder "{path}" could not be copied: {error}') from error
+        raise StorageError(f'cannot copy folder "{path}": {error}') from error
 
 
 @contextmanager
@@ -444,8 +444,8 @@ def _pages(stat: Any) -> int:
 
 def _unopened(path: Path, error: lmdb.Error) -> StorageError:
     if isinstance(error, _BROKEN):
-        return StorageCorrupt(f'folder "{path}" cannot be opened: {error}; restore it from a backup')
-    return StorageFailed(f'folder "{path}" cannot be opened: {error}')
+        return StorageCorrupt(f'cannot open folder "{path}": {error}; restore it from a backup')
+    return StorageFailed(f'cannot open folder "{path}": {error}')
 
 
 def _unreadable(path: Path, error: lmdb.Error) -> StorageError:

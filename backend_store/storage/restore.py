@@ -66,9 +66,9 @@ def _read_manifest(source: Path) -> Manifest:
     try:
         return _manifest.decode((source / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
-        raise RestoreRefused(f'"{source}" has no {MANIFEST_FILE}: it is no backup, or one that was cut off') from None
+        raise RestoreRefused(f'"{source}" has no {MANIFEST_FILE}: it is not a backup, or an incomplete one') from None
     except msgspec.DecodeError as error:
-        raise RestoreRefused(f'"{source / MANIFEST_FILE}" cannot be read: {error}') from error
+        raise RestoreRefused(f'cannot read "{source / MANIFEST_FILE}": {error}') from error
 
 
 def _work_folder(target: Path) -> Path:
@@ -92,10 +92,10 @@ def _copy_data(source: Path, copy: Path, manifest: Manifest) -> None:
                 size += len(piece)
                 writing.write(piece)
     except OSError as error:
-        raise RestoreRefused(f'"{source}" cannot be copied: {error}') from error
+        raise RestoreRefused(f'cannot copy "{source}": {error}') from error
     if (size, digest.hexdigest()) != (manifest.file_bytes, manifest.sha256):
         found = f"{size} bytes, sha256 {digest.hexdigest()}"
-        raise RestoreRefused(f'"{source}" is not the file its manifest describes: {found}')
+        raise RestoreRefused(f'"{source}" does not match its manifest: {found}')
 
 
 def _copy_others(source: Path, work: Path, manifest: Manifest, beside: Collection[str]) -> list[str]:
@@ -117,10 +117,10 @@ def _copy_others(source: Path, work: Path, manifest: Manifest, beside: Collectio
 def _refuse_broken_structure(source: Path, work: Path, manifest: Manifest) -> None:
     problems = structure_problems(work)
     if problems:
-        raise RestoreRefused(f'"{source}" is broken in {len(problems)} places, the first: {problems[0]}')
+        raise RestoreRefused(f'"{source}" is corrupt in {len(problems)} places; the first: {problems[0]}')
     found = count_rows(work)
     if found != (manifest.disk_id, manifest.rows):
-        raise RestoreRefused(f'"{source}" holds {found}, its manifest says {(manifest.disk_id, manifest.rows)}')
+        raise RestoreRefused(f'"{source}" has {found}, but its manifest says {(manifest.disk_id, manifest.rows)}')
 
 
 def _refuse_broken_entries(source: Path, work: Path, check: Check) -> None:
@@ -128,7 +128,7 @@ def _refuse_broken_entries(source: Path, work: Path, check: Check) -> None:
         broken = first_broken(engine, check)
     if broken is not None:
         key, reason = broken
-        raise RestoreRefused(f'"{source}" has a broken entry at key {key.hex()}: {reason}')
+        raise RestoreRefused(f'"{source}" has a corrupt entry at key {key.hex()}: {reason}')
 
 
 def _give_new_identity(work: Path) -> None:

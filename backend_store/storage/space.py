@@ -53,9 +53,9 @@ def decide(space: Space, *, ballast_held: bool, ballast_bytes: int, publish_stop
         ballast = Ballast.MAKE
     held = ballast is Ballast.MAKE or (ballast_held and ballast is Ballast.KEEP)
     if space.used_fraction >= publish_stop_fraction:
-        reason = f"{space.used_fraction:.1%} of the disk is used, publishes stop at {publish_stop_fraction:.0%}"
+        reason = f"{space.used_fraction:.1%} of the disk is used; publishes stop at {publish_stop_fraction:.0%}"
     elif not held:
-        reason = f"{space.disk_free} bytes of the disk are free, publishes need {2 * ballast_bytes} once it ran full"
+        reason = f"the disk has {space.disk_free} bytes free, but publishes need {2 * ballast_bytes} after it was full"
     else:
         reason = ""
     return Decision(not reason, ballast, reason)

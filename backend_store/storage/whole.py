@@ -54,12 +54,12 @@ def look_at(path: Path) -> Head:
         file.seek(first.page_bytes)
         second = _meta(file.read(_HEADER_BYTES + _META_BYTES))
     if second is None or second.page_bytes != first.page_bytes:
-        return Head("", f'the second page of "{data}" is none of a store')
+        return Head("", f'the second page of "{data}" does not belong to a store')
     if (first.commit or second.commit) and not _follow(first.commit, second.commit):
         return Head("", f'the heads of "{data}" are of commits {first.commit} and {second.commit}, and one is wrong')
     whole = (max(first, second, key=_Meta.age).last + 1) * first.page_bytes
     return Head(
-        f'"{data}" has {size} bytes and should have {whole}: it was cut',
+        f'"{data}" has {size} bytes but should have {whole}: it was truncated',
         None,
         is_short=size < whole,
         is_long=size > whole,
@@ -102,6 +102,6 @@ class Length:
             self._seen = size
             return None
         return (
-            f'"{self._file}" was cut while it was in use: it had {self._seen} bytes and has {size}; '
-            "find what writes there, and restore the folder from a backup"
+            f'"{self._file}" was truncated while in use: it had {self._seen} bytes and now has {size}; find what '
+            "writes to it, and restore the folder from a backup"
         )

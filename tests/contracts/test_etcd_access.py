@@ -119,7 +119,7 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
             await put(wrong, b"k")
         await wrong.close()
         nobody = await open_etcd(EtcdConfig(etcd.endpoints))
-        with pytest.raises(Unauthenticated, match="asks for a user and a password"):
+        with pytest.raises(Unauthenticated, match="etcd requires a user and a password"):
             await put(nobody, b"k")
         await nobody.close()
         elsewhere = await open_etcd(EtcdConfig(etcd.endpoints, user="pushq", password="secret", namespace=b"theirs/"))
@@ -220,7 +220,7 @@ async def test_a_member_of_another_cluster_is_never_used(
 ) -> None:
     monkeypatch.setattr(members, "ETCD_REQUEST_SECONDS_MAX", 1.0)
     with Etcd(tmp_path) as another:
-        with pytest.raises(UnsupportedServer, match="is of cluster"):
+        with pytest.raises(UnsupportedServer, match="belongs to cluster"):
             await open_etcd(EtcdConfig([*etcd.endpoints, *another.endpoints]))
         # One that comes to an address that was silent at first is found out as well.
         port = free_port()

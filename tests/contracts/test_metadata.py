@@ -116,7 +116,9 @@ async def test_what_is_not_there_is_none_and_no_error(service: MetadataService) 
 
 async def test_another_config_under_a_name_is_a_conflict(service: MetadataService) -> None:
     await service.create_queue("default", "q", STREAM)
-    with pytest.raises(Conflict, match="exists with another config: kind, max_attempts, tags; change it with PATCH"):
+    with pytest.raises(
+        Conflict, match="already exists with another config: kind, max_attempts, tags; change it with PATCH"
+    ):
         await service.create_queue("default", "q", QueueConfig(max_attempts=3))
 
 
@@ -140,7 +142,7 @@ async def test_a_queue_of_an_earlier_version_at_a_coordinator_is_made_again_as_i
             await host.coordinator.transact(Transaction((), (row,)))
             found, is_new = await subject.service.create_queue("default", "q", STREAM)
             assert (found.uid, is_new) == (7, False)
-            with pytest.raises(Conflict, match="exists with another config: max_attempts;"):
+            with pytest.raises(Conflict, match="already exists with another config: max_attempts;"):
                 await subject.service.create_queue("default", "q", msgspec.structs.replace(STREAM, max_attempts=3))
     finally:
         await host.close()

@@ -299,7 +299,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
     ]
     assert "the plan is valid: 1 move, 1 split\n" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
     nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")
-    assert nowhere.code == 1 and "moves[0].to: there is no cluster 'us'" in nowhere.err
+    assert nowhere.code == 1 and "moves[0].to: unknown cluster 'us'" in nowhere.err
     for moves, said in (
         ([{**move, "partition": 1}], "partition is 1"),
         ([{**move, "queue": "gone"}], "no queue 'gone'"),

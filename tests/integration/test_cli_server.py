@@ -110,7 +110,7 @@ def test_restore_refuses_what_does_not_verify(cli: Cli, tmp_path: Path) -> None:
     file.write_bytes(content)
     refused = cli.any("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
     assert refused.code == 1
-    assert "is not the file its manifest describes" in refused.err
+    assert "does not match its manifest" in refused.err
     assert not (tmp_path / "new").exists()
 
 

@@ -51,7 +51,7 @@ def test_metadata_role_gives_etcd_its_password(tmp_path: Path) -> None:
     with Etcd(tmp_path, scheme="https", tls=authority.context(), flags=flags) as etcd:
         etcd.demand_passwords("pushq", "secret", prefix=b"pushq/")
         with (
-            pytest.raises(AssertionError, match="asks for a user and a password"),
+            pytest.raises(AssertionError, match="etcd requires a user and a password"),
             DirectoryHosts(tmp_path, etcd, "replicated", count=1, flags=trusts),
         ):
             pass

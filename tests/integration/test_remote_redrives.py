@@ -193,7 +193,7 @@ def test_plain_messages_stay_out_of_an_encrypted_queue(http: Client) -> None:
     queue, other = made(http, encrypted=False), made(http)
     died(http, queue, {"body": 1})
     found = ended(http, started(http, queue, to=other))
-    assert found["state"] == "failed" and "cannot be encrypted" in found["error"]
+    assert found["state"] == "failed" and "with store.backends, encrypted messages of" in found["error"]
     assert (stats(http, queue)["dead"], stats(http, other)["ready"]) == (1, 0)
 
 

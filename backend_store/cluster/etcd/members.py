@@ -126,7 +126,7 @@ class Members:
                 self.leave(member)
             assert problem is not None
             if once or asyncio.get_running_loop().time() + pause > deadline:
-                raise Unavailable(f"no member of etcd can be used; the last one: {problem.detail}", retry_after_ms=1000)
+                raise Unavailable(f"no usable etcd member; last error: {problem.detail}", retry_after_ms=1000)
             await asyncio.sleep(random.uniform(0, pause))
             pause = min(ETCD_RECONNECT_SECONDS_MAX, pause * 2)
 
@@ -137,7 +137,7 @@ class Members:
             return await self._post(member, path, content, kind, token, writes=writes)
         except TokenRefused as error:
             if not self._user:
-                raise Unauthenticated(f"{error.detail}: etcd asks for a user and a password") from None
+                raise Unauthenticated(f"{error.detail}: etcd requires a user and a password") from None
             self._forget(token)
         try:
             return await self._post(member, path, content, kind, await self._known_token(member), writes=writes)
@@ -159,7 +159,9 @@ class Members:
             raise Unavailable(error.detail) from None
         self._cluster = self._cluster or status.header.cluster_id
         if status.header.cluster_id != self._cluster:
-            raise UnsupportedServer(f"{member} is of cluster {status.header.cluster_id:x}, not of {self._cluster:x}")
+            raise UnsupportedServer(
+                f"{member} belongs to cluster {status.header.cluster_id:x}, not to {self._cluster:x}"
+            )
         self._vetted.add(member)
 
     def _check_open(self) -> None:
@@ -211,16 +213,16 @@ class Members:
             async with asyncio.timeout(2 * ETCD_CONNECT_SECONDS_MAX + seconds):
                 status, data = await self._exchange(method, member + path, content, headers, seconds)
         except _NOT_SENT as error:
-            raise Unavailable(f"{member} cannot be reached: {_said(error)}") from None
+            raise Unavailable(f"cannot reach {member}: {_said(error)}") from None
         except (httpx2.HTTPError, OSError) as error:
             # TLS alerts are raised as they are. A time-out is an OSError, too.
-            raise OutcomeUnknown(f"{member} did not answer: {_said(error)}") from None
+            raise OutcomeUnknown(f"{member} did not respond: {_said(error)}") from None
         if status != 200:
             raise error_of(member, status, data)
         try:
             return decode(data, kind)
         except msgspec.MsgspecError as error:
-            raise OutcomeUnknown(f"{member} gave an answer that cannot be read: {error}") from None
+            raise OutcomeUnknown(f"{member} sent a malformed response: {error}") from None
 
     async def _exchange(
         self, method: str, url: str, content: bytes, headers: dict[str, str], seconds: float
@@ -231,7 +233,7 @@ class Members:
             async for part in response.aiter_bytes():
                 data += part
                 if len(data) > ETCD_ANSWER_BYTES_MAX:
-                    raise AnswerTooBig(f"an answer of etcd has more than {ETCD_ANSWER_BYTES_MAX} bytes")
+                    raise AnswerTooBig(f"the etcd response is larger than {ETCD_ANSWER_BYTES_MAX} bytes")
             return response.status_code, bytes(data)
 
     async def stream(self, member: str, path: str, request: dict[str, Any]) -> AsyncGenerator[bytes, None]:
@@ -253,7 +255,7 @@ class Members:
         except OutcomeUnknown as error:
             raise Unavailable(error.detail) from None
         except (httpx2.HTTPError, OSError) as error:
-            raise Unavailable(f"{member}: the watch was cut off: {_said(error)}") from None
+            raise Unavailable(f"{member}: the watch was interrupted: {_said(error)}") from None
         raise Unavailable(f"{member} ended the watch")
 
     async def answers(self, member: str) -> bool:
@@ -287,11 +289,11 @@ def _said(error: BaseException) -> str:
 
 def _checked(endpoints: Sequence[str]) -> tuple[str, ...]:
     if not 1 <= len(endpoints) <= ETCD_ENDPOINTS_MAX:
-        raise InvalidRequest(f"endpoints has {len(endpoints)} entries; 1 to {ETCD_ENDPOINTS_MAX} are taken")
+        raise InvalidRequest(f"endpoints must have 1 to {ETCD_ENDPOINTS_MAX} entries, not {len(endpoints)}")
     for endpoint in endpoints:
         url = httpx2.URL(endpoint)
         if url.scheme not in ("http", "https") or not url.host or url.path not in ("", "/") or url.userinfo:
             raise InvalidRequest(
-                f"endpoints: {url.copy_with(userinfo=b'')!s} is not http://HOST:PORT or https://HOST:PORT"
+                f"endpoints: {url.copy_with(userinfo=b'')!s} must be http://HOST:PORT or https://HOST:PORT"
             )
     return tuple(endpoint.rstrip("/") for endpoint in endpoints)

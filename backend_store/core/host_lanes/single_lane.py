@@ -32,14 +32,14 @@ def check_has_lanes(name: str, config: QueueConfig) -> None:
     for each setting that requires a single lane.
     """
     errors = tuple(
-        FieldError(f"/{setting}", f"{why}, and this queue has a lane at each host; make it anew with this setting")
+        FieldError(f"/{setting}", f"{why}, but this queue has a lane on each host; recreate it with this setting")
         for setting, is_asked, why in _RULES
         if is_asked(config)
     )
     if errors:
         settings = ", ".join(error.pointer.removeprefix("/") for error in errors)
         raise InvalidRequest(
-            f"queue {name!r} has a lane at each of independent hosts, and {settings} as given takes a single one, "
-            "which is chosen when a queue is made",
+            f"queue {name!r} has a lane on each independent host, but {settings} as given requires a single lane, "
+            "which can only be chosen when the queue is created",
             errors=errors,
         )

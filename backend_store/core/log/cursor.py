@@ -97,9 +97,7 @@ def decode_cursor(text: str) -> Stand:
     """Decodes a cursor of any version. Raises `InvalidRequest`."""
     stand = _decoded(text)
     if stand is None:
-        raise InvalidRequest(
-            "this is no cursor of Pushq", errors=(FieldError("/from/cursor", "send a cursor back as it was given"),)
-        )
+        raise InvalidRequest("not a Pushq cursor", errors=(FieldError("/from/cursor", "pass a cursor unchanged"),))
     return stand
 
 

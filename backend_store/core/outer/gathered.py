@@ -66,5 +66,5 @@ def gathered(cluster: str, at_ms: int, shards: Sequence[ShardSaid | None]) -> Re
 def _ails(shards: Sequence[ShardSaid | None]) -> str:
     silent = [str(number) for number, one in enumerate(shards) if one is None]
     if silent:
-        return f"nobody answers for shard {', '.join(silent)}"
+        return f"no response for shard {', '.join(silent)}"
     return next((f"shard {number}: {one.ails}" for number, one in enumerate(shards) if one and one.ails), "")

@@ -210,10 +210,10 @@ class _Step:
         memory = self.memory
         self.are_several = len(named) > 1
         if is_new:
-            self.tell("manager", "", f"{self.manager} manages the clusters from now on")
+            self.tell("manager", "", f"{self.manager} is now the manager")
         gone = tuple(name for name in memory.clusters if name not in named)
         for name in gone:
-            self.tell("forgotten", name, "the settings do not name it any more")
+            self.tell("forgotten", name, "the cluster was removed from the settings")
         for name in named:
             self.look_at(name)
         for ended in self.seen.ended:
@@ -259,7 +259,7 @@ class _Step:
             self.tell("known", name, f"{backends(report.nodes)}, {used}")
         elif before.is_silent:
             silence_s = (report.at_ms - before.report.at_ms) // 1000
-            self.tell("heard", name, f"it answers again, after {silence_s} s; {used}")
+            self.tell("heard", name, f"responds again after {silence_s} s; {used}")
         was_hot, was_well = before is not None and before.is_hot, before is None or before.report.is_healthy
         if after.is_hot != was_hot:
             follows = f": it gets {'no' if after.is_hot else 'new'} queues" if self.are_several else ""
@@ -275,7 +275,7 @@ class _Step:
             turns, since_ms = 0, self.now_ms
         if turns < TURNS_MAX:
             turns += 1
-            more = f"; it turns often, so of the next {TURNS_MS // 60_000} minutes no more of it is told"
+            more = f"; the state changes often, so changes are not reported for the next {TURNS_MS // 60_000} minutes"
             self.tell(kind, name, f"{text}{more if turns == TURNS_MAX else ''}")
             since_ms = self.now_ms if turns == TURNS_MAX else since_ms
             self.clusters[name] = replace(cluster, turns=turns, turns_since_ms=since_ms)
@@ -284,7 +284,7 @@ class _Step:
         if cluster.is_silent or cluster.is_heard(self.now_ms):
             return cluster
         silent_s = (self.now_ms - cluster.report.at_ms) // 1000
-        self.tell("silent", cluster.name, f"nothing was heard of it for {silent_s} s")
+        self.tell("silent", cluster.name, f"no report for {silent_s} s")
         return replace(cluster, is_silent=True)
 
     # ------------------------------------------------------------------------------------------------ the provisioner
@@ -307,10 +307,10 @@ class _Step:
             return
         self.clusters[name] = resized(cluster, self.now_ms)
         nodes = cluster.report.nodes
-        text = f"{backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
+        text = f"{backends(nodes)}, but {wanted.nodes} are needed: {wanted.reason}"
         if not rules.has_provisioner:
             self.clusters[name] = grown(self.clusters[name], nodes, wanted.nodes)
-            self.tell("resize", name, f"{text}; there is no manager.provisioner, so somebody else must see to it")
+            self.tell("resize", name, f"{text}; manager.provisioner is not set, so add or remove servers yourself")
             return
         number = self.tell("resize", name, text)
         begun = ProvisionCall(number, name, nodes, wanted.nodes, wanted.reason, self.now_ms)
@@ -338,7 +338,7 @@ class _Step:
             # A call with a far later time is from a clock that was wrong: it is not waited for either.
             is_over = abs(self.now_ms - call.begun_ms) > self.rules.call_ms_max + CALL_SLACK_MS
             if call.ended_ms is None and call.number not in self.seen.under_way and is_over:
-                text = "the manager that made the call did not see its end, and its time is over"
+                text = "the manager that made the call did not see it finish, and its time is over"
                 self.end_call(CallEnded(call.number, call.cluster, is_ok=False, text=text))
 
     # --------------------------------------------------------------------------------------------------------- relief
@@ -384,7 +384,7 @@ class _Step:
         """Records the end of a move that was refused, or not answered."""
         if self.attempts.end(ended):
             move, rest_ms = ended.attempt, RELIEF_REFUSED_MS if ended.is_refused else RELIEF_REST_MS
-            text = f"{begins_not(move)}, and is left alone for {rest_ms // 60_000} minutes: {ended.text}"
+            text = f"{begins_not(move)}, and is not retried for {rest_ms // 60_000} minutes: {ended.text}"
             self.tell("moves", move.to if move.is_merge else move.source, text)
 
 

@@ -66,13 +66,13 @@ _decoder = msgspec.json.Decoder(Plan)
 def parse(text: bytes) -> Plan:
     """Parses a plan file. Raises `InvalidRequest`, with the place in the file and what belongs there."""
     if len(text) > PLAN_BYTES_MAX:
-        raise InvalidRequest(f"the plan has {len(text)} bytes; at most {PLAN_BYTES_MAX} are taken: split it")
+        raise InvalidRequest(f"the plan must have at most {PLAN_BYTES_MAX} bytes, not {len(text)}: split it")
     try:
         plan = _decoder.decode(text)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the plan does not fit its form: {error}") from None
+        raise InvalidRequest(f"invalid plan: {error}") from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the plan is not JSON: {error}") from None
+        raise InvalidRequest(f"the plan is not valid JSON: {error}") from None
     _check(plan)
     return plan
 
@@ -104,7 +104,7 @@ def check_clusters(plan: Plan, known: Collection[str]) -> None:
     for place, name in _clusters_named(plan):
         if name not in known:
             raise InvalidRequest(
-                f"{place}: there is no cluster {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+                f"{place}: unknown cluster {name!r}; the clusters are {', '.join(sorted(known)) or 'none'}"
             )
 
 
@@ -116,21 +116,21 @@ def check_queues(plan: Plan, tenant: str, partitions: Mapping[str, int]) -> None
             has = _has(f"moves[{at}]", move.queue, partitions)
             if move.partition is not None and move.partition >= has:
                 raise InvalidRequest(
-                    f"moves[{at}].partition is {move.partition}; queue {move.queue!r} has 0 to {has - 1}"
+                    f"moves[{at}].partition is {move.partition}; queue {move.queue!r} has partitions 0 to {has - 1}"
                 )
     for at, entry in enumerate(plan.partitions):
         if entry.tenant == tenant:
             has = _has(f"partitions[{at}]", entry.queue, partitions)
             if entry.partitions < has and len(entry.clusters) == 1:  # several clusters have that many each
                 raise InvalidRequest(
-                    f"partitions[{at}].partitions is {entry.partitions}; queue {entry.queue!r} has {has} already, and "
-                    "a plan takes none away"
+                    f"partitions[{at}].partitions is {entry.partitions}; queue {entry.queue!r} already has {has}, "
+                    "and a plan cannot remove any"
                 )
 
 
 def _has(place: str, queue: str, partitions: Mapping[str, int]) -> int:
     if queue not in partitions:
-        raise InvalidRequest(f"{place}.queue: there is no queue {queue!r}; make the plan anew")
+        raise InvalidRequest(f"{place}.queue: there is no queue {queue!r}; make a new plan")
     return partitions[queue]
 
 
@@ -145,10 +145,10 @@ def _clusters_named(plan: Plan) -> list[tuple[str, str]]:
 
 def _check(plan: Plan) -> None:
     if plan.version != PLAN_VERSION:
-        raise InvalidRequest(f"version is {plan.version}; this server reads plans of version {PLAN_VERSION}")
+        raise InvalidRequest(f"version is {plan.version}; this server supports version {PLAN_VERSION}")
     for what, entries in (("moves", plan.moves), ("partitions", plan.partitions)):
         if len(entries) > PLAN_ENTRIES_MAX:
-            raise InvalidRequest(f"{what} has {len(entries)} entries; at most {PLAN_ENTRIES_MAX} are taken: split it")
+            raise InvalidRequest(f"{what} must have at most {PLAN_ENTRIES_MAX} entries, not {len(entries)}: split it")
     whole: set[tuple[str, str]] = set()
     seen: set[tuple[str, str, int | None]] = set()
     for at, move in enumerate(plan.moves):
@@ -156,7 +156,7 @@ def _check(plan: Plan) -> None:
         queue = (move.tenant, move.queue)
         again = (*queue, move.partition) in seen or queue in whole
         if again or (move.partition is None and any(one[:2] == queue for one in seen)):
-            raise InvalidRequest(f"moves[{at}]: queue {move.queue!r} is moved twice; name it once")
+            raise InvalidRequest(f"moves[{at}]: queue {move.queue!r} is moved twice; list it once")
         seen.add((*queue, move.partition))
         if move.partition is None:
             whole.add(queue)
@@ -166,7 +166,7 @@ def _check(plan: Plan) -> None:
         _check_partitions(f"partitions[{at}]", entry)
         queue = (entry.tenant, entry.queue)
         if queue in resized:
-            raise InvalidRequest(f"partitions[{at}]: queue {entry.queue!r} is named twice; name it once")
+            raise InvalidRequest(f"partitions[{at}]: queue {entry.queue!r} is listed twice; list it once")
         if queue in moved:
             raise InvalidRequest(f"partitions[{at}]: queue {entry.queue!r} is also moved; do one after the other")
         resized.add(queue)
@@ -175,25 +175,25 @@ def _check(plan: Plan) -> None:
 def _check_move(place: str, move: PlannedMove) -> None:
     for field, value in (("queue", move.queue), ("tenant", move.tenant), ("from", move.source), ("to", move.to)):
         if not value:
-            raise InvalidRequest(f"{place}.{field} is empty; name one")
+            raise InvalidRequest(f"{place}.{field} is empty")
     if move.source == move.to:
-        raise InvalidRequest(f"{place}.to is {move.to!r}, where the queue is already; name another cluster")
+        raise InvalidRequest(f"{place}.to is {move.to!r}, where the queue already is; choose another cluster")
     if move.partition is not None and move.is_merge:
-        raise InvalidRequest(f"{place} has partition and merge; a queue is merged whole: leave partition out")
+        raise InvalidRequest(f"{place} has partition and merge; a queue is merged as a whole: remove partition")
     if move.partition is not None and not 0 <= move.partition < PARTITIONS_MAX:
-        raise InvalidRequest(f"{place}.partition is {move.partition}; partitions are 0 to {PARTITIONS_MAX - 1}")
+        raise InvalidRequest(f"{place}.partition must be between 0 and {PARTITIONS_MAX - 1}, not {move.partition}")
 
 
 def _check_partitions(place: str, entry: PlannedPartitions) -> None:
     if not entry.queue or not entry.tenant:
-        raise InvalidRequest(f"{place}.{'queue' if not entry.queue else 'tenant'} is empty; name one")
+        raise InvalidRequest(f"{place}.{'queue' if not entry.queue else 'tenant'} is empty")
     if not 1 <= entry.partitions <= PARTITIONS_MAX:
-        raise InvalidRequest(f"{place}.partitions is {entry.partitions}; 1 to {PARTITIONS_MAX} are taken")
+        raise InvalidRequest(f"{place}.partitions must be between 1 and {PARTITIONS_MAX}, not {entry.partitions}")
     if not entry.clusters:
-        raise InvalidRequest(f"{place}.clusters is empty; name the clusters that share the queue")
+        raise InvalidRequest(f"{place}.clusters is empty; list the clusters that share the queue")
     if len(set(entry.clusters)) < len(entry.clusters):
-        raise InvalidRequest(f"{place}.clusters names a cluster twice; name each once")
+        raise InvalidRequest(f"{place}.clusters lists a cluster twice")
     if len(entry.clusters) > entry.partitions:
         raise InvalidRequest(
-            f"{place}.clusters has {len(entry.clusters)} for {entry.partitions} partitions; name fewer"
+            f"{place}.clusters has {len(entry.clusters)} clusters for {entry.partitions} partitions; list fewer"
         )

@@ -9,7 +9,7 @@ from backend_store.core.outer.merging import QueueMerged
 from backend_store.core.outer.moving import Attempt
 from backend_store.core.outer.relief import QueueSplit, Relief
 
-_HAS_IT = "pushq cluster plan has it as a plan"
+_HAS_IT = "see `pushq cluster plan`"
 
 
 def backends(count: int) -> str:
@@ -20,12 +20,12 @@ def would_cool(reliefs: Sequence[Relief]) -> str:
     """Returns the text about the queues that should leave one hot cluster."""
     halves = ["half of " if isinstance(one, QueueSplit) else "" for one in reliefs]
     named = [f"{half}{one.queue!r} to {one.to}" for half, one in zip(halves, reliefs, strict=True)]
-    return f"it would be cool without {_some(named)}; {_HAS_IT}"
+    return f"the cluster would cool down without {_some(named)}; {_HAS_IT}"
 
 
 def could_keep(merges: Sequence[QueueMerged]) -> str:
     """Returns the text about the shared queues that one cluster could handle alone."""
-    return f"it could do all of {_some([repr(one.queue) for one in merges])}; {_HAS_IT}"
+    return f"the cluster could handle all of {_some([repr(one.queue) for one in merges])}; {_HAS_IT}"
 
 
 def begins(move: Attempt) -> str:

@@ -174,7 +174,7 @@ class ByProducer(SorterSettings):
     def _too_many_producers(self, now_ms: int) -> Overloaded:
         idle_ms = now_ms - self._producers.longest_idle_ms(default=now_ms)
         return Overloaded(
-            f"queue {self._label!r}: it knows {PRODUCERS_PER_PARTITION_MAX} producers, the most a partition keeps "
+            f"queue {self._label!r}: the limit of {PRODUCERS_PER_PARTITION_MAX} producers per partition is reached "
             f"(PRODUCERS_PER_PARTITION_MAX); the longest idle one sent its last message {idle_ms} ms ago, and is "
             f"forgotten after dedupe_window_ms, {self._dedupe_window_ms} ms",
             retry_after_ms=max(1, self._dedupe_window_ms - idle_ms + 1),

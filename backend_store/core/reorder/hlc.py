@@ -84,17 +84,17 @@ def parse_stamp(text: str) -> int:
     """Returns an RFC 3339 time as microseconds since 1970. Raises `ValueError` with a sentence for the caller."""
     found = _RFC3339.fullmatch(text)
     if found is None:
-        raise ValueError("not an RFC 3339 time such as 2026-08-07T12:34:56.789Z")
+        raise ValueError("use an RFC 3339 time such as 2026-08-07T12:34:56.789Z")
     date, clock, fraction, sign, hours, minutes = found.groups()
     try:
         moment = datetime.fromisoformat(f"{date}T{clock}+00:00")
     except ValueError as error:
-        raise ValueError(f"no such time: {error}") from None
+        raise ValueError(f"invalid time: {error}") from None
     seconds = (moment - _EPOCH) // _SECOND
     if sign:
         offset = (int(hours) * 60 + int(minutes)) * 60
         seconds += -offset if sign == "+" else offset
     time_us = seconds * 1_000_000 + (int(fraction[:6].ljust(6, "0")) if fraction else 0)
     if not 0 <= time_us < _END_US:
-        raise ValueError("a time outside of the years 1970 to 9999")
+        raise ValueError("the year must be between 1970 and 9999")
     return time_us

@@ -142,8 +142,10 @@ class SorterSettings:
         self._ahead_ms = max(0, floor_ms - now_ms)
 
     def _too_many(self, retry_after_ms: int) -> Overloaded:
-        waiting = counted(self._held_max, "message waits for its turn", "messages wait for their turn")
+        waiting = counted(
+            self._held_max, "message is waiting for its position", "messages are waiting for their position"
+        )
         return Overloaded(
-            f"queue {self._label!r}: {waiting}, the most it keeps (sort_held_messages_max)",
+            f"queue {self._label!r}: {waiting}, the maximum (sort_held_messages_max)",
             retry_after_ms=max(1, retry_after_ms),
         )

@@ -105,7 +105,7 @@ def first_record(
 ) -> PartitionRecord:
     """Returns the record of a new partition: all replicas are empty, and so in sync. Raises `ValueError`."""
     if not 1 <= min_in_sync <= len(disks):
-        raise ValueError(f"min_in_sync: {min_in_sync} of {len(disks)} replicas; choose 1 to {len(disks)}")
+        raise ValueError(f"min_in_sync is {min_in_sync} of {len(disks)} replicas; choose 1 to {len(disks)}")
     replicas = tuple(disks)
     return PartitionRecord(partition, replicas, min_in_sync, mode, isr=replicas, disks=dict(disks))
 

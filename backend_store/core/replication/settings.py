@@ -24,15 +24,15 @@ class Settings(msgspec.Struct, frozen=True):
         if self.lag_ms_max < 2 * self.fetch_wait_ms:
             raise ValueError(
                 f"lag_ms_max: {self.lag_ms_max} ms would drop followers whose fetch waits {self.fetch_wait_ms} ms; "
-                "choose at least twice as much"
+                "set at least twice as much"
             )
         if self.fetch_timeout_ms <= self.fetch_wait_ms:
             raise ValueError(
-                f"fetch_timeout_ms: {self.fetch_timeout_ms} ms is over before a leader answers, which may wait "
-                f"{self.fetch_wait_ms} ms; choose more"
+                f"fetch_timeout_ms: {self.fetch_timeout_ms} ms is shorter than the leader's maximum wait of "
+                f"{self.fetch_wait_ms} ms; set more"
             )
         if self.fetch_timeout_ms_max < self.fetch_timeout_ms:
             raise ValueError(
                 f"fetch_timeout_ms_max: {self.fetch_timeout_ms_max} ms is below fetch_timeout_ms, "
-                f"{self.fetch_timeout_ms} ms; choose no less"
+                f"{self.fetch_timeout_ms} ms; set at least that"
             )

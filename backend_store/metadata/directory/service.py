@@ -156,7 +156,7 @@ class DirectoryService:
                 woken.clear()
                 if not self.store.is_fresh:
                     raise Unavailable(
-                        f"this host has heard nothing of its coordinator for {FRESH_SECONDS_MAX:.0f} s; ask another"
+                        f"this host has not heard from its coordinator for {FRESH_SECONDS_MAX:.0f} s; ask another host"
                     )
                 if history.has_reached(after):
                     news = history.since(after)

@@ -107,7 +107,7 @@ class Writes:
                 return await attempt()
             except Again:
                 await asyncio.sleep(random.uniform(0, CONFLICT_PAUSE_SECONDS_MAX))
-        raise Unavailable(f"others changed the same {CONFLICTS_MAX} times meanwhile; try again", retry_after_ms=1000)
+        raise Unavailable(f"the record was changed concurrently {CONFLICTS_MAX} times; retry", retry_after_ms=1000)
 
     async def _write(self, compares: Sequence[Compare], then: Sequence[Operation]) -> None:
         """Raises `Again` where one of the conditions does not hold."""
@@ -156,7 +156,7 @@ class Writes:
                 if (has := known.config.bare()) == config:
                     return known, False
                 differing = ", ".join(has.differing(config))
-                raise Conflict(f"queue {name!r} exists with another config: {differing}; change it with PATCH")
+                raise Conflict(f"queue {name!r} already exists with another config: {differing}; change it with PATCH")
             _check_room(tenant, _value(Tenant, owner), held)
             uid = uid or await self._new_uid()
             made = QueueDefinition(
@@ -244,7 +244,7 @@ class Writes:
                 raise Conflict(f"key {key.id!r} belongs to tenant {known.tenant!r}")
             check_instead(known, instead_of, key)
             if known is None and held.keys >= KEYS_MAX:
-                raise Conflict(f"{KEYS_MAX} keys exist, the most a tenant has")
+                raise Conflict(f"the tenant has reached the limit of {KEYS_MAX} keys")
             more = held if known is not None else msgspec.structs.replace(held, keys=held.keys + 1)
             compares = [_unchanged(keys[0], record), created_at(keys[1], owner.created_at), _unchanged(keys[2], tally)]
             await self._write(compares, (Put(keys[0], _encode(key)), Put(keys[2], _encode(more))))
@@ -361,10 +361,10 @@ def _check_room(tenant: str, owner: Tenant | None, held: Held) -> None:
     if owner is None:
         raise NotFound(f"there is no tenant {tenant!r}")
     if held.queues >= QUEUES_MAX:
-        raise Conflict(f"{QUEUES_MAX} queues exist, the most a tenant has")
+        raise Conflict(f"the tenant has reached the limit of {QUEUES_MAX} queues")
     allowed = owner.quotas.queues
     if allowed is not None and held.queues >= allowed:
         raise Conflict(
-            f"tenant {tenant!r} has {counted(held.queues, 'queue')} and its quota is {allowed}; "
-            "delete one, or ask an operator for more"
+            f"tenant {tenant!r} has {counted(held.queues, 'queue')}, and its quota is {allowed}; delete one, or ask "
+            "an operator for more"
         )

@@ -217,7 +217,7 @@ class Committer:
 
     def end(self) -> None:
         """Begins no more cycles. Work that still asks for one continues after the next start."""
-        self._end(Unavailable("the store is closed; nothing was begun"))
+        self._end(Unavailable("the store is closed; nothing was started"))
 
     def _end(self, error: PushqError) -> None:
         self._ended = self._ended or error

@@ -197,4 +197,4 @@ class Claims:
 
 
 def _mismatch() -> IdempotencyMismatch:
-    return IdempotencyMismatch("this idempotency key belongs to a request with another payload; take a new key for it")
+    return IdempotencyMismatch("this idempotency key was already used with another payload; use a new key")

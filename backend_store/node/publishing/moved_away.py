@@ -31,7 +31,7 @@ RETRY_MS = 200
 
 
 def on_the_move(label: str) -> OnTheMove:
-    return OnTheMove(f"queue {label!r} moves to another cluster; send again", retry_after_ms=RETRY_MS)
+    return OnTheMove(f"queue {label!r} is moving to another cluster; send again", retry_after_ms=RETRY_MS)
 
 
 def kept(partition: Partition, calls: Sequence[Call], answers: Answers) -> list[Call]:

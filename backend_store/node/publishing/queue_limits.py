@@ -186,11 +186,11 @@ class QueueLimits:
         limit = f"its limit is {' and '.join(limits)}"
         if need is None:
             held = counted(self.holds.messages + fitting, "message")
-            return QueueFull(f"the queue holds {held}; {limit}: consume, purge, or raise the limit")
+            return QueueFull(f"the queue has {held}; {limit}: consume, purge, or raise the limit")
         coming = f"{counted(need.messages, 'message')} of {counted(need.size, 'byte')}"
         return QueueFull(
-            f"{coming} cannot fit beside the {self.held.messages} that consumers hold, and nothing was ended to make"
-            f" room; {limit}: publish less at once, or raise the limit"
+            f"{coming} cannot fit next to the {self.held.messages} in flight, and nothing was dropped to make room; "
+            f"{limit}: publish less at once, or raise the limit"
         )
 
     # ---------------------------------------------------------------------------------------------- making room

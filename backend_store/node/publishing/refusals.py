@@ -66,7 +66,7 @@ def _ids(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
 
 
 def dedupe_full() -> DedupeFull:
-    return DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
+    return DedupeFull("the deduplication window has reached its limit of ids; retry when older ids have expired")
 
 
 def unreadable_ids(corrupt: StorageCorrupt) -> Unavailable:
@@ -76,9 +76,9 @@ def unreadable_ids(corrupt: StorageCorrupt) -> Unavailable:
 
 def too_late(label: str) -> Overloaded:
     """The request's time was over before the disk was free."""
-    return Overloaded(f"queue {label!r}: the time of the request is over; nothing was accepted", retry_after_ms=1000)
+    return Overloaded(f"queue {label!r}: the request timed out; nothing was accepted", retry_after_ms=1000)
 
 
 def outcome_open(label: str) -> OutcomeUnknown:
     """The request's time was over while its messages were being written."""
-    return OutcomeUnknown(f"queue {label!r}: the disk did not answer in the time of the request")
+    return OutcomeUnknown(f"queue {label!r}: the disk did not respond within the request's timeout")

@@ -85,7 +85,7 @@ class PartitionSlots:
             if call.must_fit or not call.version or not self._refused(call.slots, call.version):
                 out.append(call)
                 continue
-            detail = f"queue {self._partition.label!r}: these keys moved to another partition meanwhile; send again"
+            detail = f"queue {self._partition.label!r}: these keys have moved to another partition; send again"
             answers.append((call.reply, Overloaded(detail, retry_after_ms=100)))
         return out
 

@@ -258,7 +258,7 @@ class Acks:
         waits = one.due_ms or (one.due_ms is None and one.tried and core.policy.backoff_ms)
         if waits and not core.can_delay:
             return Overloaded(
-                f"queue {self.partition.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps"
+                f"queue {self.partition.label!r} has reached the limit of {DELAYED_RUNS_MAX} pending delays"
             )
         outcome = Outcome.NACKED if one.tried else Outcome.UNTRIED
         returned: dict[str, int] = {}

@@ -188,14 +188,14 @@ class Groups:
             return group
         if group is None:
             if len(self._by_name) >= GROUPS_PER_STREAM_MAX:
-                raise Conflict(f"stream {label!r} has {GROUPS_PER_STREAM_MAX} groups, the most it keeps; delete one")
+                raise Conflict(f"stream {label!r} has reached the limit of {GROUPS_PER_STREAM_MAX} groups; delete one")
             group = Group(self, self._row(command.name, command.mode or "offsets", command.wanted, after))
             self._by_name[command.name] = group
             self._change(group, group.row)
             return group
         if command.mode not in (None, group.mode):
             detail = f"group {command.name!r} of stream {label!r} has mode {group.mode!r}, which cannot change"
-            raise Conflict(f"{detail}; delete it, or take another name")
+            raise Conflict(f"{detail}; delete it, or use another name")
         if command.kind == "put" and command.wanted is not None:
             self._seek(group, command.wanted, after, batch)
         return group

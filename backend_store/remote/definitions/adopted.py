@@ -103,7 +103,7 @@ class Adopted:
             waiting = self._waiting[definition.uid] = {}
             self._store.background(self._adopted_for(definition, waiting))
         if len(waiting) >= LINE_CALLS_MAX:
-            go_on(Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500))
+            go_on(Overloaded(f"{LINE_CALLS_MAX} requests are already waiting for the backend", retry_after_ms=500))
             return
         self._waits += 1
         timer = None
@@ -114,7 +114,7 @@ class Adopted:
 
     def _give_up(self, definition: QueueDefinition, waiting: dict[int, _Waits], number: int) -> None:
         """Ends a call at its deadline. Later calls wait on."""
-        detail = f"queue {definition.name!r} is not with its shard yet; nothing was accepted"
+        detail = f"queue {definition.name!r} is not known to its shard yet; nothing was accepted"
         waiting.pop(number).go_on(Unavailable(detail, retry_after_ms=500))
 
     async def _adopted_for(self, definition: QueueDefinition, waiting: dict[int, _Waits]) -> None:
@@ -210,11 +210,13 @@ class Adopted:
             raise self._store.first.line.unavailable()
         if not (definer and self._knows_definers):
             older = f"cluster {self._home.cluster.name!r}" if definer else "the home cluster"
-            raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
+            raise Unavailable(f"backends of {older} have a version without further clusters; upgrade them first")
         # Only a cluster's first shard is sure to have queues of another home cluster, if there is one, and so to refuse
         # ours: once it accepts ours, all shards are ours.
         if self._home is not self._home.cluster.first and not self._home.cluster.first.is_ours:
-            unsaid = f"cluster {self._home.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            unsaid = (
+                f"cluster {self._home.cluster.name!r} has not confirmed yet that it accepts this home cluster's queues"
+            )
             detail = self._home.cluster.why_not or unsaid
             raise Unavailable(detail, retry_after_ms=500)
         return definer

@@ -46,7 +46,7 @@ class RemoteAudit(AuditLog):
             self._places[seq] = _seq(await self._ask(PutAct(None, data, has_ended)))
         except OutcomeUnknown as error:
             self._ended(seq)
-            raise Unavailable(f"the audit may not have the act: {error.detail}; the act was not begun") from None
+            raise Unavailable(f"the audit log may be unavailable: {error.detail}; the action was not started") from None
         except BaseException:
             self._ended(seq)
             raise

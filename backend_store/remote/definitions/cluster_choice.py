@@ -87,7 +87,7 @@ class Choosing:
             for one in self._clusters:
                 hopes = not one.copying.copies or one.copying.site(config.replication, needs_one=needs_one) is not None
                 if not (one.is_ready or one.why_not) and hopes:
-                    detail = f"queue {name!r}: cluster {one.name!r} is not there, which may have what it asks for"
+                    detail = f"queue {name!r}: cluster {one.name!r}, which may match the request, is unreachable"
                     raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
             _refuse(ready, name, config.replication, needs_one=needs_one)
         rows, now_ms = self._reported(), self._clock_ms()
@@ -104,7 +104,9 @@ class Choosing:
         if found is None:
             shown = [one for one in self._clusters if one in able or one not in ready]
             states = ", ".join(f"{one.name} {_state(one, rows.get(one.name), now_ms)}" for one in shown)
-            detail = f"queue {name!r}: no cluster takes a new queue now ({states}); those that are there go on"
+            detail = (
+                f"queue {name!r}: no cluster accepts new queues right now ({states}); existing queues are not affected"
+            )
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
         return found
 
@@ -126,7 +128,9 @@ class Choosing:
     def _with_fewest(self, able: Sequence[BackendCluster]) -> BackendCluster:
         if not self._is_warned:
             self._is_warned = True
-            log.warning("no out-cluster manager reports: new queues go where fewest are for each backend")
+            log.warning(
+                "no out-cluster manager reports: new queues go to the cluster with the fewest queues per backend"
+            )
         held = self._metadata.spread.queues
 
         def crowd(one: BackendCluster) -> tuple[float, bool, str]:
@@ -140,12 +144,12 @@ def _refuse(clusters: Sequence[BackendCluster], name: str, asked: Replication, *
     for cluster in clusters:
         copying, of = cluster.copying, f"cluster {cluster.name!r}"
         if not copying.copies:
-            detail = f"queue {name!r}: backends of {of} do not say how they copy, as those of earlier versions"
+            detail = f"queue {name!r}: backends of {of} do not report their replication, as in earlier versions"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
         has = copying.usual(asked, needs_one=needs_one)
         hoped = asked if copying.is_placed else replace(asked, mode=None)
         if hoped.fits(has) or not has.asked():
-            detail = f"queue {name!r}: no shard of {of} is placed yet that it may lie in"
+            detail = f"queue {name!r}: no suitable shard of {of} is placed yet"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
     asked.check_at(clusters[0].copying.usual(asked, needs_one=needs_one), name)
     raise AssertionError("what a place has not is refused by its name")
@@ -153,9 +157,9 @@ def _refuse(clusters: Sequence[BackendCluster], name: str, asked: Replication, *
 
 def _state(cluster: BackendCluster, row: Cluster | None, now_ms: int) -> str:
     if not cluster.is_ready:
-        return "is not there" if not cluster.first.line.is_open else "does not take this home cluster's queues"
+        return "is unreachable" if not cluster.first.line.is_open else "does not accept this home cluster's queues"
     if row is None or not row.is_heard(now_ms):
-        return "is silent"
+        return "does not report"
     if not row.report.is_healthy:
         return "is unhealthy"
     return f"is hot, {row.report.utilisation:.0%} used"

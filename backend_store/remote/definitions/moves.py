@@ -207,12 +207,12 @@ class Moves:
         awaited = store.metadata.moved.going_to(tenant, name)
         if (source := next(iter(awaited), None)) is not None and source.until_ms > self._store.steady_ms():
             raise Conflict(
-                f"what is published to {source.definition.name!r}, which was deleted, goes to queue {name!r} for a "
-                "week after that, and would not find it in another cluster"
+                f"publishes to the deleted queue {source.definition.name!r} are forwarded to queue {name!r} for a "
+                "week, and would not reach it in another cluster"
             )
         by_name = {one.name: one for one in store.clusters.values()}
         if (unknown := next((cluster for cluster in clusters if cluster not in by_name), None)) is not None:
-            raise NotFound(f"there is no cluster {unknown!r}; there are {', '.join(sorted(by_name))}")
+            raise NotFound(f"unknown cluster {unknown!r}; the clusters are {', '.join(sorted(by_name))}")
         targets = [by_name[cluster] for cluster in clusters]
         for target in targets:
             await self._ready(target)
@@ -229,7 +229,7 @@ class Moves:
             return
         if not target.first.line.is_open:
             raise target.first.line.unavailable()
-        unsaid = f"cluster {target.name!r} has not said yet that it takes this home cluster's queues"
+        unsaid = f"cluster {target.name!r} has not confirmed yet that it accepts this home cluster's queues"
         raise Unavailable(target.why_not or unsaid, retry_after_ms=1_000)
 
     async def give_up(self, tenant: str, name: str) -> None:

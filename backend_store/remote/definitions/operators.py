@@ -35,7 +35,7 @@ async def ask_backend(address: str, tls: ssl.SSLContext | None, gateway: str, op
         async with asyncio.timeout(OPERATOR_ASK_SECONDS_MAX):
             answer = await _asked(address, tls, gateway, operation)
     except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError) as error:
-        raise Unavailable(f"the backend at {address} does not answer: {error or type(error).__name__}") from None
+        raise Unavailable(f"the backend at {address} does not respond: {error or type(error).__name__}") from None
     if answer.wrong is not None:
         raise error_of(answer.wrong)
     return answer.value
@@ -56,7 +56,7 @@ async def _asked(address: str, tls: ssl.SSLContext | None, gateway: str, operati
         await connection.send(pack(Asks(1, int(OPERATOR_ASK_SECONDS_MAX * 1000), raw(operation))))
         answer = from_backend(await connection.recv(decode=False))
         if isinstance(answer, Turned):
-            raise Unavailable(f"the backend at {address} refuses: {answer.wrong.detail}")
+            raise Unavailable(f"the backend at {address} refused: {answer.wrong.detail}")
         if not isinstance(answer, Answered):
-            raise PushqError(f"the backend at {address} answers an operator with {type(answer).__name__}")
+            raise PushqError(f"the backend at {address} sent an unexpected response: {type(answer).__name__}")
         return answer

@@ -250,7 +250,7 @@ class Line:
         for number, call in list(self._calls.items()):
             if not call.is_sent and not call.is_repeat:
                 del self._calls[number]
-                self._tell(call, PushqError(f"{self._whose} is out of reach from here", code=NOT_LEADER))
+                self._tell(call, PushqError(f"{self._whose} is unreachable from here", code=NOT_LEADER))
 
     async def opened(self, seconds_max: float) -> bool:
         """Waits up to `seconds_max`. Returns whether the line is open."""
@@ -293,7 +293,7 @@ class Line:
                 except OtherVersion as error:
                     self._refuse(address, error)
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
-                    self._problem = f"is not there: {error or type(error).__name__}"
+                    self._problem = f"is unreachable: {error or type(error).__name__}"
                 except Exception:
                     self._log.exception("a line failed", shard=self.shard)
                     self._problem = "failed"
@@ -310,13 +310,13 @@ class Line:
 
     def _refuse(self, address: Address, why: OtherVersion) -> None:
         self._met_strangers += 1
-        self._problem = f"is of another version: {why.detail}"
+        self._problem = f"has another version: {why.detail}"
         self._refused = {at: when for at, when in self._refused.items() if self.was_refused_at(at)}
         self._refused[address] = self._loop.time()
         self._strangers.refuse(OtherVersion(why.detail, who=_shown(address)))
 
     def _warn(self, why: OtherVersion) -> None:
-        self._log.warning("a backend is of another version", shard=self.shard, address=why.who, reason=why.detail)
+        self._log.warning("a backend has another version", shard=self.shard, address=why.who, reason=why.detail)
 
     def _take_onward(self) -> tuple[str, int] | None:
         onward, self._onward = self._onward, None
@@ -357,7 +357,7 @@ class Line:
                 self._problem = f"is not at {_shown(address)}" if is_elsewhere else f"refuses: {first.wrong.detail}"
                 return first.leader
             if not isinstance(first, Greeted):
-                raise InvalidRequest(f"{_shown(address)} is no backend")
+                raise InvalidRequest(f"{_shown(address)} is not a backend")
             self._strangers.let_in(_shown(address))
             self._connection = connection
             self._owner.greeted(first)
@@ -547,11 +547,17 @@ class Line:
     def _why_full(self, frame: Publish | Settle, waiting: int) -> str | None:
         """Why a call is refused when nearly all places are taken; None if it is not."""
         if waiting >= LINE_PUBLISHES_MAX and (waiting >= LINE_CALLS_MAX or isinstance(frame, Publish)):
-            return f"{waiting} requests wait for {self._whose}, the most that one like this may find; try again later"
+            return (
+                f"{waiting} requests are already waiting for {self._whose}, the limit for requests like this; "
+                "retry later"
+            )
         calls = (call.frame for call in self._calls.values())
         if isinstance(frame, Publish) and not self._crowd.admits(frame, waiting, calls):
-            held = f"{self._crowd.held(frame.tenant)} requests of tenant {frame.tenant!r} wait for {self._whose}"
-            return f"{held}, as many as there is room for beside all others; try again later"
+            held = (
+                f"{self._crowd.held(frame.tenant)} requests of tenant {frame.tenant!r} are already waiting for "
+                f"{self._whose}"
+            )
+            return f"{held}, as many as fit beside all others; retry later"
         return None
 
     def tell(self, settle: Settle) -> None:
@@ -651,7 +657,9 @@ class Line:
                     continue
                 del self._calls[number]
                 if call.is_sent or call.is_repeat:
-                    self._tell(call, OutcomeUnknown("the backend did not answer in time; it may have done this"))
+                    self._tell(
+                        call, OutcomeUnknown("the backend did not respond in time; it may have completed the request")
+                    )
                 else:
                     self._tell(call, self._unavailable())
             self._unsent = [number for number in self._unsent if number in self._calls]
@@ -679,7 +687,7 @@ class Line:
             if self._loop.time() >= until:
                 if is_open:
                     raise _lost_with_a_change()
-                raise Unavailable(f"{self._whose} was not asked: the time of this request is over", retry_after_ms=500)
+                raise Unavailable(f"the request timed out before {self._whose} was asked", retry_after_ms=500)
             if not await self.opened(self._waits_s(until)):
                 raise _lost_with_a_change() if is_open else self._unavailable()
             if not self._is_open or self._is_sent_on:
@@ -698,7 +706,7 @@ class Line:
             except TimeoutError:
                 if not is_change:
                     raise self._unavailable() from None
-                raise OutcomeUnknown("the backend did not answer in time; the change may have been made") from None
+                raise OutcomeUnknown("the backend did not respond in time; the change may have been made") from None
             except ConnectionResetError:
                 if not may_repeat:
                     raise _lost_with_a_change() from None
@@ -746,11 +754,11 @@ def _account_of(operation: Any) -> str | None:
 
 
 def _lost_with_a_change() -> OutcomeUnknown:
-    return OutcomeUnknown("the backend was lost; the change may have been made")
+    return OutcomeUnknown("the connection to the backend was lost; the change may have been made")
 
 
 def _open() -> OutcomeUnknown:
-    return OutcomeUnknown("the backend was lost before it answered; it may have stored this")
+    return OutcomeUnknown("the connection to the backend was lost before it responded; it may have stored the messages")
 
 
 def _shown(address: Address) -> str:

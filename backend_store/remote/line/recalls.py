@@ -46,7 +46,7 @@ class Recalls:
     def add(self, blocks: list[Block], claim: Claim | None, reply: PublishReply) -> None:
         """Adds a question; `reply` runs later, with `Overloaded` if too many wait."""
         if len(self._waiting) >= LINE_CALLS_MAX:
-            error = Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500)
+            error = Overloaded(f"{LINE_CALLS_MAX} requests are already waiting for the backend", retry_after_ms=500)
             self._queue.soon(partial(reply, error))
             return
         self._waiting.append(_Waiting(blocks, claim, reply))

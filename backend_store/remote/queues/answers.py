@@ -106,11 +106,11 @@ def _error_of(task: asyncio.Task[None]) -> PushqError | None:
     error = None if task.cancelled() else task.exception()
     if error is None or isinstance(error, PushqError):
         return error
-    return PushqError("a look-up failed; this is our mistake, the log has more")
+    return PushqError("internal error during a lookup; see the log")
 
 
 def _seen(task: asyncio.Task[None]) -> None:
     """Marks the task's error as retrieved: callers that wait for the flight get it. Logs internal errors."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, PushqError):
-        log.error("a look-up failed", exc_info=error)
+        log.error("lookup failed", exc_info=error)

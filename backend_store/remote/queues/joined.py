@@ -191,7 +191,7 @@ class JoinedParts:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            detail = f"stream {self.stream.name!r}: not all of what it has been in is there"
+            detail = f"stream {self.stream.name!r}: not all of its clusters are reachable"
             why = f": {self._waits.detail}" if self._waits is not None else ""
             raise Unavailable(detail + why, retry_after_ms=500) from None
 

@@ -185,7 +185,7 @@ class LanedQueue(PartedQueue):
 
     @property
     def _not_there_yet(self) -> Unavailable:
-        return Unavailable(f"queue {self.name!r} is not with all of its hosts yet", retry_after_ms=500)
+        return Unavailable(f"queue {self.name!r} is not known to all of its hosts yet", retry_after_ms=500)
 
     def _went_on(
         self, error: PushqError | None, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int
@@ -239,7 +239,7 @@ class LanedQueue(PartedQueue):
         publishes: Sequence[tuple[RemoteQueue, list[Block]]],
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
-        detail = f"queue {self.name!r}: a cluster of independent hosts has no acks that publish; publish, then ack"
+        detail = f"queue {self.name!r}: independent hosts do not support acks that publish; publish, then ack"
         reply(InvalidRequest(detail))
 
     # ------------------------------------------------------------------------------------------------ administration

@@ -297,7 +297,8 @@ class PlacedQueue(PartedQueue):
     ) -> None:
         if self._routes is not None:
             detail = (
-                f"queue {self.name!r} is split over several clusters and has no acks that publish; publish, then ack"
+                f"queue {self.name!r} is split over several clusters, which do not support acks that publish; "
+                "publish, then ack"
             )
             reply(InvalidRequest(detail))
             return
@@ -308,8 +309,8 @@ class PlacedQueue(PartedQueue):
             return
         if not is_current or self.definition.moving_to is not None:
             detail = (
-                f"queue {self.name!r} moves to another cluster: what is published with an ack of one of its messages "
-                "would lie apart from that; publish, then ack"
+                f"queue {self.name!r} is moving to another cluster, so an ack cannot publish in one step; publish, "
+                "then ack"
             )
             reply(Unavailable(detail, retry_after_ms=1_000))
             return
@@ -425,7 +426,7 @@ def _read(cursor: str | None) -> tuple[int | None, str | None]:
     try:
         return int(floor, 16), rest or None
     except ValueError:
-        raise InvalidRequest("this is no cursor of a peek") from None
+        raise InvalidRequest("invalid peek cursor") from None
 
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:

@@ -57,7 +57,7 @@ class PlacedStream(PlacedQueue):
     def stream_at(self, place: Whereabouts) -> RemoteStream | ClusterAway:
         found = self._at.get(place) or self._missing.get(place)
         if found is None:
-            return ClusterAway(f"stream {self.name!r} does not lie there any more", retry_after_ms=500)
+            return ClusterAway(f"stream {self.name!r} is no longer there", retry_after_ms=500)
         assert isinstance(found, RemoteStream | ClusterAway), "it is a stream wherever it lies"
         return found
 

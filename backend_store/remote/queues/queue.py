@@ -376,7 +376,7 @@ class RemoteQueue(Redriving, Ranges):
                 error = self.gone
             is_over = until_ms and self._store.own_ms() >= until_ms
             if error is None and (is_over or not self.home.adopted.has(self.definition)):
-                error = Unavailable(f"queue {self.name!r} is not with its shard yet", retry_after_ms=500)
+                error = Unavailable(f"queue {self.name!r} is not known to its shard yet", retry_after_ms=500)
             if error is not None:
                 reply(error)
             else:
@@ -420,8 +420,8 @@ class RemoteQueue(Redriving, Ranges):
                 decided(error)
                 return
             except Exception:  # the caller must not wait for ever
-                log.exception("an answer of a backend was not understood", queue=self.name)
-                decided(OutcomeUnknown("the backend's answer was not understood; it may have done this"))
+                log.exception("invalid response from a backend", queue=self.name)
+                decided(OutcomeUnknown("the backend's response was invalid; it may have completed the request"))
                 return
             self._settled(by_token([r for r, ok in zip(receipts, verdicts, strict=True) if ok]))
             decided(SettledAndPublished([_OK if ok else _STALE for ok in verdicts], [published(one) for one in places]))

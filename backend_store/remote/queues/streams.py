@@ -277,7 +277,7 @@ def answer(queue: RemoteQueue, work: Coroutine[Any, Any, Any], reply: Callable[[
             result = error
         except Exception:  # the caller must not wait for ever
             log.exception("a request about a group failed", queue=queue.name)
-            result = PushqError("this is our mistake; the log has more")
+            result = PushqError("internal error; see the log")
         queue.forget_looks()
         reply(result)
 

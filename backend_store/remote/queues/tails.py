@@ -258,7 +258,7 @@ class RemoteParts:
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
-            raise Unavailable(f"stream {self.stream.name!r}: its backend is not there", retry_after_ms=500) from None
+            raise Unavailable(f"stream {self.stream.name!r}: its backend is unreachable", retry_after_ms=500) from None
 
     def close(self) -> None:
         self._want(0)

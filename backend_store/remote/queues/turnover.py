@@ -201,7 +201,10 @@ class Turnover:
 
     def _wait(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int, bits: int) -> None:
         if len(self._line) >= LINE_CALLS_MAX:
-            detail = f"queue {self._queue.name!r}: {LINE_CALLS_MAX} publishes wait for its move to another cluster"
+            detail = (
+                f"queue {self._queue.name!r}: {LINE_CALLS_MAX} publishes are already waiting for its move to "
+                "another cluster"
+            )
             reply(Overloaded(detail, retry_after_ms=500))
             return
         until_ms = until_ms or self._queue.own_ms() + SETTLE_MS_MAX
@@ -355,7 +358,7 @@ class Turnover:
             return
         if call.claim is not None:
             # The key is bound together with the messages; only encoding the call anew can divide them.
-            detail = f"queue {queue.name!r} has moved to where it has other partitions; send again"
+            detail = f"queue {queue.name!r} has moved to a cluster where it has other partitions; send again"
             raise Overloaded(detail, retry_after_ms=MOVED_RETRY_MS)
         call.is_over = True
         answer = Gathered(parts, call.reply)
@@ -488,7 +491,7 @@ class Turnover:
         self._line = [call for call in self._line if call.until_ms > now_ms]  # first, so that none over is still sent
         self._line_bits = None
         for call in over:
-            detail = f"queue {self._queue.name!r} moves to another cluster, and was not there in time"
+            detail = f"queue {self._queue.name!r} is moving to another cluster and did not arrive in time"
             self._answer(call, Unavailable(detail, retry_after_ms=1_000))
         self._go_on()
         if self._line:

@@ -208,7 +208,7 @@ class RemoteRedrives:
         except (Unavailable, OutcomeUnknown):
             raise  # and the next connection is another try
         except PushqError as error:
-            mine.end("failed", f"the backend that ran it was lost, and it cannot go on: {error.detail}")
+            mine.end("failed", f"the backend that ran it was lost, and it cannot continue: {error.detail}")
             return
         log.info("a redrive goes on at another backend", queue=self._queue.name, redrive=mine.id, moved=mine.done)
 
@@ -229,8 +229,8 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
     which backends do not have."""
     if wanted.headers and queue.config.encrypted:
         detail = (
-            f"queue {queue.owner!r} is encrypted, and with store.backends the messages are looked through where nobody "
-            "can read their headers: filter by reason, ids or older_than"
+            f"queue {queue.owner!r} is encrypted, and with store.backends its headers cannot be read for filtering: "
+            "filter by reason, ids or older_than"
         )
         raise InvalidRequest(detail, errors=(FieldError("/filter/header", detail),))
     if to is not None and queue.config.encrypted and to != queue.owner:
@@ -283,13 +283,13 @@ def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
 
 
 def _lies_elsewhere(source: str, target: str, apart: str) -> str:
-    return f"queue {target!r} lies in another {apart} than {source!r}, and a redrive moves messages within one"
+    return f"queue {target!r} is in another {apart} than {source!r}, and a redrive moves messages only within one"
 
 
 def _not_sealed_anew(source: str, target: str) -> str:
     return (
-        f"with store.backends messages are moved where nobody has keys, so those of {source!r} cannot be encrypted for "
-        f"{target!r}: encrypted messages go back to their own queue only"
+        f"with store.backends, encrypted messages of {source!r} cannot be re-encrypted for {target!r}: they can only "
+        "go back to their own queue"
     )
 
 

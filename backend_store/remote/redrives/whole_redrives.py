@@ -88,7 +88,7 @@ class WholeRedrive:
         errors = [job.error for job in self.jobs if job.error is not None]
         if self.is_lost:
             lost = counted(self.total - self._known, "message")
-            errors.append(f"the backend that moved {lost} of them leads no more: redrive again what it has left")
+            errors.append(f"the backend that moved {lost} of them is no longer the leader: redrive the rest again")
         return "; ".join(dict.fromkeys(errors)) or None
 
     async def cancel(self, why: str | None = None) -> None:
@@ -130,7 +130,9 @@ class WholeRedrives:
         """
         running = next((job for job in await self._look() if job.state == "running"), None)
         if running is not None:
-            detail = f"redrive {running.id} of queue {self._queue.owner!r} runs already: wait for it, or cancel it"
+            detail = (
+                f"redrive {running.id} of queue {self._queue.owner!r} is already running: wait for it, or cancel it"
+            )
             raise Conflict(detail)
         parts = [part for part in letters.parts if part.counts] or letters.parts[:1]
         begun: list[RemoteRedrive] = []

@@ -103,11 +103,11 @@ def change_of(place: Place) -> Change | None:
 def check_name(what: str, name: str) -> None:
     """Raises `InvalidRequest`."""
     if not 1 <= len(name) <= NAME_CHARS_MAX:
-        raise InvalidRequest(f"{what} has {len(name)} characters; 1 to {NAME_CHARS_MAX} are taken")
+        raise InvalidRequest(f"{what} must have 1 to {NAME_CHARS_MAX} characters, not {len(name)}")
     if any(ord(character) < 32 for character in name):
-        raise InvalidRequest(f"{what} {name!r} has control characters; leave them out")
+        raise InvalidRequest(f"{what} {name!r} must not contain control characters")
     if len(name.encode()) > NAMES_BYTES_MAX:
-        raise InvalidRequest(f"{what} has {len(name.encode())} bytes; at most {NAMES_BYTES_MAX} are taken")
+        raise InvalidRequest(f"{what} must have at most {NAMES_BYTES_MAX} bytes, not {len(name.encode())}")
 
 
 def check_queue_name(tenant: str, name: str) -> None:
@@ -115,4 +115,4 @@ def check_queue_name(tenant: str, name: str) -> None:
     check_name("tenant", tenant)
     check_name("name", name)
     if (size := len(tenant.encode()) + len(name.encode())) > NAMES_BYTES_MAX:
-        raise InvalidRequest(f"tenant and name have {size} bytes together; at most {NAMES_BYTES_MAX} are taken")
+        raise InvalidRequest(f"tenant and name together must have at most {NAMES_BYTES_MAX} bytes, not {size}")

@@ -173,7 +173,7 @@ async def test_a_queue_that_takes_nothing_is_tried_again_until_the_redrive_gives
     await died(queue, letter(1), letter(2))
     job = await redriven(store, queue, to="full")
     await job.ended.wait()
-    assert (job.state, job.done) == ("failed", 0) and "holds 1 message;" in str(job.error)
+    assert (job.state, job.done) == ("failed", 0) and "has 1 message;" in str(job.error)
     assert (queue.stats().dead, store.queue("default", "q.dead").stats().ready) == (2, 2), "they are free again"
 
 
@@ -285,5 +285,5 @@ async def test_as_many_go_as_their_queue_has_room_for_and_the_job_says_why_the_o
     async with asyncio.timeout(5):
         await job.ended.wait()
     assert (job.state, job.done, job.total) == ("failed", 5, 8)
-    assert job.error is not None and "holds 5 messages" in job.error
+    assert job.error is not None and "has 5 messages" in job.error
     assert (other.stats().ready, queue.stats().dead) == (5, 3)

@@ -103,7 +103,7 @@ async def test_what_goes_beside_a_queue_of_one_lane_is_refused_where_it_asks_for
     store = await lanes.store()
     await made(store, "graves", max_messages=10)
     asked = Replication(model="independent_hosts")
-    with pytest.raises(InvalidRequest, match="cannot be copied so") as refused:
+    with pytest.raises(InvalidRequest, match="cannot be replicated like this: its place has") as refused:
         await made(store, "orders", dead_letter_queue="graves", replication=asked)
     assert [one.pointer for one in refused.value.errors] == ["/replication/model"]
     queue = await made(store, "orders", dead_letter_queue="graves")
@@ -148,11 +148,11 @@ async def test_an_ack_publishes_into_the_queue_beside_it_in_one_step(lanes: Lane
 async def test_a_queue_with_lanes_cannot_be_colocated(lanes: Lanes) -> None:
     store = await lanes.store()
     await made(store, "results")
-    with pytest.raises(Conflict, match="'results' has a lane at each of independent hosts"):
+    with pytest.raises(Conflict, match="'results' has a lane on each independent host"):
         await made(store, "jobs", colocate_with="results")
     assert (TENANT, "jobs") not in lanes.nodes[0].metadata.elsewhere.by_name
     await made(store, "bounded", max_messages=5)
-    with pytest.raises(Conflict, match="'results' has a lane at each of independent hosts"):
+    with pytest.raises(Conflict, match="'results' has a lane on each independent host"):
         await store.update_queue(
             TENANT, "bounded", QueueConfig(encrypted=False, max_messages=5, colocate_with="results"), 1
         )
@@ -162,17 +162,17 @@ async def test_dead_letters_of_lanes_do_not_go_into_one_lane_alone(lanes: Lanes)
     store = await lanes.store()
     await made(store, "orders")
     await made(store, "graves", max_messages=5)
-    with pytest.raises(Conflict, match="'orders' has a lane at each of independent hosts, and 'graves' lies in one"):
+    with pytest.raises(Conflict, match="'orders' has a lane on each independent host, but 'graves' is on only one"):
         await store.update_queue(TENANT, "orders", QueueConfig(encrypted=False, dead_letter_queue="graves"), 1)
 
 
 async def test_dead_letters_of_one_lane_do_not_go_into_lanes_where_their_keys_have_others(lanes: Lanes) -> None:
     store = await lanes.store()
     await made(store, "graves")
-    with pytest.raises(Conflict, match="'graves' has a lane at each of independent hosts, and 'orders' lies in one"):
+    with pytest.raises(Conflict, match="'graves' has a lane on each independent host, but 'orders' is on only one"):
         await made(store, "orders", max_messages=5, dead_letter_queue="graves")
     bounded = await made(store, "bounded", max_messages=5)
-    with pytest.raises(InvalidRequest, match="'graves' lies in another set of lanes"):
+    with pytest.raises(InvalidRequest, match="'graves' is in another set of lanes"):
         bounded.dead_letters(LetterFilter(), "graves", own=True)
 
 
@@ -206,7 +206,7 @@ async def test_messages_of_lanes_are_not_moved_by_a_deletion(lanes: Lanes) -> No
     await made(store, "laned")
     await made(store, "single", max_messages=10)
     for source, target in (("laned", "single"), ("single", "laned")):
-        with pytest.raises(Conflict, match="'laned' has a lane at each of independent hosts"):
+        with pytest.raises(Conflict, match="'laned' has a lane on each independent host"):
             await store.move_queue(TENANT, source, target)
 
 

@@ -76,14 +76,14 @@ def test_a_queue_lies_beside_those_that_it_names(elsewhere: Elsewhere) -> None:
 
 
 def test_a_gateway_that_had_not_heard_of_a_named_queue_tries_again(elsewhere: Elsewhere) -> None:
-    with pytest.raises(Unavailable, match="goes beside 'ccc'") as caught:
+    with pytest.raises(Unavailable, match="must be placed with 'ccc'") as caught:
         elsewhere.choose("new", [queue("ccc", "eu", 1)], here=0)
     assert caught.value.retry_after_ms
 
 
 def test_queues_that_lie_apart_cannot_be_named_together(elsewhere: Elsewhere) -> None:
     apart = [queue("bb", "eu", 0), queue("a", "", 0)]
-    with pytest.raises(Conflict, match="lies in shard 0 of cluster 'eu' and 'a' in shard 0"):
+    with pytest.raises(Conflict, match="is in shard 0 of cluster 'eu' and 'a' in shard 0"):
         elsewhere.choose("new", apart, here=0)
     with pytest.raises(Conflict, match="of one shard"):
         elsewhere.check(queue("dddd", "us", 1), [queue("a", "", 1)])

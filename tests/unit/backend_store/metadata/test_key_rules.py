@@ -22,7 +22,7 @@ def test_a_change_needs_the_key_that_it_was_made_from() -> None:
     check_instead(new, old, new)
     with pytest.raises(NotFound, match="'k'"):
         check_instead(None, old, new)
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="has been changed"):
         check_instead(key("k", previous_until_ms=8), old, new)
     with pytest.raises(Conflict, match="already"):
         check_instead(old, None, new)

@@ -37,7 +37,7 @@ def full(overflow: str = "reject", **settings: object) -> World:
 def test_a_full_queue_refuses_and_says_what_it_holds() -> None:
     world = full()
     (refused,) = publish(world, draft("d"))
-    assert isinstance(refused, QueueFull) and "holds 3 messages" in refused.detail and "3 messages" in refused.detail
+    assert isinstance(refused, QueueFull) and "has 3 messages" in refused.detail and "3 messages" in refused.detail
     assert drained(world) == ["a", "b", "c"]
 
 
@@ -46,7 +46,7 @@ def test_a_call_of_which_some_fit_is_told_how_many_there_are_then() -> None:
     publish(world, draft("a"))
     stored, refused = publish(world, draft("b"), draft("c"))
     assert stored == 1 and isinstance(refused, QueueFull)
-    assert refused.detail.startswith("the queue holds 2 messages; its limit is 2 messages")
+    assert refused.detail.startswith("the queue has 2 messages; its limit is 2 messages")
 
 
 def test_of_one_call_as_many_are_stored_as_there_is_room_for() -> None:

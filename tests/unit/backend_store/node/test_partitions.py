@@ -419,7 +419,11 @@ def begun(
 def is_refused(answers: list[Published | PushqError]) -> bool:
     """Because its time is over, and nothing of it was begun."""
     assert len(answers) <= 1, "each is answered once"
-    return bool(answers) and isinstance(answers[0], Overloaded) and "the time of the request is over" in str(answers[0])
+    return (
+        bool(answers)
+        and isinstance(answers[0], Overloaded)
+        and "the request timed out; nothing was accepted" in str(answers[0])
+    )
 
 
 def test_nothing_overtakes_a_call_of_its_key_whose_idempotency_key_is_bound_first(world: NodeWorld) -> None:

@@ -244,7 +244,9 @@ async def test_a_queue_that_somebody_split_since_it_was_planned_is_not_merged(wo
     await _planned(world, one, "orders", QueueConfig())
     _split_by_hand(world.stores[0], "orders")
     await one.look()
-    assert "left alone for 60 minutes: queue 'orders' is on its way, or lies in several" in await _last_told(world, one)
+    assert "not retried for 60 minutes: queue 'orders' is moving, or is shared by several" in await _last_told(
+        world, one
+    )
     assert one.moves_begun == 0 and not world.stores[0].moves.under_way()
 
 
@@ -443,7 +445,7 @@ async def test_a_queue_that_somebody_merged_since_it_was_planned_is_not_moved(
     with monkeypatch.context() as patched:
         patched.setattr(documents, "write", merged_meanwhile)
         await one.look()
-    refused = "60 minutes: queue 'orders' is on its way, or 'us' has no part of it, since it was planned"
+    refused = "60 minutes: queue 'orders' is moving, or no longer has a part in 'us', since the plan was made"
     assert refused in await _last_told(world, one)
     assert one.moves_begun == 0
 
@@ -459,7 +461,7 @@ async def test_a_queue_that_cannot_move_is_told_and_the_looks_go_on(world: Outer
     for _ in range(3):
         await one.look()
     [_, refused] = _moves_told(world)
-    assert "left alone for 60 minutes: queue 'orders' sorts its messages" in refused
+    assert "not retried for 60 minutes: queue 'orders' sorts its messages" in refused
     assert (one.moves_begun, one.moves_failed, one.looks) == (0, 1, 4)
 
 
@@ -468,8 +470,8 @@ async def test_a_queue_that_cannot_move_is_told_and_the_looks_go_on(world: Outer
     [
         (Unavailable("cluster 'us' is away"), "10 minutes: cluster 'us' is away"),
         (QueueNotFound("it is gone"), "60 minutes: it is gone"),
-        (TimeoutError(), "10 minutes: nobody answered in time, so it may have begun"),
-        (KeyError("orders"), "10 minutes: a fault of ours: KeyError"),
+        (TimeoutError(), "10 minutes: no response in time, so it may have started"),
+        (KeyError("orders"), "10 minutes: internal error: KeyError"),
     ],
     ids=["away", "gone", "silent", "fault"],
 )

@@ -64,7 +64,7 @@ async def test_queues_that_ask_for_nothing_are_sync(world: World) -> None:
 async def test_what_no_cluster_has_is_refused_by_its_parts(world: World) -> None:
     store = await world.ready()
     asked = Replication(factor=4, mode="sync", min_in_sync=2, model="independent_hosts")
-    with pytest.raises(InvalidRequest, match="'q' cannot be copied so") as refused:
+    with pytest.raises(InvalidRequest, match="'q' cannot be replicated like this") as refused:
         await made(store, "q", asked)
     assert [one.pointer for one in refused.value.errors] == ["/replication/factor", "/replication/model"]
     assert (TENANT, "q") not in store.metadata.queues
@@ -78,12 +78,12 @@ async def test_what_a_cluster_may_have_that_is_away_is_not_refused_for_good(
     store = await world.ready()
     await world.eu.go()
     await eventually(lambda: not store.clusters["eu"].is_ready)
-    with pytest.raises(Unavailable, match="'eu' is not there"):
+    with pytest.raises(Unavailable, match="'eu', which may match the request, is unreachable"):
         await made(store, "q", asked)
     with pytest.raises(InvalidRequest):
         await made(store, "q", Replication(factor=4))
     never_met = await world.gateway()
-    with pytest.raises(Unavailable, match="'eu' is not there"):
+    with pytest.raises(Unavailable, match="'eu', which may match the request, is unreachable"):
         await made(never_met, "q", Replication(factor=4))
     await world.eu.come()
     await eventually(lambda: store.clusters["eu"].is_ready)
@@ -95,7 +95,7 @@ async def test_made_again_as_it_is_shown_it_is_the_same_queue_and_otherwise_it_i
     queue = await made(store, "q", Replication(mode="async"))
     assert await made(store, "q", queue.replication) is queue
     assert await made(store, "q") is queue
-    with pytest.raises(Conflict, match="exists with another config: replication is"):
+    with pytest.raises(Conflict, match="already exists with another config: replication is"):
         await made(store, "q", Replication(mode="sync"))
     with pytest.raises(Conflict, match="max_attempts"):
         await made(store, "q", Replication(mode="async"), max_attempts=3)
@@ -118,7 +118,9 @@ async def test_a_changed_queue_keeps_its_copies_and_is_not_asked_for_others(worl
     config = msgspec.structs.replace(PLAIN, max_attempts=3, replication=queue.replication)
     assert await store.update_queue(TENANT, "q", config, 1) is queue
     assert queue.config.max_attempts == 3 and queue.replication.mode == "async"
-    with pytest.raises(InvalidRequest, match="'q' cannot be copied so: its place has factor 3, mode 'async'"):
+    with pytest.raises(
+        InvalidRequest, match="'q' cannot be replicated like this: its place has factor 3, mode 'async'"
+    ):
         await store.update_queue(TENANT, "q", QueueConfig(replication=Replication(factor=2)), 2)
 
 
@@ -127,7 +129,7 @@ async def test_what_names_an_async_queue_lies_beside_it_and_cannot_ask_to_be_syn
     await made(store, "graves", Replication(mode="async"))
     beside = await made(store, "orders", dead_letter_queue="graves")
     assert beside.replication.mode == "async"
-    with pytest.raises(Conflict, match="goes beside 'graves', which is not copied as is asked"):
+    with pytest.raises(Conflict, match="must be placed with 'graves', whose replication does not match"):
         await made(store, "payments", Replication(mode="sync"), dead_letter_queue="graves")
 
 
@@ -148,13 +150,13 @@ async def test_a_cluster_whose_shards_are_not_placed_yet_takes_the_queue_a_littl
     await world.home.go()
     await world.home.come()
     store = await world.gateway(others=[])
-    with pytest.raises(Unavailable, match="no shard of cluster 'main' is placed yet"):
+    with pytest.raises(Unavailable, match="no suitable shard of cluster 'main' is placed yet"):
         await made(store, "q")
     world.home.say(Copies("sync", 3, 2), Copies())
     await eventually(lambda: store.home_cluster.copying.copies[0].factor == 3)
     assert (await made(store, "q")).replication.factor == 3
     asked = Replication(factor=3, mode="async")
-    with pytest.raises(Unavailable, match="no shard of cluster 'main' is placed yet"):
+    with pytest.raises(Unavailable, match="no suitable shard of cluster 'main' is placed yet"):
         await made(store, "fast", asked)
     with pytest.raises(InvalidRequest, match="factor 3"):
         await made(store, "fast", Replication(factor=4, mode="async"))
@@ -168,7 +170,7 @@ async def test_backends_that_do_not_say_how_they_copy_are_not_asked_for_it(world
     await world.home.go()
     await world.home.come()
     store = await world.gateway(others=[])
-    with pytest.raises(Unavailable, match="do not say how they copy"):
+    with pytest.raises(Unavailable, match="do not report their replication, as in earlier versions"):
         await made(store, "q", Replication(mode="async"))
     queue = await made(store, "q")
     assert await made(store, "q", Replication(mode="async")) is queue, "nobody knows that it is not so"
@@ -184,7 +186,7 @@ async def test_of_two_gateways_that_make_a_queue_at_once_one_gets_other_copies_t
     results = await asyncio.gather(*map(made, stores, ("q", "q"), asked), return_exceptions=True)
     queue = next(one for one in results if isinstance(one, RemoteQueue))
     refused = next(one for one in results if isinstance(one, Conflict))
-    assert "exists with another config: replication is" in refused.detail
+    assert "already exists with another config: replication is" in refused.detail
     assert asked[results.index(queue)].fits(queue.replication)
 
 

@@ -382,7 +382,7 @@ async def test_who_had_all_of_a_place_that_is_forgotten_missed_nothing(world: Wo
     await moved(store, "s", "eu")
     await eventually(lambda: [one.state for one in store.moves.under_way()] == ["draining"])
     await eventually(lambda: [one.left for one in store.moves.under_way()] == [2])
-    with pytest.raises(Conflict, match="has something there yet"):
+    with pytest.raises(Conflict, match="came from that cluster and still has messages there;"):
         await store.moves.begin(TENANT, "s", "main")
     await queue.pieces[1].purge("old")
     await eventually(lambda: not definition(store, "s").former, "the old place is forgotten")
@@ -578,7 +578,7 @@ async def test_nothing_is_kept_of_a_stream_that_nobody_reads(world: World, monke
 async def test_a_stream_is_not_split(world: World) -> None:
     store = await world.ready()
     await stream(store)
-    with pytest.raises(InvalidRequest, match="is a stream, and this version splits none"):
+    with pytest.raises(InvalidRequest, match="is a stream, which this version cannot split over"):
         await store.moves.spread(TENANT, "s", ["main", "eu"])
 
 
@@ -638,7 +638,7 @@ async def test_who_begins_while_a_former_cluster_is_away_is_told_which(
     await world.eu.go()
     late = (await world.gateway()).queue(TENANT, queue.name)
     assert isinstance(late, PlacedStream)
-    with pytest.raises(Unavailable, match=r"not all of what it has been in is there: .*'eu'"):
+    with pytest.raises(Unavailable, match=r"not all of its clusters are reachable: .*'eu'"):
         await Reader(late).begin("latest")
 
 
@@ -881,7 +881,7 @@ async def test_groups_stay_as_they_are_while_the_stream_is_on_its_way(
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         ask(done.set_result)
         answer = await asyncio.wait_for(done, PATIENCE_S)
-        assert isinstance(answer, Unavailable) and "on its way to another cluster" in answer.detail
+        assert isinstance(answer, Unavailable) and "is moving to another cluster" in answer.detail
     assert await opened(queue, "g") is group
 
 

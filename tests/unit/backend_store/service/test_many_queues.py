@@ -65,7 +65,7 @@ async def test_one_tenants_queues(store: EmbeddedStore) -> None:
     assert list(store.names("few")) == [("few", "a"), ("few", "b")]
     listed = await LocalMetadata(store.node.metadata, lambda: 0).list_queues("few")
     assert [one.name for one in listed] == ["a", "b"]
-    with pytest.raises(Conflict, match="2 queues, 'a' among them"):
+    with pytest.raises(Conflict, match="2 queues, including 'a'"):
         await store.node.metadata.delete_tenant("few")
 
 

@@ -53,7 +53,7 @@ def test_a_spread_needs_numbers_for_all_of_its_new_places(world: NodeWorld, furt
     made(world, left=further - 1)
     places = ["eu", "ap", "us"][:further]
     refused = spread(world, "", *places)
-    assert isinstance(refused, Conflict) and "make it anew" in refused.detail
+    assert isinstance(refused, Conflict) and "recreate it" in refused.detail
     assert world.node.metadata.find(TENANT, "q").goal == ()
 
 
@@ -70,7 +70,7 @@ def test_a_spread_over_as_many_places_as_there_are_numbers_for_goes_to_its_end(w
 def test_a_move_of_a_queue_that_was_split_needs_numbers_as_a_split_does(world: NodeWorld) -> None:
     made(world, left=0)
     refused = move(world)
-    assert isinstance(refused, Conflict) and "make it anew" in refused.detail
+    assert isinstance(refused, Conflict) and "recreate it" in refused.detail
     assert isinstance(spread(world, "eu"), Conflict), "the same by another name"
 
 

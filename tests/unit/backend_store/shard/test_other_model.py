@@ -52,7 +52,7 @@ async def test_a_host_ends_where_the_clusters_records_are_of_a_newer_format(tmp_
     try:
         await host.start()
         await eventually(lambda: bool(faults), "it ends")
-        assert "are of format 2, this version of Pushq reads format 1: upgrade this backend" in str(faults[0])
+        assert "have format 2, but this version of Pushq reads format 1: upgrade this backend" in str(faults[0])
     finally:
         await host.close()
         await held.close()

@@ -129,7 +129,7 @@ def test_a_further_file_that_is_absent_or_changes_meanwhile_is_no_backup(
 
 def test_a_folder_without_a_store_and_a_used_target_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BackupFailed, match="holds no store"):
+    with pytest.raises(BackupFailed, match="contains no store"):
         backup(tmp_path / "empty", tmp_path / "backup")
     open_engine(tmp_path / "data").close()
     (tmp_path / "used").mkdir()

@@ -156,20 +156,26 @@ def test_the_disk_id_is_made_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / DATA_FILE).write_bytes(b"not a database " * 1000)
-    with pytest.raises(StorageCorrupt, match="cannot be opened"):
+    with pytest.raises(StorageCorrupt, match="cannot open folder"):
         open_engine(tmp_path / "data")
     assert (tmp_path / "data" / DATA_FILE).read_bytes() == b"not a database " * 1000
     (tmp_path / "data" / DATA_FILE).unlink()
     open_engine(tmp_path / "data").close()
 
 
-@pytest.mark.parametrize(("version", "what"), [(99, "a newer one wrote it; start that"), (0, "an older one wrote it")])
+@pytest.mark.parametrize(
+    ("version", "what"),
+    [
+        (99, "it was written by a newer version; start that one, or"),
+        (0, "it was written by an older version that is no longer"),
+    ],
+)
 def test_another_format_is_refused_by_its_number_and_left_alone(tmp_path: Path, version: int, what: str) -> None:
     engine = open_engine(tmp_path / "data")
     commit(engine, (Table.META, META_FORMAT, bytes([version])))
     engine.close()
     for _ in range(2):
-        with pytest.raises(StorageCorrupt, match=f"format {version}, this version of Pushq reads format 1: {what}"):
+        with pytest.raises(StorageCorrupt, match=f"format {version}, but this version of Pushq reads format 1: {what}"):
             open_engine(tmp_path / "data")
 
 

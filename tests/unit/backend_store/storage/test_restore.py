@@ -84,7 +84,7 @@ def test_a_restore_that_was_cut_off_can_be_run_again(tmp_path: Path, saved: Path
 
 def test_a_backup_without_its_manifest_was_cut_off_and_is_refused(tmp_path: Path, saved: Path) -> None:
     (saved / MANIFEST_FILE).unlink()
-    with pytest.raises(RestoreRefused, match="was cut off"):
+    with pytest.raises(RestoreRefused, match="an incomplete one"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_at(tmp_path / "new")
 
@@ -92,7 +92,7 @@ def test_a_backup_without_its_manifest_was_cut_off_and_is_refused(tmp_path: Path
 @pytest.mark.parametrize("text", [b"", b"{}", b"null", b'{"version": 2}'])
 def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path, saved: Path, text: bytes) -> None:
     (saved / MANIFEST_FILE).write_bytes(text)
-    with pytest.raises(RestoreRefused, match="cannot be read"):
+    with pytest.raises(RestoreRefused, match="cannot read"):
         restore(saved, tmp_path / "new", check=entry_problem)
 
 
@@ -131,7 +131,7 @@ def test_one_flipped_bit_is_refused_wherever_it_is(tmp_path: Path, saved: Path) 
         damaged = bytearray(whole)
         damaged[at] ^= 0x04
         (saved / DATA_FILE).write_bytes(bytes(damaged))
-        with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+        with pytest.raises(RestoreRefused, match="does not match its manifest"):
             restore(saved, tmp_path / "new", check=entry_problem)
         _assert_nothing_at(tmp_path / "new")
 
@@ -150,13 +150,13 @@ def test_a_refused_restore_removes_the_folders_that_it_made_and_no_other(tmp_pat
 def test_a_shortened_file_is_refused(tmp_path: Path, saved: Path, kept: float) -> None:
     whole = (saved / DATA_FILE).read_bytes()
     (saved / DATA_FILE).write_bytes(whole[: int(len(whole) * kept)] if kept != 1 else whole[:1])
-    with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+    with pytest.raises(RestoreRefused, match="does not match its manifest"):
         restore(saved, tmp_path / "new", check=entry_problem)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, saved: Path) -> None:
     (saved / DATA_FILE).unlink()
-    with pytest.raises(RestoreRefused, match="cannot be copied"):
+    with pytest.raises(RestoreRefused, match="cannot copy"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_at(tmp_path / "new")
 
@@ -174,7 +174,7 @@ def test_damage_older_than_the_backup_is_found_in_the_structure(tmp_path: Path, 
     damaged[3 * 4096 : 3 * 4096 + 16] = b"\xff" * 16
     (saved / DATA_FILE).write_bytes(bytes(damaged))
     _sign(saved)
-    with pytest.raises(RestoreRefused, match="is broken in"):
+    with pytest.raises(RestoreRefused, match="places; the first"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_at(tmp_path / "new")
 
@@ -185,7 +185,7 @@ def test_damage_inside_an_entry_is_found_by_its_check(tmp_path: Path, saved: Pat
     at = whole.index(entry(key, bytes(300))) + 200
     (saved / DATA_FILE).write_bytes(whole[:at] + b"\x01" + whole[at + 1 :])
     _sign(saved)
-    with pytest.raises(RestoreRefused, match=f"broken entry at key {key.hex()}: checksum"):
+    with pytest.raises(RestoreRefused, match=f"corrupt entry at key {key.hex()}: checksum"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_at(tmp_path / "new")
 

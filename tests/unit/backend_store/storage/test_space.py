@@ -29,7 +29,7 @@ def test_publishes_go_on_below_the_stop_and_stop_at_it() -> None:
     assert _decide(used=8_999) == Decision(True, Ballast.KEEP, "")
     stopped = _decide(used=9_000)
     assert not stopped.publishes_allowed
-    assert stopped.reason == "90.0% of the disk is used, publishes stop at 90%"
+    assert stopped.reason == "90.0% of the disk is used; publishes stop at 90%"
 
 
 def test_free_pages_inside_the_file_count_as_room() -> None:
@@ -54,7 +54,7 @@ def test_without_a_ballast_no_publish_even_if_the_file_has_room_inside() -> None
     assert not starved.publishes_allowed
     still = _decide(used=9_701, inside=8_000, held=False)
     assert not still.publishes_allowed
-    assert "299 bytes of the disk are free" in still.reason
+    assert "the disk has 299 bytes free" in still.reason
     assert _decide(used=9_600, inside=8_000, held=False).publishes_allowed
 
 

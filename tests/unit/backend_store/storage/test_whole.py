@@ -78,7 +78,7 @@ def test_a_file_that_was_cut_is_refused_with_both_lengths(sound: Path, tmp_path:
     whole = (path / DATA_FILE).stat().st_size
     os.truncate(path / DATA_FILE, whole // 2)
     with pytest.raises(
-        StorageCorrupt, match=f"has {whole // 2} bytes and should have {whole}.*Restore it from a backup"
+        StorageCorrupt, match=f"has {whole // 2} bytes but should have {whole}.*Restore it from a backup"
     ):
         open_engine(path)
 
@@ -156,7 +156,7 @@ def test_a_read_of_a_broken_page_is_told_and_is_no_mistake_of_ours(broken: LmdbE
             read()
         assert len(told) == number + 1
         assert error.value.detail == (
-            "stored messages cannot be read, and the server ends; nothing of this request was done"
+            "stored messages cannot be read, so the server exits; nothing of this request was done"
         )
 
 
@@ -184,7 +184,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_noticed_without_reading_it(sound
     os.truncate(path / DATA_FILE, 2 * PAGE)
     with pytest.raises(StorageBroken) as error:
         engine.space()
-    assert f"it had {whole} bytes and has {2 * PAGE}" in str(error.value)
+    assert f"it had {whole} bytes and now has {2 * PAGE}" in str(error.value)
     os.truncate(path / DATA_FILE, whole)  # what closing reads is there again, as zeros
     engine._failed = error.value
     engine.close()

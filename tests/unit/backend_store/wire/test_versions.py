@@ -139,7 +139,7 @@ async def test_a_gateway_says_why_a_backend_does_not_take_it_and_comes_again(mon
             line = Line(0, FixedDirectory([("127.0.0.1", port)]), Gateway(), "gateway-b", None)
             try:
                 await eventually(lambda: strangers.refused >= 3)
-                why = "the backend of shard 0 is of another version: gateway-b speaks version 2 of the protocol of "
+                why = "the backend of shard 0 has another version: gateway-b speaks version 2 of the protocol of "
                 assert line.unavailable().detail.startswith(why), line.unavailable().detail
                 assert line.was_refused_at(("127.0.0.1", port))
                 monkeypatch.setattr(lines, "STORE_VERSION", STORE_VERSION)
@@ -202,7 +202,7 @@ async def test_a_backend_of_another_version_is_known_by_its_greeting() -> None:
 async def test_an_operator_is_told_that_a_backend_is_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend_store.remote.definitions.operators.STORE_VERSION", NEWER)
     async with backend() as (_, _, port):
-        with pytest.raises(Unavailable, match=r"refuses: gateway-b speaks version 2 of .*: upgrade backend a"):
+        with pytest.raises(Unavailable, match=r"refused: gateway-b speaks version 2 of .*: upgrade backend a"):
             await ask_backend(f"127.0.0.1:{port}", None, "gateway-b", Survey())
 
 
@@ -326,7 +326,7 @@ async def test_a_metadata_service_of_another_version_is_told_on_both_sides(
         client = RemoteMetadata(f"ws://127.0.0.1:{port}", SECRET)
         try:
             await eventually(lambda: traffic.other_versions.refused >= 3)
-            with pytest.raises(Unavailable, match="the metadata service is of another version: the service at"):
+            with pytest.raises(Unavailable, match="the metadata service has another version: the service at"):
                 await client.get_tenant("default")
             assert not client.is_connected
             monkeypatch.setattr(remotes, "WIRE_VERSION", 1)

@@ -440,7 +440,7 @@ async def test_at_older_backends_it_is_said_once_that_nobody_tells(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(_: Any) -> Any:
-        raise InvalidRequest("the request does not parse: Invalid value 'TakeDuty'")
+        raise InvalidRequest("cannot parse the request: Invalid value 'TakeDuty'")
 
     fresh = Gateway(world, "c")
     monkeypatch.setattr(fresh.alerts.teller._documents, "_ask", refused)

@@ -48,13 +48,13 @@ class FakeMoves(Moves):
 
     async def begin(self, tenant: str, name: str, to: str) -> QueueMove:
         if to != "eu":
-            raise NotFound(f"there is no cluster {to!r}")
+            raise NotFound(f"unknown cluster {to!r}")
         self.found = [ORDERS._replace(tenant=tenant, queue=name)]
         return self.found[0]
 
     async def spread(self, tenant: str, name: str, over: Sequence[str]) -> None:
         if (gone := next((one for one in over if one not in ("us", "eu")), None)) is not None:
-            raise NotFound(f"there is no cluster {gone!r}")
+            raise NotFound(f"unknown cluster {gone!r}")
         self.wanted = list(over)
 
     def shares(self, definition: QueueDefinition) -> list[QueueShare]:
@@ -172,8 +172,8 @@ async def test_a_queue_of_several_clusters_is_merged_by_a_move(world: World) -> 
         ({"queue": "orders", "over": ["us", ""]}, 400, "empty name"),
         ({"queue": "orders", "over": ["us", "us"]}, 400, "names a cluster twice"),
         ({"queue": "orders", "over": "us"}, 400, "over"),
-        ({"queue": "orders", "over": ["us", "asia"]}, 404, "no cluster 'asia'"),
-        ({"queue": "orders", "to": "asia"}, 404, "no cluster 'asia'"),
+        ({"queue": "orders", "over": ["us", "asia"]}, 404, "unknown cluster 'asia'"),
+        ({"queue": "orders", "to": "asia"}, 404, "unknown cluster 'asia'"),
         ({"queue": "orders"}, 400, "to"),
         ({"queue": "orders", "to": "eu", "form": "us"}, 400, "form"),
     ],

@@ -397,7 +397,7 @@ def test_a_plan_with_entries_that_cannot_be_carried_out_begins_nothing(shell: Sh
 
 def test_a_plan_with_a_cluster_that_there_is_not_begins_nothing(shell: Shell) -> None:
     found = shell.apply("--yes", moves=[ORDERS | {"to": "asia"}])
-    assert found.exit_code == Exit.FAILED and "moves[0].to: there is no cluster 'asia'" in found.output
+    assert found.exit_code == Exit.FAILED and "moves[0].to: unknown cluster 'asia'" in found.output
     assert shell.clusters.acts == []
 
 

@@ -21,7 +21,7 @@ def test_a_node_that_leads_several_shards_is_one_and_those_that_lead_none_count_
 
 def test_a_shard_that_is_silent_or_ails_makes_the_cluster_ill_and_only_all_of_them_make_it_silent() -> None:
     ill = gathered("eu", 0, [ShardSaid("a"), None])
-    assert ill is not None and not ill.is_healthy and ill.detail.startswith("nobody answers for shard 1;")
+    assert ill is not None and not ill.is_healthy and ill.detail.startswith("no response for shard 1;")
     short = gathered("eu", 0, [ShardSaid("a"), ShardSaid("b", ails="1 of at least 2 replicas are in sync")])
     assert short is not None and not short.is_healthy and "shard 1: 1 of at least 2" in short.detail
     assert gathered("eu", 0, [None, None]) is None

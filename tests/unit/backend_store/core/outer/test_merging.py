@@ -261,13 +261,13 @@ def test_a_merge_is_planned_then_begun_and_both_are_told() -> None:
     assert not world.moved
     world.look(eu=0.3, us=0.12, shared=shared)
     assert told(world) == [
-        ("relief", "us", "it could do all of 'wide'; pushq cluster plan has it as a plan"),
+        ("relief", "us", "the cluster could handle all of 'wide'; see `pushq cluster plan`"),
         ("moves", "us", "12% used: queue 'wide' is merged into 'us'"),
     ]
     assert [(one.queue, one.is_merge) for one in world.memory.attempts] == [("wide", True)], "the next manager knows"
     refused = NotBegun(world.moved[0], "queue 'wide' is on its way", is_refused=True)
     world.look(eu=0.3, us=0.12, shared=shared, not_begun=[refused])
-    text = "queue 'wide' is not merged into 'us', and is left alone for 60 minutes: queue 'wide' is on its way"
+    text = "queue 'wide' is not merged into 'us', and is not retried for 60 minutes: queue 'wide' is on its way"
     assert told(world)[-1] == ("moves", "us", text)
     world.look(eu=0.3, us=0.12, shared=shared)
     assert not world.memory.proposed.plan.moves, "it is not planned meanwhile"

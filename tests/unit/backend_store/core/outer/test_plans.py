@@ -56,23 +56,26 @@ def test_a_plan_by_hand_may_leave_out_what_is_usual() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"{", "not JSON"),
+        (b"{", "not valid JSON"),
         (b"{}", "version"),
         (json.dumps({"version": 2}).encode(), "version is 2"),
         (plan_of(movs=[]), "movs"),
         (plan_of(moves=[{"queue": "q", "from": "eu"}]), r"`to`.*moves\[0\]|`to`.*moves"),
         (plan_of(moves=[{**MOVE, "to": "eu"}]), r"moves\[0\]\.to is 'eu'"),
         (plan_of(moves=[{**MOVE, "queue": ""}]), r"moves\[0\]\.queue is empty"),
-        (plan_of(moves=[{**MOVE, "partition": -1}]), r"moves\[0\]\.partition is -1"),
+        (plan_of(moves=[{**MOVE, "partition": -1}]), r"moves\[0\]\.partition must be between 0 and 255, not -1"),
         (plan_of(moves=[{**MOVE, "partition": 1, "merge": True}]), r"moves\[0\] has partition and merge"),
         (plan_of(moves=[MOVE, MOVE]), r"moves\[1\].*moved twice"),
         (plan_of(moves=[{**MOVE, "partition": 1}, MOVE]), r"moves\[1\].*moved twice"),
-        (plan_of(partitions=[{**SPLIT, "partitions": 0}]), r"partitions\[0\]\.partitions is 0"),
+        (
+            plan_of(partitions=[{**SPLIT, "partitions": 0}]),
+            r"partitions\[0\]\.partitions must be between 1 and 256, not 0",
+        ),
         (plan_of(partitions=[{**SPLIT, "partitions": "many"}]), "partitions"),
         (plan_of(partitions=[{**SPLIT, "clusters": []}]), r"clusters is empty"),
-        (plan_of(partitions=[{**SPLIT, "clusters": ["eu", "eu"]}]), r"names a cluster twice"),
-        (plan_of(partitions=[{**SPLIT, "partitions": 1}]), "name fewer"),
-        (plan_of(partitions=[SPLIT, SPLIT]), r"partitions\[1\].*named twice"),
+        (plan_of(partitions=[{**SPLIT, "clusters": ["eu", "eu"]}]), r"lists a cluster twice"),
+        (plan_of(partitions=[{**SPLIT, "partitions": 1}]), "partitions; list fewer"),
+        (plan_of(partitions=[SPLIT, SPLIT]), r"partitions\[1\].*listed twice"),
         (plan_of(moves=[{**MOVE, "queue": "clicks"}], partitions=[SPLIT]), "also moved"),
         (b" " * (PLAN_BYTES_MAX + 1), "bytes"),
         (plan_of(moves=[{**MOVE, "queue": f"q{n}"} for n in range(PLAN_ENTRIES_MAX + 1)]), "split it"),
@@ -86,20 +89,20 @@ def test_what_is_wrong_is_named_with_its_place(text: bytes, told: str) -> None:
 def test_a_cluster_that_there_is_not_is_named() -> None:
     plan = parse(plan_of(moves=[MOVE], partitions=[SPLIT]))
     check_clusters(plan, {"eu", "us"})
-    with pytest.raises(InvalidRequest, match=r"moves\[0\]\.to: there is no cluster 'us'; there are eu"):
+    with pytest.raises(InvalidRequest, match=r"moves\[0\]\.to: unknown cluster 'us'; the clusters are eu"):
         check_clusters(plan, {"eu"})
 
 
 def test_what_the_queues_cannot_do_is_named_and_other_tenants_are_left_alone() -> None:
     moved = parse(plan_of(moves=[{**MOVE, "partition": 3}, {**MOVE, "tenant": "acme", "queue": "theirs"}]))
     check_queues(moved, "default", {"orders": 4})
-    with pytest.raises(InvalidRequest, match=r"moves\[0\]\.partition is 3; queue 'orders' has 0 to 2"):
+    with pytest.raises(InvalidRequest, match=r"moves\[0\]\.partition is 3; queue 'orders' has partitions 0 to 2"):
         check_queues(moved, "default", {"orders": 3})
     with pytest.raises(InvalidRequest, match=r"moves\[1\]\.queue: there is no queue 'theirs'"):
         check_queues(moved, "acme", {})
     wider = parse(plan_of(partitions=[{**SPLIT, "clusters": ["eu"]}]))
     check_queues(wider, "default", {"clicks": 4})
-    with pytest.raises(InvalidRequest, match=r"partitions\[0\]\.partitions is 4; queue 'clicks' has 5 already"):
+    with pytest.raises(InvalidRequest, match=r"partitions\[0\]\.partitions is 4; queue 'clicks' already has 5"):
         check_queues(wider, "default", {"clicks": 5})
     check_queues(parse(plan_of(partitions=[SPLIT])), "default", {"clicks": 5})
 

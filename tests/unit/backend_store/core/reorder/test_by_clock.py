@@ -219,7 +219,7 @@ def test_a_full_queue_refuses_what_would_wait_and_says_until_when() -> None:
     for answer in answers:
         assert isinstance(answer, Overloaded)
         assert answer.detail == (
-            "queue 'orders': 2 messages wait for their turn, the most it keeps (sort_held_messages_max)"
+            "queue 'orders': 2 messages are waiting for their position, the maximum (sort_held_messages_max)"
         )
         assert answer.retry_after_ms == WINDOW_MS - 30
     queue.cycle(now_ms=START_MS + WINDOW_MS)

@@ -155,7 +155,7 @@ def test_a_full_queue_takes_what_fills_a_gap_and_nothing_that_waits() -> None:
     queue.cycle(numbered(3, 4), now_ms=START_MS)
     answers = queue.cycle(numbered(5, 1), now_ms=START_MS + 400)
     refused = answers[0]
-    assert isinstance(refused, Overloaded) and "2 messages wait" in refused.detail
+    assert isinstance(refused, Overloaded) and "2 messages are waiting" in refused.detail
     assert refused.retry_after_ms == WINDOW_MS - 400
     assert isinstance(answers[1], Accepted)
     answers = queue.cycle(numbered(2, 7, 8, 9), now_ms=START_MS + 500)

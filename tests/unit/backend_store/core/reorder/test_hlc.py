@@ -141,5 +141,5 @@ def test_any_time_of_rfc_3339_is_read(text: str, after_us: int) -> None:
     ],
 )
 def test_what_is_no_such_time_is_refused_with_a_reason(text: str) -> None:
-    with pytest.raises(ValueError, match="time"):
+    with pytest.raises(ValueError, match=r"time|year"):
         parse_stamp(text)

@@ -437,5 +437,5 @@ def test_follower_says_when_it_must_be_looked_at_again() -> None:
 def test_times_that_would_drop_healthy_followers_are_refused_with_what_to_choose() -> None:
     with pytest.raises(ValueError, match=r"lag_ms_max: 500 ms .* at least twice"):
         Settings(lag_ms_max=500)
-    with pytest.raises(ValueError, match=r"fetch_timeout_ms: 100 ms .* choose more"):
+    with pytest.raises(ValueError, match=r"fetch_timeout_ms: 100 ms .* set more"):
         Settings(fetch_timeout_ms=100)

@@ -38,7 +38,7 @@ def test_all_replicas_of_a_new_partition_are_in_sync() -> None:
 
 
 def test_minimum_beyond_the_replicas_is_refused_with_the_range() -> None:
-    with pytest.raises(ValueError, match="min_in_sync: 3 of 2 replicas; choose 1 to 2"):
+    with pytest.raises(ValueError, match="min_in_sync is 3 of 2 replicas; choose 1 to 2"):
         first_record(0, {A: disk_of(A), B: disk_of(B)}, min_in_sync=3)
 
 

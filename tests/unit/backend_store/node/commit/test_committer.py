@@ -287,5 +287,5 @@ async def test_who_writes_while_the_store_closes_is_told() -> None:
     store.node.writer.submit = submitted  # type: ignore[method-assign]
     await store.close()
     async with asyncio.timeout(5):
-        with pytest.raises(Unavailable, match="nothing was begun"):
+        with pytest.raises(Unavailable, match="nothing was started"):
             await late[0]

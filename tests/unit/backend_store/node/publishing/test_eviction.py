@@ -116,7 +116,7 @@ def test_a_call_that_does_not_fit_beside_what_consumers_hold_is_refused_and_noth
     held = took(world, 5)
     large = draft(text("large", 12_000))
     (refused,) = publish(world, large)
-    assert isinstance(refused, QueueFull) and "beside the 5" in refused.detail
+    assert isinstance(refused, QueueFull) and "next to the 5" in refused.detail
     assert counts(world) == (5, 5, 0) and world.partition.state.ended == {}
     ack(world, held)
     assert isinstance(publish(world, large)[0], int) and holds(world) <= LIMIT

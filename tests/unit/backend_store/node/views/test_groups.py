@@ -81,7 +81,7 @@ def test_a_stream_has_only_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> No
     world = stream()
     world.group("a")
     world.group("b")
-    with pytest.raises(Conflict, match="has 2 groups, the most it keeps"):
+    with pytest.raises(Conflict, match="has reached the limit of 2 groups"):
         world.opened("c")
     world.delete("a")
     assert world.opened("c").lag == 0

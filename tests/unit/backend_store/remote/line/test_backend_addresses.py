@@ -177,7 +177,7 @@ async def test_a_gateway_that_was_told_of_nobody_who_is_left_says_so(
     await cluster.join("d")
     cluster.lead("d")
     await cluster.leave("a")
-    with pytest.raises(Unavailable, match="the backend of shard 0 is not there"):
+    with pytest.raises(Unavailable, match="the backend of shard 0 is unreachable"):
         await cluster.gateway("a")
 
 

@@ -146,7 +146,7 @@ async def test_a_publish_is_sent_again_for_as_long_as_its_repeat_is_known(held: 
     held.now_ms += KNOWN_MS - 20
     await held.opened()
     assert held.sent == [20], "a backend that comes to it later must not begin with it"
-    held.answered(Overloaded("the time of the request is over; nothing was accepted"))
+    held.answered(Overloaded("the request timed out; nothing was accepted"))
     assert [error.code for error in held.answers] == ["outcome-unknown"]
 
 
@@ -294,7 +294,7 @@ async def test_a_request_waits_for_a_line_as_long_as_its_caller_does(monkeypatch
     with pytest.raises(Unavailable):
         await held.line.ask({"what": "ever"}, may_repeat=False)
     await held.opened()
-    with pytest.raises(Unavailable, match="the time of this request is over"):
+    with pytest.raises(Unavailable, match="the request timed out before"):
         await held.line.ask({"what": "ever"}, may_repeat=False)
     assert held.budgets == [], "what nobody waits for is not begun"
     ASKED.reset(token)
@@ -496,7 +496,9 @@ async def test_publishes_that_wait_leave_room_for_what_ends_messages(monkeypatch
         await held.publish()
     (refused,) = held.answers
     assert isinstance(refused, Overloaded) and refused.retry_after_ms == 500
-    assert refused.detail.startswith("3 requests wait for the backend of shard 0, the most that one like this may find")
+    assert refused.detail.startswith(
+        "3 requests are already waiting for the backend of shard 0, the limit for requests like this"
+    )
     for _ in range(3):
         settle = Settle(held.line.next_number(), Place("t", "q", 1), "ack", {})
         held.line.call(Call(settle, held.answers.append, 10_000, may_repeat=True))
@@ -522,7 +524,9 @@ async def test_a_tenant_whose_calls_wait_leaves_places_for_others(monkeypatch: p
     assert len(held.line._calls) == 90 and len(held.answers) == 10
     refused = held.answers[-1]
     assert isinstance(refused, Overloaded) and refused.retry_after_ms == 500
-    assert refused.detail.startswith("90 requests of tenant 't' wait for the backend of shard 0, as many as")
+    assert refused.detail.startswith(
+        "90 requests of tenant 't' are already waiting for the backend of shard 0, as many as"
+    )
     for _ in range(12):
         await held.publish(tenant="u")
     assert len(held.line._calls) == 99 and len(held.answers) == 13, "what is left is shared likewise"

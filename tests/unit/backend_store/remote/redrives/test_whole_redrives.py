@@ -114,7 +114,7 @@ async def test_a_redrive_is_found_and_cancelled_at_another_gateway_and_the_next_
     await eventually(lambda: all(home.line.is_open for home in other.homes))
     found = await other.redrives.find("r")
     assert (found.state, found.total, found.rate_per_s) == ("running", len(KEYS), pytest.approx(SLOW))
-    with pytest.raises(Conflict, match="redrive r of queue 'q' runs already"):
+    with pytest.raises(Conflict, match="redrive r of queue 'q' is already running"):
         await begin(other, "second")
     await found.cancel()
     over = await ended(queue)
@@ -154,7 +154,7 @@ async def test_a_redrive_of_which_one_lane_is_not_known_any_more_is_not_told_don
     assert (found.state, found.total, len(found.jobs)) == ("running", len(KEYS), 2)
     over = await ended(others[0])
     assert (over.state, over.total) == ("failed", len(KEYS)) and over.done < len(KEYS)
-    lost = f"the backend that moved {len(keys_of(1))} messages of them leads no more: redrive again what it has left"
+    lost = f"the backend that moved {len(keys_of(1))} messages of them is no longer the leader: redrive the rest again"
     assert over.error == lost
     assert await others[1].redrives.find("r") is None, "who did not see it run cannot tell what it did"
     await begin(others[1], "rest")
@@ -262,7 +262,7 @@ async def test_letters_of_the_companion_are_those_of_its_queue(lanes: Lanes) -> 
 async def test_what_backends_cannot_look_through_is_refused_by_name(lanes: Lanes) -> None:
     store = await lanes.store()
     queue = await make(store, encrypted=True)
-    with pytest.raises(InvalidRequest, match="nobody can read their headers"):
+    with pytest.raises(InvalidRequest, match="headers cannot be read for filtering"):
         queue.dead_letters(LetterFilter(headers={"a": "b"}), None, own=True)
 
 
