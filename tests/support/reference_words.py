@@ -55,9 +55,10 @@ CLOSES = {
 SETTINGS = {
     "data": "The data folder.",
     "dev": "For development: any localhost origin may connect, the demo is at `/demo`. Needs a loopback address.",
-    "gateways": "Gateway processes, 1 to 64. More than 1 stand in front of [a process for storage]"
-    "(../how-to/several-processes.md), and go neither with `dev` nor with `store.backends` or `metadata.url`.",
-    "resume_ms": "How long the leases of a cut session wait for it, 0 to 3,600,000.",
+    "gateways": "Number of gateway processes, 1 to 64. More than 1 run in front of [a storage "
+    "process](../how-to/several-processes.md), and cannot be combined with `dev`, `store.backends` or "
+    "`metadata.url`.",
+    "resume_ms": "How long the leases of a dropped session are kept for it to resume, 0 to 3,600,000.",
     "http.listen": "`HOST:PORT` or `[IPV6]:PORT`.",
     "http.allowed_origins": "Origins of pages, besides the server's own, that may use the API; `*` is any.",
     "http.tls_cert": "A file with the certificate and its chain, PEM. With it the listener speaks TLS, and only TLS. "
@@ -68,13 +69,13 @@ SETTINGS = {
     "must, and no others may.",
     "http.trusted_proxies": "Addresses and networks of the balancers in front, such as `10.0.0.0/24`.",
     "queues.allow_delete_over_http": "Whether an admin key may delete queues over HTTP.",
-    "queues.auto_create": "Queues that a publish makes: a list of `{pattern, config}`; the first pattern that fits "
-    "counts. As a variable it is JSON.",
+    "queues.auto_create": "Queues that a publish creates: a list of `{pattern, config}`; the first matching "
+    "pattern applies. As a variable it is JSON.",
     "limits.connections_max": "WebSockets and SSE streams of the process, 1 to 1,000,000.",
     "limits.request_bytes_max": "The body of one HTTP request, 1,024 to 1,073,741,824.",
-    "limits.leftover_bytes_max": "What is read, and thrown away, of a body that was answered before it had come, 0 to "
-    "1,099,511,627,776. A connection with more of it is cut.",
-    "limits.leftover_seconds_max": "For how long, 0 to 3,600.",
+    "limits.leftover_bytes_max": "Bytes read and discarded of a request body that was answered before it arrived "
+    "completely, 0 to 1,099,511,627,776. A connection with more is closed.",
+    "limits.leftover_seconds_max": "How long such a body is read, 0 to 3,600.",
     **{
         f"limits.{what}_per_{whom}_max": f"{text} of a{'n' * (whom == 'address')} {whom} in the process, 0 to "
         "1,000,000; 0 is any number."
@@ -84,38 +85,38 @@ SETTINGS = {
         )
         for whom in ("tenant", "principal", "address")
     },
-    "limits.open_per_address_max": "Connections of any kind of an address, or of an IPv6 network of 64 bits, those "
-    "that have asked for nothing yet among them, 0 to 1,000,000; 0 is nine tenths of what the process takes.",
-    "throttling.store": "Where rates are counted: `memory`, each gateway for itself, or `redis`.",
-    "throttling.rules": "[Rules of rates](../how-to/rate-limits.md): a list of `{name, quota, window_s, per, "
+    "limits.open_per_address_max": "Connections of any kind per address, or per IPv6 /64 network, including idle "
+    "ones, 0 to 1,000,000; 0 is nine tenths of the process's limit.",
+    "throttling.store": "Where rates are counted: `memory`, per gateway, or `redis`, shared.",
+    "throttling.rules": "[Rate limit rules](../how-to/rate-limits.md): a list of `{name, quota, window_s, per, "
     "operations, unit, when_store_is_away}`. As a variable it is JSON.",
-    "limits.accepts_per_s": "New WebSockets and SSE streams a second, 1 to 1,000,000: of those who show a good "
-    "credential with their request, and as many of all others; nine tenths of that for one principal or address. What "
-    "comes above it is refused with `overloaded` and told when to come back.",
-    "limits.accepts_burst": "How many of them may come at once, 1 to 1,000,000.",
-    "limits.drain_window_s": "Over how many seconds a drain closes sockets at most, 0 to 60; few sockets are closed "
-    "faster. The process ends up to 6 s after.",
-    "limits.unread_s": "How long a WebSocket that was sent messages may say nothing, 0 to 3,600: then it gets no more, "
-    "and what it was sent since goes to others, untried, until it is heard again. Half-way it is sent a `ping`. 0: for "
-    "as long as it likes.",
-    "overload.memory_max_bytes": "What the process may use; 0 is the limit of its control group, or the machine's "
-    "memory. At 60 %, 70 % and 80 % of it the process takes on less.",
-    "overload.lag_ms_max": "How late the event loop may be (99th percentile over 5 s) before new sockets are refused, "
-    "10 to 60,000.",
-    "overload.sojourn_ms_max": "How long publishes may wait for the disk, 5 to 60,000. When they wait longer for half "
-    "a second, new ones are refused until they do not.",
-    "metrics.open_to": "Who reads [`/metrics`](metrics.md) without an operator's key: `local`, processes of this "
-    "machine while `http.listen` is of this machine, too; `nobody`; or `everybody`.",
-    "metrics.listen": "An address of its own for `/metrics`, where it needs no key; empty for none.",
-    "auth.jwt.audience": "What the claim `aud` of a token must name.",
-    "auth.jwt.leeway_s": "Seconds that clocks of issuers may be off, 0 to 300.",
-    "auth.jwt.key_days_max": "How long API keys last at most that are made or rotated with a token, 0 to 3,650 days; "
-    "with 0 tokens make none.",
-    "auth.jwt.algorithms": "Algorithms that tokens may be signed with. `HS256` only counts for issuers with a secret, "
-    "the others only for issuers with public keys.",
-    "auth.jwt.jwks_max_age_s": "Seconds until key sets are read anew, 10 to 86,400.",
-    "auth.jwt.issuers": "Whose tokens are taken: a list of [tables](#issuers-of-tokens). As a variable it is JSON.",
-    "dispatch.timeout_ms": "How long a publish waits for the disk that names no `timeout_ms`, 1 to 60,000.",
+    "limits.accepts_per_s": "New WebSockets and SSE streams per second, 1 to 1,000,000, for clients that "
+    "authenticate with the request, and the same number for all others; at most nine tenths of it per principal or "
+    "address. Excess connections are refused with `overloaded` and told when to retry.",
+    "limits.accepts_burst": "Maximum burst of such connections, 1 to 1,000,000.",
+    "limits.drain_window_s": "Maximum number of seconds over which a drain closes sockets, 0 to 60; few sockets "
+    "are closed faster. The process exits up to 6 s later.",
+    "limits.unread_s": "How long a WebSocket with unacknowledged deliveries may stay silent, 0 to 3,600. After "
+    "that it gets no more messages, and those sent since go to other consumers without counting an attempt, until "
+    "it is heard again. Half-way it is sent a `ping`. 0: no limit.",
+    "overload.memory_max_bytes": "Memory limit of the process; 0 uses the limit of its control group, or the "
+    "machine's memory. At 60 %, 70 % and 80 % of it the process sheds load.",
+    "overload.lag_ms_max": "Event loop lag (99th percentile over 5 s) above which new sockets are refused, 10 to "
+    "60,000.",
+    "overload.sojourn_ms_max": "Maximum time publishes may wait for the disk, 5 to 60,000. If they wait longer "
+    "for half a second, new ones are refused until the disk catches up.",
+    "metrics.open_to": "Who may read [`/metrics`](metrics.md) without an operator's key: `local`, processes on "
+    "this machine, if `http.listen` is a loopback address too; `nobody`; or `everybody`.",
+    "metrics.listen": "A separate address for `/metrics` that needs no key; empty for none.",
+    "auth.jwt.audience": "The value that a token's `aud` claim must contain.",
+    "auth.jwt.leeway_s": "Allowed clock skew of issuers in seconds, 0 to 300.",
+    "auth.jwt.key_days_max": "Maximum lifetime of API keys that are created or rotated with a token, 0 to 3,650 "
+    "days; with 0, tokens cannot create keys.",
+    "auth.jwt.algorithms": "Allowed signature algorithms. `HS256` applies only to issuers with a secret, the "
+    "others only to issuers with public keys.",
+    "auth.jwt.jwks_max_age_s": "Seconds until key sets are reloaded, 10 to 86,400.",
+    "auth.jwt.issuers": "Trusted token issuers: a list of [tables](#issuers-of-tokens). As a variable it is JSON.",
+    "dispatch.timeout_ms": "How long a publish without a `timeout_ms` of its own waits for the disk, 1 to 60,000.",
     "metadata.url": "A metadata service that keeps queue definitions, keys and tenants for this server, "
     "`wss://HOST:PORT`, or its hosts with commas in between; on this machine `ws`, too. See "
     "[caching](../explanation/caching.md).",
@@ -124,108 +125,107 @@ SETTINGS = {
     "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
     "metadata.tls_cert": "The certificate that this process shows to the service at `wss`, and of `pushq metadata` the "
     "one that it serves with; from `pushq ca`.",
-    "metadata.tls_key": "That certificate's key.",
+    "metadata.tls_key": "Private key of that certificate.",
     "metadata.tls_ca": "The authority that signs the certificates of the service and of all who ask it.",
-    "store.backends": "Backends that keep the messages in place of the data folder, `HOST:PORT` each. This gateway "
-    "then takes queue definitions, keys and tenants from them as well.",
-    "store.cluster": "What the cluster of `store.backends` is called where there are others, 1 to 31 of a-z, 0-9 and "
-    "hyphen.",
-    "store.clusters": "[Further clusters](../how-to/several-clusters.md) that keep messages: a list of "
+    "store.backends": "Backends that store the messages instead of the data folder, `HOST:PORT` each. This "
+    "gateway then gets queue definitions, keys and tenants from them as well.",
+    "store.cluster": "The name of the cluster of `store.backends` when there are others, 1 to 31 characters from "
+    "a-z, 0-9 and hyphen.",
+    "store.clusters": "[Further clusters](../how-to/several-clusters.md) that store messages: a list of "
     "[tables](#further-clusters). As a variable it is JSON.",
-    "store.tls_cert": "The certificate that this gateway shows to its backends, from `pushq ca`.",
-    "store.tls_key": "That certificate's key.",
-    "store.tls_ca": "The authority that signed the backends' certificates. Without TLS only backends of this machine "
-    "are asked.",
-    "catalogue.stale_max_s": "How long queues are served that a silent metadata service did not confirm, 5 to "
-    "2,592,000.",
-    "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works for so long at "
-    "most.",
-    "node.name": "The name of a backend, which no other one of its cluster has. Its certificate must be for it.",
+    "store.tls_cert": "The client certificate that this gateway shows to its backends, from `pushq ca`.",
+    "store.tls_key": "Private key of that certificate.",
+    "store.tls_ca": "The CA that signed the backends' certificates. Without TLS, only backends on this machine "
+    "are used.",
+    "catalogue.stale_max_s": "How long queues are served from cache while the metadata service is unreachable, 5 "
+    "to 2,592,000.",
+    "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works at most "
+    "this long.",
+    "node.name": "The backend's name, unique in its cluster. Its certificate must be issued for it.",
     "node.zone": "Where a backend or a gateway stands; the replicas of a shard are spread over zones, and what has no "
     "key goes to independent hosts in the gateway's zone while one is there. Of the metadata service's hosts those "
     "in the zone are asked first.",
-    "node.listen": "Where a backend listens for the others, by mutual TLS. Port 0 takes a free one.",
-    "node.service": "Where a backend listens for gateways, `HOST:PORT`: what `store.backends` of a gateway names.",
-    "node.http": "Where a backend says how it is: `/lbz`, `/health`, `/metrics`, without TLS.",
-    "node.tls_cert": "The file of a backend's certificate, for its name and its address. `pushq ca` makes some.",
-    "node.tls_key": "The file of that certificate's key.",
-    "node.tls_ca": "The authority that signs the certificates of all backends; nobody else is let in.",
-    "cluster.coordinator": "Through what backends agree: `embedded`, for one that is alone, or "
-    "`etcd://HOST:PORT,HOST:PORT/NAMESPACE`. Clusters that share an etcd have a namespace each; without it, `pushq`. "
-    "A gateway that has it shows backends and shards in `/v1/cluster`.",
-    "cluster.etcd_tls_ca": "The authority of etcd's certificate. Empty speaks to etcd in clear, which is refused where "
-    "it is on another machine.",
-    "cluster.etcd_tls_cert": "The certificate that is shown to etcd, where it asks for one.",
-    "cluster.etcd_tls_key": "The file of that certificate's key.",
-    "cluster.etcd_user": "The user that etcd knows.",
-    "cluster.etcd_password_file": "The file with that user's password.",
-    "cluster.model": "`leader_follower`: a queue lies in one shard, which one backend leads; `independent_hosts`: each "
-    "queue has a lane at each of `cluster.lanes` backends. It cannot change later. See "
-    "[independent hosts](../explanation/independent-hosts.md#what-runs).",
-    "cluster.lanes": "Of independent hosts how many have a lane, 1 to 16. It cannot change later.",
-    "cluster.shards": "Shards of the cluster, 1 to 256: a few for each backend. More can be made later, never fewer.",
-    "cluster.replicas": "Copies of each shard, 1 to 7. A backend that is alone has one.",
-    "cluster.min_in_sync": "On so many disks a message must be before it is confirmed, 1 to 7.",
+    "node.listen": "Listen address for other backends, with mutual TLS. Port 0 selects a free one.",
+    "node.service": "Listen address for gateways, `HOST:PORT`, as listed in a gateway's `store.backends`.",
+    "node.http": "Listen address for status: `/lbz`, `/health`, `/metrics`, without TLS.",
+    "node.tls_cert": "The backend's certificate file, issued for its name and address; see `pushq ca`.",
+    "node.tls_key": "Private key file of that certificate.",
+    "node.tls_ca": "The CA that signs the certificates of all backends; others are refused.",
+    "cluster.coordinator": "The coordinator that backends share: `embedded`, for a single backend, or "
+    "`etcd://HOST:PORT,HOST:PORT/NAMESPACE`. Clusters that share an etcd need a namespace each; the default is "
+    "`pushq`. A gateway that has it shows backends and shards in `/v1/cluster`.",
+    "cluster.etcd_tls_ca": "The CA of etcd's certificate. If empty, the connection to etcd is not encrypted, "
+    "which is refused for an etcd on another machine.",
+    "cluster.etcd_tls_cert": "The client certificate for etcd, if it requires one.",
+    "cluster.etcd_tls_key": "Private key file of that certificate.",
+    "cluster.etcd_user": "etcd user name.",
+    "cluster.etcd_password_file": "File with that user's password.",
+    "cluster.model": "`leader_follower`: a queue is in one shard, which one backend leads; `independent_hosts`: "
+    "each queue has a lane on each of `cluster.lanes` backends. It cannot be changed later. See [independent "
+    "hosts](../explanation/independent-hosts.md#what-runs).",
+    "cluster.lanes": "Number of independent hosts with a lane, 1 to 16. It cannot be changed later.",
+    "cluster.shards": "Number of shards in the cluster, 1 to 256: a few per backend. It can be raised later, but "
+    "not lowered.",
+    "cluster.replicas": "Copies of each shard, 1 to 7. A single backend has one.",
+    "cluster.min_in_sync": "Number of disks that must have a message before it is confirmed, 1 to 7.",
     "cluster.replication": "`sync`: confirmed when it is on the disks of all in sync; `async`: on the "
     "leader's. See [replication](../explanation/replication.md). Of queues that do not "
     "[ask for one of the two](queue-settings.md#copies).",
-    "cluster.async_shards": "So many more shards, 0 to 64, for queues that ask for mode async; where "
-    "`cluster.replication` is async there are none.",
-    "cluster.replace_after_s": "A backend that is away for so many seconds loses its copies to other ones; 0: never.",
-    "cluster.rebalance_after_s": "So many seconds after a backend came, copies and leaderships are evened out; 0: only "
-    "when `pushq cluster rebalance` asks for it.",
-    "cluster.move_bytes_per_s": "Bytes a second that one backend reads for copies that are made elsewhere; 0: as fast "
-    "as it goes.",
-    "cluster.scrub_bytes_per_s": "Bytes a second that one backend reads of its disk to find rows that are not what was "
-    "written; 0: none.",
-    "cluster.scrub_every_s": "So long after a backend has read its whole disk so it begins anew.",
-    "manager.name": "What events call this [manager of all clusters](../how-to/manage-clusters.md). Empty: the host's "
-    "name and the process's number.",
-    "manager.listen": "Its address for health and metrics, in clear.",
-    "manager.look_s": "How often it looks at all clusters, in seconds, 1 to 10.",
+    "cluster.async_shards": "Number of additional shards, 0 to 64, for queues that ask for mode async; there are "
+    "none if `cluster.replication` is async.",
+    "cluster.replace_after_s": "Seconds after which an unreachable backend's copies are rebuilt elsewhere; 0: never.",
+    "cluster.rebalance_after_s": "Seconds after a backend joined until copies and leaderships are rebalanced; 0: "
+    "only with `pushq cluster rebalance`.",
+    "cluster.move_bytes_per_s": "Bytes per second that a backend reads for copies rebuilt elsewhere; 0: unlimited.",
+    "cluster.scrub_bytes_per_s": "Bytes per second that a backend reads from its disk to detect corruption; 0: none.",
+    "cluster.scrub_every_s": "Seconds between two complete reads of the disk.",
+    "manager.name": "The name of this [manager of all clusters](../how-to/manage-clusters.md) in events. Default: "
+    "host name and process id.",
+    "manager.listen": "Listen address for health and metrics, without TLS.",
+    "manager.look_s": "Seconds between checks of all clusters, 1 to 10.",
     "manager.provisioner": "Who [provides servers](../how-to/manage-clusters.md#have-servers-provided): a program and "
     "its arguments, without a shell, or the https URL of a web service. Empty: nobody does. Shown without arguments "
     "and path.",
     "manager.provisioner_token_file": "A file with the token for the web service, sent as `Authorization: Bearer`.",
-    "manager.provisioner_timeout_s": "Seconds that one call may take, 1 to 3,600; then it is ended.",
-    "manager.nodes_min": "So many backends or fewer no cluster is asked to give one of back, 1 to 1,000.",
-    "manager.nodes_max": "More backends than these are asked for in no cluster, 1 to 1,000.",
-    "manager.grow_after_s": "Seconds that a cluster is hot before it grows, 0 to 86,400.",
-    "manager.shrink_after_s": "Seconds that a cluster is nearly idle before it shrinks, 0 to 604,800.",
-    "manager.pause_s": "Seconds between two changes of a cluster's size, 0 to 86,400.",
+    "manager.provisioner_timeout_s": "Maximum seconds per call, 1 to 3,600; then it is stopped.",
+    "manager.nodes_min": "Minimum number of backends per cluster, 1 to 1,000; the manager shrinks none below it.",
+    "manager.nodes_max": "Maximum number of backends per cluster, 1 to 1,000.",
+    "manager.grow_after_s": "Seconds a cluster must be hot before it grows, 0 to 86,400.",
+    "manager.shrink_after_s": "Seconds a cluster must be nearly idle before it shrinks, 0 to 604,800.",
+    "manager.pause_s": "Minimum seconds between two size changes of a cluster, 0 to 86,400.",
     "manager.relief": "What becomes of its [plan for hot "
     "clusters](../how-to/manage-clusters.md#see-what-would-cool-a-cluster): `plan` (it is shown) or `move` (its "
     "queues are moved, split and merged).",
     "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
     "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
     "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",
-    "encryption.command_key": "Which of its keys the program is to wrap with.",
-    "encryption.command_timeout_ms": "How long the program may take, 100 to 60,000.",
-    "encryption.data_key_days": "After how many days a queue gets a new data key, 1 to 3,650.",
-    "logs.level": "The least that is said: `debug`, `info`, `warning` or `error`.",
+    "encryption.command_key": "The key that the program should wrap with.",
+    "encryption.command_timeout_ms": "Timeout of the program, 100 to 60,000.",
+    "encryption.data_key_days": "Days after which a queue gets a new data key, 1 to 3,650.",
+    "logs.level": "Minimum level: `debug`, `info`, `warning` or `error`.",
     "logs.format": "`json`, `text`, or `auto`: text on a terminal, JSON elsewhere.",
-    "logs.access": "One line for each request to the API.",
+    "logs.access": "Whether to log each API request.",
     "tracing.spans": "[Spans](../how-to/trace-messages.md) of publishes, deliveries, receives and settlements, through "
     "OpenTelemetry.",
-    "redis.url": "`redis://[:PASSWORD@]HOST:PORT/DB` or `rediss://…` of a Redis that gateways share. Shown without its "
-    "password.",
-    "redis.url_file": "A file with that URL in it, in place of `redis.url`.",
-    "storage.publish_stop_percent": "How full the disk may be, whoever filled it, while publishes go on, 1 to 99. See "
+    "redis.url": "`redis://[:PASSWORD@]HOST:PORT/DB` or `rediss://…` of a Redis shared by gateways. Shown without "
+    "its password.",
+    "redis.url_file": "A file that contains that URL, instead of `redis.url`.",
+    "storage.publish_stop_percent": "Disk usage at which publishes stop, 1 to 99, whatever uses the space. See "
     "[when the disk is full](../how-to/full-disk.md).",
-    "storage.ballast_bytes": "The size of the file that is given up when the disk is full, at least 1,048,576; 0 is "
-    "2 % of the disk, at most 256 MiB.",
-    "storage.clock_jump_days_max": "How many days after the last time in the data folder the clock may be at a start, "
-    "1 to 36,500; further ahead, the server does not start. See "
+    "storage.ballast_bytes": "Size of the reserve file that is deleted when the disk is full, at least 1,048,576; "
+    "0 is 2 % of the disk, at most 256 MiB.",
+    "storage.clock_jump_days_max": "Maximum number of days between the last time in the data folder and the clock at a "
+    "start, 1 to 36,500; if the clock is further ahead, the server does not start. See "
     "[clocks](../explanation/clocks.md#the-process-starts-with-another-clock).",
-    "usage.dir": "Where [usage files](../how-to/usage.md) are written; empty is `usage` in the data folder.",
-    "usage.period_seconds": "How often there are new ones, 1 to 3600.",
-    "usage.bytes_max": "What that folder may hold. The oldest minutes go first; the ledger and the audit wait in the "
-    "store.",
-    "alerts.webhook_networks": "Networks that webhooks of alerts may go to beside the public Internet, such as "
-    "`10.1.0.0/16`. Without it a webhook to this machine or a private network is refused.",
-    "usage.kept_days": "For how many days `/v1/usage` knows each day's totals.",
-    "usage.live_dir": "Where the job [`live_usage`](../how-to/usage-jobs.md#see-it-live) writes, its `--to`; empty "
-    "shows nothing live.",
+    "usage.dir": "Folder for [usage files](../how-to/usage.md); default: `usage` in the data folder.",
+    "usage.period_seconds": "Seconds between usage files, 1 to 3600.",
+    "usage.bytes_max": "Maximum size of that folder. The oldest minute files are deleted first; ledger and audit "
+    "rows stay in the store.",
+    "alerts.webhook_networks": "Networks that alert webhooks may reach besides the public Internet, such as "
+    "`10.1.0.0/16`. Otherwise, webhooks to this machine or a private network are refused.",
+    "usage.kept_days": "Number of days for which `/v1/usage` keeps daily totals.",
+    "usage.live_dir": "The output folder (`--to`) of the job [`live_usage`](../how-to/usage-jobs.md#see-it-live); "
+    "empty shows no live usage.",
 }
 
 LEDGER_KINDS = {
