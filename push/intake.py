@@ -114,7 +114,7 @@ class Intake:
             return self._socket("load", f"no new connections right now: {self._why}")
         if connections >= connections_max:
             return self._socket(
-                "full", f"the limit of {counted(connections, 'connection is', 'connections are')} is reached"
+                "full", f"{counted(connections, 'connection is', 'connections are')} open, the limit of this process"
             )
         return None
 

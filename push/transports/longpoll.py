@@ -147,7 +147,7 @@ async def receive_messages(
         raise PushqError("the server is shutting down", code="draining")
     if wait_ms and hub.full:
         raise Overloaded(
-            f"the limit of {counted(hub.connections, 'connection is', 'connections are')} is reached",
+            f"{counted(hub.connections, 'connection is', 'connections are')} open, the limit of this process",
             retry_after_ms=5000,
         )
     queue.check_there()

@@ -95,4 +95,4 @@ def test_operators_see_and_drain_the_cluster(cluster: Backends, tmp_path: Path) 
         with httpx2.Client(base_url=server.url, headers=origin) as browser:
             browser.post("/console/login", data={"credential": server.key})
             page = browser.get("/console/node")
-            assert page.status_code == 200 and "coordinator does not answer" in page.text
+            assert page.status_code == 200 and "coordinator is not responding" in page.text

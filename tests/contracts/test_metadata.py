@@ -200,7 +200,7 @@ async def test_keys_come_and_go_with_every_field(service: MetadataService) -> No
     await service.put_key(KEY)
     changed = msgspec.structs.replace(KEY, previous_sha256=b"\x01", previous_until_ms=3)
     await service.put_key(changed, instead_of=KEY)
-    with pytest.raises(Conflict, match="there is a key 'k1' already"):
+    with pytest.raises(Conflict, match="key 'k1' already exists"):
         await service.put_key(KEY)
     assert (await service.get_key("k1")).value == changed
     assert await service.list_keys() == [changed]

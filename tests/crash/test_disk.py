@@ -234,7 +234,7 @@ def test_a_file_that_is_cut_under_a_server_ends_it_with_the_reason(server: Pushq
     ended = server.wait()
     # The file is looked at each second. Whoever reads behind its end before that is killed, and leaves where it was.
     assert ended.exit_code in (3, -signal.SIGBUS), server.log_tail()
-    assert re.search("was cut while it was in use|Fatal Python error: Bus error", server.log())
+    assert re.search("was truncated while in use|Fatal Python error: Bus error", server.log())
     with pytest.raises(ServerFailed, match="exit code 3"):
         server.start()
 

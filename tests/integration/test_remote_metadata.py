@@ -309,7 +309,7 @@ async def test_folders_and_services_are_not_mixed_up_and_a_restart_keeps_all(
         await asyncio.to_thread(mixed.start)
         async with client_of(mixed) as client:
             refused = await client.get("/v1/queues/parts")
-            assert refused.status_code == 503 and "another metadata service" in refused.json()["detail"]
+            assert refused.status_code == 503 and "different metadata service" in refused.json()["detail"]
         await asyncio.to_thread(mixed.kill)
     await asyncio.to_thread(here.start)
     answer = await http.get("/v1/queues/parts")

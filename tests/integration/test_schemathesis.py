@@ -140,7 +140,7 @@ def _is_told_the_truth(case: Any, server: PushqServer, session: requests.Session
         excused = [checks.positive_data_acceptance]
     elif response.status_code in (503, 504) and "Pushq-Timeout-Ms" in (case.headers or {}):
         excused = [checks.positive_data_acceptance, not_a_server_error]  # a millisecond is too little, and it says so
-    elif response.status_code == 413 or _pointers(response) & KNOWN_AT_RUN_TIME or "bytes; it may" in response.text:
+    elif response.status_code == 413 or _pointers(response) & KNOWN_AT_RUN_TIME or " bytes, not " in response.text:
         excused = [checks.positive_data_acceptance]
     elif response.status_code == 428:  # the protocol's answer where this check expects a 400
         excused = [checks.missing_required_header]
