@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,6 +37,8 @@ class GroupInfo:
     name: str
     mode: Mode
     lag: list[GroupLag]
+    gaps: list[Gap] = field(default_factory=list)
+    """What was dropped before the group reached it and its consumers were not told of; each with its partition."""
 
     @property
     def position(self) -> int:
@@ -224,6 +226,28 @@ def carry_group(stream: EmbeddedQueue, name: str, mode: Mode, reply: Callable[[G
     _ask_all(stream, lambda groups, told: groups.carry(name, mode, floor, told), decided)
 
 
+def add_gaps(
+    stream: EmbeddedQueue, name: str, gaps: Sequence[Gap], reply: Callable[[GroupInfo | PushqError], None]
+) -> None:
+    """Gives a group gaps of where the stream was before, for its consumers to be told of here."""
+
+    def decided(result: Group | PushqError) -> None:
+        reply(info_of(stream, result) if isinstance(result, Group) else result)
+
+    first = groups_of(stream).partition.index
+    there = {partition.index for partition in stream._partitions.all}
+    found: dict[int, Gap] = {}
+    for gap in gaps:  # what was in a partition that is not here is told in the first one
+        number = gap.partition if gap.partition in there else first
+        found[number] = found.get(number, gap).and_also(gap)
+
+    def ask(groups: Groups, told: Decided) -> None:
+        gap = found.get(groups.partition.index)
+        groups.miss(name, (gap.first, gap.last + 1) if gap is not None else None, told)
+
+    _ask_all(stream, ask, decided)
+
+
 def delete_group(
     stream: EmbeddedQueue | GroupsElsewhere, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
 ) -> None:
@@ -296,7 +320,16 @@ def find_group(stream: EmbeddedQueue | GroupsElsewhere, name: str) -> GroupInfo 
 
 
 def info_of(stream: EmbeddedQueue, group: Group) -> GroupInfo:
-    return GroupInfo(group.name, group.mode, lag_of(stream, group.name))
+    return GroupInfo(group.name, group.mode, lag_of(stream, group.name), _gaps_of(stream, group.name))
+
+
+def _gaps_of(stream: EmbeddedQueue, name: str) -> list[Gap]:
+    found = []
+    for partition in stream._partitions.all:
+        group = partition.groups.find(name) if partition.groups is not None else None
+        if group is not None and (gap := group.untold_gap) is not None:
+            found.append(Gap(gap[0], gap[1] - 1, partition.index))
+    return found
 
 
 def lag_of(stream: EmbeddedQueue, name: str) -> list[GroupLag]:

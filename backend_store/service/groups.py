@@ -12,6 +12,7 @@ from backend_store.client.groups import (
     GroupInfo,
     GroupLag,
     GroupQueue,
+    add_gaps,
     carry_group,
     delete_group,
     find_group,
@@ -68,6 +69,14 @@ class CarryGroup(AtPlace, frozen=True):
     version: int
 
 
+class AddGaps(AtPlace, frozen=True):
+    """To a place to which a stream has moved: see `client.groups.add_gaps`."""
+
+    name: str
+    gaps: list[Gap]
+    version: int
+
+
 class LookAtGroup(AtPlace, frozen=True):
     """Asks one of a stream's places about a group; answered by `Seen`."""
 
@@ -120,6 +129,12 @@ async def carry(store: EmbeddedStore, asked: CarryGroup) -> None:
     await _decided(partial(carry_group, stream, asked.name, asked.mode))
 
 
+async def missed(store: EmbeddedStore, asked: AddGaps) -> None:
+    stream = queue_at(store, asked.place)
+    _check_heard(stream, asked.version)
+    await _decided(partial(add_gaps, stream, asked.name, asked.gaps))
+
+
 async def look(store: EmbeddedStore, asked: LookAtGroup) -> Seen:
     stream = queue_at(store, asked.place)
     group = groups_of(stream).find(asked.name)
@@ -168,6 +183,7 @@ HANDLERS: dict[type[Asked], Any] = {
     PutGroup: put,
     DeleteGroup: delete,
     CarryGroup: carry,
+    AddGaps: missed,
     LookAtGroup: look,
     ListGroups: some,
     FindGroup: find,

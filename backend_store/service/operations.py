@@ -177,6 +177,7 @@ Operation = (
     | groups.ListGroups
     | groups.FindGroup
     | groups.CarryGroup
+    | groups.AddGaps
     | groups.LookAtGroup
     | ranges.LookAtOffsets
     | ranges.ReadRange

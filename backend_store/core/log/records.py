@@ -169,6 +169,11 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     done: int
     gap: tuple[int, int] | None = None
 
+    def missed(self, start: int, below: int) -> GroupRow:
+        """Returns the group's row with a further gap; two gaps become one, from the lower start on."""
+        own = self.gap or (start, below)
+        return msgspec.structs.replace(self, gap=(min(own[0], start), max(own[1], below)))
+
     def passed_by(self, floor: int, done: int) -> GroupRow:
         """Returns the group's row after the stream has dropped everything below `floor`, with the new `done`."""
         gap = self.gap

@@ -215,11 +215,16 @@ class Group:
             self.row = row.passed_by(state.floor, state.published_total - state.live)
         return self.row
 
-    def take_gap(self) -> tuple[int, int] | None:
-        """(first, last) offset of messages dropped before the group reached them, or None; each gap is returned
-        once."""
+    @property
+    def untold_gap(self) -> tuple[int, int] | None:
+        """(from, below): messages dropped before the group reached them, which its consumers were not told of."""
         gap = self.catch_up().gap
-        if gap is None or gap == self._told:
+        return None if gap == self._told else gap
+
+    def take_gap(self) -> tuple[int, int] | None:
+        """(first, last) offset of `untold_gap`, or None; each gap is returned once."""
+        gap = self.untold_gap
+        if gap is None:
             return None
         self._told = gap
         self._groups.told(self, gap)

@@ -40,11 +40,12 @@ Answers = list[tuple[Callable[[Any], None], Any]]
 
 
 class _Command(NamedTuple):
-    kind: Literal["put", "make", "delete"]
+    kind: Literal["put", "make", "delete", "miss"]
     name: str
     reply: GroupReply
     wanted: Any = None
     mode: Mode | None = None
+    gap: tuple[int, int] | None = None
 
 
 class Groups:
@@ -59,6 +60,8 @@ class Groups:
         self._moved: list[Group] = []
         """Groups to which a seek of the commit in flight gives new numbers."""
         self._dropped: list[Group] = []
+        self._missing: list[Group] = []
+        """Groups that get a gap from elsewhere by the commit in flight."""
         self._is_purged = False
         self._lost: list[tuple[int, int]] = []
         self._told: dict[Group, tuple[int, int]] = {}
@@ -152,6 +155,10 @@ class Groups:
         so that it is told of what has gone meanwhile."""
         self._ask(_Command("make", name, reply, {"seq": floor}, mode))
 
+    def miss(self, name: str, gap: tuple[int, int] | None, reply: GroupReply) -> None:
+        """Adds a gap, (from, below), of which the group's consumers were not told elsewhere. `reply` gets the group."""
+        self._ask(_Command("miss", name, reply, gap=gap))
+
     def _ask(self, command: _Command) -> None:
         if self.partition.closed:
             command.reply(self.partition.deleted())
@@ -185,6 +192,13 @@ class Groups:
             if group is None:
                 raise NotFound(f"stream {label!r} has no group {command.name!r}")
             self._drop(group, batch)
+            return group
+        if command.kind == "miss":
+            if group is None:
+                raise NotFound(f"stream {label!r} has no group {command.name!r}")
+            if command.gap is not None:
+                self._change(group, group.latest.missed(*command.gap))
+                self._missing.append(group)
             return group
         if group is None:
             if len(self._by_name) >= GROUPS_PER_STREAM_MAX:
@@ -341,6 +355,9 @@ class Groups:
                 view.group.catch_up()
                 view.group.on_gap()
         self._tell_others(bool(changed) or state.floor > before.floor)
+        missing, self._missing = self._missing, []
+        for group in missing:
+            group.on_gap()
         for name in made:
             self.partition.tell(self.on_made, name)
 

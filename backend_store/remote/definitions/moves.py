@@ -355,15 +355,20 @@ class Moves:
             return
         is_over = self._store.steady_ms() > _over_ms(definition, former)
         if former.is_settled and not (left.unsettled or left.beside) and is_over:
+            if definition.config.kind == "stream":
+                await self._stream(definition).hand_on_gaps(former.place)
             await self._store.ask(ForgetPlace(*of, former.place))
             log.info("a queue has nothing left in a cluster", queue=definition.name, cluster=self._name(former.cluster))
 
     async def _carried(self, definition: QueueDefinition) -> bool:
         """Carries the consumer groups of a stream that can be carried to its present place. Returns whether all are
         there."""
+        return await self._stream(definition).carry_groups()
+
+    def _stream(self, definition: QueueDefinition) -> PlacedStream:
         stream = self._store.here(definition.tenant, definition.name)
         assert isinstance(stream, PlacedStream), "it moves between clusters"
-        return await stream.carry_groups()
+        return stream
 
     async def _left_at(self, home: Home, definition: QueueDefinition, slots: bytes) -> Left:
         asked = FindLeft(definition.tenant, definition.name, definition.uid, slots)

@@ -161,7 +161,7 @@ class JoinedParts:
         self.stream = stream
         self._loop = asyncio.get_running_loop()
         self._sites: list[_Open] = []
-        """The places that are open to readers, oldest first."""
+        """The places that are open to readers, oldest first. Another list object once one of them is forgotten."""
         self._by_number: dict[int, JoinedPart] = {}
         self._ends: dict[int, dict[int, int]] = {}
         """By the floor of a later place: each partition's end in the places before it, which take no more messages."""
@@ -212,10 +212,10 @@ class JoinedParts:
         """Closes forgotten places and begins to open new ones, after a change of the stream's definition."""
         there = self.stream.sites
         gone = [one for one in self._sites if one.site not in there]
-        self._sites = [one for one in self._sites if one.site in there]
         for site in gone:
             site.parts.stream.let_go(site.parts)
         if gone:
+            self._sites = [one for one in self._sites if one.site in there]
             self._align()
         if not self._is_whole and (self._task is None or self._task.done()):
             self._task = self.stream.background(self._open())
@@ -344,7 +344,18 @@ class JoinedParts:
         return self.stream.known(what, f"start {wanted!r}", lambda: self._start(wanted), is_used_up=True)
 
     async def _start(self, wanted: Any) -> Start:
-        await self.ready()
+        while True:
+            await self.ready()
+            sites = self._sites
+            try:
+                return await self._start_now(wanted)
+            except PushqError:
+                if sites is self._sites:
+                    raise
+            # A place was forgotten meanwhile: what was asked by the places of before counts no more.
+
+    async def _start_now(self, wanted: Any) -> Start:
+        """As `_start`. Raises `Unavailable` if a place is forgotten meanwhile."""
         if wanted == "earliest":
             begun = await self._begun({0: wanted})
         elif wanted is None or wanted == "latest":
@@ -362,8 +373,13 @@ class JoinedParts:
         return self._started(begun, self._places_from(begun))
 
     async def _begun(self, wanted: Mapping[int, Any]) -> dict[int, Start]:
-        """Asks each place (by index) for a start, one after the other; returns the starts by place."""
-        return {at: await self._sites[at].parts.begin(asked) for at, asked in wanted.items()}
+        """Asks each place (by index) for a start, one after the other; returns the starts by place. Raises
+        `Unavailable` if a place is forgotten meanwhile."""
+        sites = self._sites
+        begun = {at: await sites[at].parts.begin(asked) for at, asked in wanted.items()}
+        if sites is not self._sites:
+            raise Unavailable(f"stream {self.stream.name!r} has just been forgotten in a place", retry_after_ms=500)
+        return begun
 
     async def _hear_of(self, offsets: Sequence[int]) -> None:
         """Waits for news if an offset is of a place not yet known here, which another gateway may have heard of first.

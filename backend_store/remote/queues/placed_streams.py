@@ -269,6 +269,18 @@ class PlacedStream(PlacedQueue):
         ]
         return not left
 
+    async def hand_on_gaps(self, place: Whereabouts) -> None:
+        """Gives groups the gaps that their consumers were not told of in a former place, in the newest one. To be
+        called when nothing is left in that place and before it is forgotten. Raises `PushqError`."""
+        known, former = await self._places(), self.stream_at(place)
+        if isinstance(former, ClusterAway):
+            raise former
+        with suppress(QueueNotFound):  # it is dropped already, and the definition does not say so yet
+            for info in await former.all_groups():
+                if info.gaps:
+                    with suppress(NotFound):
+                        await known.streams[-1].group_missed(info.name, info.gaps, known.version)
+
     def _has_more_there(self, info: GroupInfo) -> bool:
         """Whether a group goes on to no other place yet."""
         is_ordered = info.mode == "offsets" or self._is_strict

@@ -26,6 +26,7 @@ from backend_store.remote.queues.leases import Stock, Unassigned
 from backend_store.remote.queues.queue import RemoteQueue
 from backend_store.remote.queues.tails import RemoteParts, started
 from backend_store.service.groups import (
+    AddGaps,
     CarryGroup,
     DeleteGroup,
     FindGroup,
@@ -137,6 +138,10 @@ class RemoteStream(RemoteQueue):
     async def group_carried(self, name: str, mode: Mode, version: int) -> None:
         """Makes a group here that comes from another place of the stream. Raises `PushqError`."""
         await self.ask(CarryGroup(self.place_there, name, mode, version), may_repeat=True)
+
+    async def group_missed(self, name: str, gaps: Sequence[Gap], version: int) -> None:
+        """Gives a group gaps of another place of the stream. Raises `PushqError`."""
+        await self.ask(AddGaps(self.place_there, name, list(gaps), version), may_repeat=True)
 
     async def began(self, wanted: Any) -> Started:
         """Returns where a reader would begin, and the end of each partition. Raises `PushqError`."""

@@ -26,6 +26,7 @@ from backend_store.remote.queues.joined import JoinedParts
 from backend_store.remote.queues.placed_groups import PlacedGroup
 from backend_store.remote.queues.placed_streams import PlacedStream
 from backend_store.remote.queues.streams import RemoteStream
+from backend_store.remote.queues.tails import RemoteParts
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.groups import CarryGroup, DeleteGroup, OpenGroup, PutGroup
 from backend_store.storage.memory import MemoryEngine
@@ -397,6 +398,34 @@ async def test_who_had_all_of_a_place_that_is_forgotten_missed_nothing(world: Wo
     await eventually(lambda: first.told == [2, 3])
 
 
+@pytest.mark.parametrize("wanted", ["earliest", "latest", "time", "seq", "cursor"])
+async def test_who_begins_while_a_place_is_forgotten_begins_in_the_places_that_are_left(
+    world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    store = await world.ready()
+    queue = await stream(store, partitions=1 if wanted == "seq" else 2)
+    await put(queue, 0, 1, key="a")
+    await moved(store, "s", "eu" if queue.definition.cluster == "" else "main")
+    await put(queue, 2, key="a")
+    await Reader(queue).begin("earliest")
+    floor = queue.definition.floor
+    begin = RemoteParts.begin
+    cursor = queue.parts.cursor({part.number: part.number * floor for part in queue.parts.all})
+
+    async def held_up(parts: RemoteParts, wanted: Any) -> Any:
+        if definition(store, "s").former:
+            await queue.pieces[1].purge("old")
+            await eventually(lambda: not queue.definition.former, "the old place is forgotten")
+        return await begin(parts, wanted)
+
+    monkeypatch.setattr(RemoteParts, "begin", held_up)
+    starts = {"time": {"time": 1}, "seq": {"seq": floor}, "cursor": {"cursor": cursor}}
+    reader = await Reader(queue).begin(starts.get(wanted, wanted))
+    await put(queue, 3, key="a")
+    had = [3] if wanted == "latest" else [2, 3]
+    await eventually(lambda: reader.bodies == had, lambda: reader.told)
+
+
 async def test_who_waits_at_the_end_misses_nothing_of_a_place_that_never_had_anything(
     world: World, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -736,6 +765,30 @@ async def test_a_group_that_nobody_uses_is_taken_on_before_the_old_place_is_forg
     assert await lag(queue, "g") == 1
     consumer = Consumer(await opened(queue, "g"))
     await eventually(lambda: consumer.bodies == [b"3"])
+
+
+@pytest.mark.parametrize(("mode", "partitions"), [("offsets", 1), ("leases", 1), ("offsets", 2), ("leases", 2)])
+async def test_a_group_that_nobody_uses_is_told_of_what_was_dropped_after_the_place_is_forgotten(
+    world: World, forgetful: None, mode: Any, partitions: int
+) -> None:
+    store = await world.ready()
+    queue = await stream(store, partitions=partitions)
+    await asked(lambda told: queue.put_group("g", "earliest", mode, told))
+    await asked(lambda told: queue.put_group("late", "latest", mode, told))
+    await put(queue, 1, 2, key="a")
+    await moved(store, "s", "eu" if queue.definition.cluster == "" else "main")
+    await put(queue, 3, key="a")
+    await asked(lambda told: queue.put_group("late", "latest", None, told))
+    await queue.pieces[1].purge("old")
+    await eventually(lambda: not definition(store, "s").former)
+    [gap] = (await opened(queue, "g")).take_gaps()
+    assert (gap.first, gap.last) == (0, 1) and (gap.partition is None) is (partitions == 1)
+    assert (await opened(queue, "late")).take_gaps() == []
+    late = await world.ready()
+    again = late.queue(TENANT, "s")
+    assert isinstance(again, PlacedStream)
+    await eventually(lambda: definition(late, "s").version == definition(store, "s").version)
+    assert (await opened(again, "g")).take_gaps() == [], "a gap is told once"
 
 
 async def test_of_groups_that_have_more_before_them_nobody_asks_one_by_one(
