@@ -253,4 +253,4 @@ def test_broken_pages_under_a_server_are_told_to_who_asks_and_end_it(server: Pus
     assert "stored data is corrupt, the process exits" in server.log() and "Traceback" not in server.log()
     with pytest.raises(ServerFailed, match="exit code 3") as refused:
         server.start()
-    assert "is damaged" in str(refused.value)
+    assert "is corrupt" in str(refused.value)
