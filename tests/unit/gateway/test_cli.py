@@ -140,7 +140,7 @@ def test_version_is_told() -> None:
         (["publish", "q", "x", "--header", "a"], "NAME=VALUE"),
         (["publish", "q", "x", "--lines"], "--lines reads messages from stdin"),
         (["publish", "q", "--lines", "--id", "a"], "--id"),
-        (["publish", "q", "x", "--url", "ftp://elsewhere"], "Error: the server's URL must begin with http://"),
+        (["publish", "q", "x", "--url", "ftp://elsewhere"], "Error: the server's URL must start with http://"),
         (["publish", "q", "x", "--url", "http://here:99999"], "Error: the server's URL: Port out of range"),
         (["queue", "create", "q", "--config-file", "latin1"], "cannot read 'latin1': it is no text in UTF-8"),
         (["consume", "q", "--transport", "pigeon"], "pigeon"),

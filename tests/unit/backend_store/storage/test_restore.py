@@ -104,7 +104,7 @@ def test_a_further_file_comes_along_and_is_verified(tmp_path: Path, saved: Path)
     with pytest.raises(RestoreRefused, match=r'lists "master\.key", which no backup has'):
         restore(tmp_path / "with", tmp_path / "other", check=entry_problem)
     (tmp_path / "with" / "master.key").write_text("another")
-    with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+    with pytest.raises(RestoreRefused, match="does not match its manifest"):
         restore(tmp_path / "with", tmp_path / "other", check=entry_problem, beside=["master.key"])
     (tmp_path / "with" / "master.key").unlink()
     with pytest.raises(RestoreRefused, match=r'master\.key" cannot be copied'):
@@ -140,7 +140,7 @@ def test_a_refused_restore_removes_the_folders_that_it_made_and_no_other(tmp_pat
     (saved / DATA_FILE).write_bytes(b"")
     (tmp_path / "empty").mkdir()
     for target in (tmp_path / "a" / "b" / "new", tmp_path / "empty", tmp_path / "empty" / "new"):
-        with pytest.raises(RestoreRefused, match="not the file its manifest describes"):
+        with pytest.raises(RestoreRefused, match="does not match its manifest"):
             restore(saved, target, check=entry_problem)
     _assert_nothing_at(tmp_path / "a")
     assert list((tmp_path / "empty").iterdir()) == []

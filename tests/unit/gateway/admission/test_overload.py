@@ -120,7 +120,7 @@ async def test_only_without_publishes_a_process_is_not_ready_and_a_balancer_is_n
         assert (await get(app, "/lbz"))[0] == (await get(app, "/livez"))[0] == 200
     assert list(ready.values()) == [200, 200, 200, 503]
     _, problem = await get(app, "/readyz")
-    assert problem["code"] == "overloaded" and "82% of its memory" in problem["detail"]
+    assert problem["code"] == "overloaded" and "82% of the memory" in problem["detail"]
 
 
 # ------------------------------------------------------------------------------------------------------- level

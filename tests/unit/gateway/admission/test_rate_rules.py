@@ -39,8 +39,8 @@ def test_rules_of_a_variable_are_json() -> None:
         ([{"quota": 1}], r"\[0\]: .*name"),
         ([{"name": "A", "quota": 1}], "starting with a letter"),
         ([{"name": "tenant-bytes", "quota": 1}], "choose another"),
-        ([{"name": "a", "quota": 0}], "quota is 0"),
-        ([{"name": "a", "quota": 1, "window_s": 0}], "window_s is 0"),
+        ([{"name": "a", "quota": 0}], "quota must be between 1 and 1000000000"),
+        ([{"name": "a", "quota": 1, "window_s": 0}], "window_s must be between 1 and 86400"),
         ([{"name": "a", "quota": 1, "windows": 2}], "`windows`; did you mean 'window_s'"),
         ([{"name": "a", "quota": 1, "per": "planet"}], r"planet.*; per is principal, tenant, queue or address"),
         (

@@ -18,7 +18,7 @@ from gateway.roles.manager import _open
 pytestmark = pytest.mark.anyio
 
 NOBODY = "127.0.0.1:1"
-SAYS = f"cannot start with the backends that store.backends names, {NOBODY}: the backend of shard 0 is not there"
+SAYS = f"cannot start with the backends that store.backends names, {NOBODY}: the backend of shard 0 is unreachable"
 
 
 @pytest.fixture(autouse=True)
