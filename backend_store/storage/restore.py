@@ -109,7 +109,7 @@ def _copy_others(source: Path, work: Path, manifest: Manifest, beside: Collectio
         except OSError as error:
             raise RestoreRefused(f'"{source / name}" cannot be copied: {error.strerror}') from None
         if manifest.files.get(name) not in (None, hashlib.sha256(content).hexdigest()):
-            raise RestoreRefused(f'"{source / name}" is not the file its manifest describes')
+            raise RestoreRefused(f'"{source / name}" does not match its manifest')
         write_private(work / name, content)
     return names
 
