@@ -193,7 +193,7 @@ async def test_a_plan_is_refused_whole_or_carried_out_and_may_be_run_again(tmp_p
         stays = {"queue": wider, "partitions": 2, "clusters": ["us"]}
         wrong: dict[str, dict[str, Any]] = {
             "moves[1].partition is 0": {"moves": [good[0], {**good[1], "partition": 0}]},
-            "no cluster 'asia'": {"moves": [good[0], {**good[1], "to": "asia"}]},
+            "unknown cluster 'asia'": {"moves": [good[0], {**good[1], "to": "asia"}]},
             "no queue 'none'": {"moves": [good[0], {**good[1], "queue": "none"}]},
             "tenant 'acme' has no queue": {
                 "moves": good,
