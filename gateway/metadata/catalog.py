@@ -118,7 +118,8 @@ class Catalog(Generic[K, V]):
         found = self.cache.peek(key, self._clock_ms())
         if isinstance(found, Must):
             may_go_on = self.cache.may_go_on(key, self._clock_ms())
-            raise LookingUp(f"{self.what} {key!r}", self._flight(key), may_go_on=may_go_on)
+            name = key[-1] if isinstance(key, tuple) else key
+            raise LookingUp(f"{self.what} {name!r}", self._flight(key), may_go_on=may_go_on)
         return found
 
     def ask(self, key: K) -> Flight:
