@@ -146,8 +146,8 @@ class Node:
         self.is_closing = False
         """The node begins no new work; writes in flight are the last."""
         self.kept_leases: dict[str, Lease] = {}
-        self.kept_at: dict[str, list[tuple[View, str]]] = {}
-        """Gateway → (view, token) of each lease granted before this process became leader; kept until the gateway is
+        self.kept_at: dict[str, dict[str, View]] = {}
+        """Gateway → token → view of each lease granted before this process became leader; kept until the gateway is
         back or its leases end."""
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
@@ -245,7 +245,7 @@ class Node:
             if view is not None and restored is not None:
                 self.kept_leases.setdefault(restored.token, restored)
                 if restored.gateway:
-                    self.kept_at.setdefault(restored.gateway, []).append((view, restored.token))
+                    self.kept_at.setdefault(restored.gateway, {})[restored.token] = view
         self.kept_sessions = kept.sessions
         if self.kept_leases or self.kept_at:
             self.later(KEPT_LOOK_SECONDS, self._forget_kept)
@@ -254,7 +254,7 @@ class Node:
         """Drops entries whose leases have ended: a gateway that restarted has another name and never asks for its old
         ones."""
         for gateway, kept in list(self.kept_at.items()):
-            left = [(view, token) for view, token in kept if view.core.leases.get(token) is not None]
+            left = {token: view for token, view in kept.items() if view.core.leases.get(token) is not None}
             if left:
                 self.kept_at[gateway] = left
             else:
@@ -289,6 +289,7 @@ class Node:
                 lease.deadline_ms,
                 view.number,
                 lease.state.shelf,
+                gateway=lease.holder.gateway or lease.gateway,
             )
             for uid, partition in self.queues.partitions.items()
             for view in partition.views.values()

@@ -88,7 +88,7 @@ class HeldLeases:
             self._tell_gone(token, mine & ~live)  # the lost connection may have told it before, or not
             self._note(token, mine & live)
         places = {token: place for place, token, _ in held}
-        for view, token in self._store.node.kept_at.pop(self._visitor.name, ()):
+        for token, view in self._store.node.kept_at.pop(self._visitor.name, {}).items():
             if (restored := view.core.leases.get(token)) is not None:
                 self._take_up(view, restored, places.get(token), kept.get(token, 0))
         return [(place, token) for place, token, _ in held if token not in self._held]
@@ -116,14 +116,21 @@ class HeldLeases:
         """The gateway has ended: its messages are ready again, and the attempts count."""
         for token, known in list(self._held.items()):
             live, stays = live_bits(known.lease) & known.bits, self._detached.get(token, 0)
-            if live & stays and (view := known.view) is not None and not known.grant.queue.deleted:
-                view.core.pass_on(known.lease, live & stays, Detached())
+            if (view := _pass_to_nobody(known, live & stays)) is not None:
                 view.partition.ride_along()
             _take_back(known, live & ~stays, is_unsent=False)
         self._held.clear()
         self._detached.clear()
         if self._look is not None:
             self._look.cancel()
+
+    def hand_over(self) -> None:
+        """The process leads no longer: the next leader learns of leases in memory by their holders, and must not return
+        these with the gateway either."""
+        for token, bits in self._detached.items():
+            known = self._held[token]
+            if not known.lease.number:
+                _pass_to_nobody(known, bits & known.bits)
 
     # -------------------------------------------------------------------------------------- at the gateway's request
 
@@ -180,6 +187,8 @@ class HeldLeases:
             for other in others:
                 if found != bits:
                     found |= other._pass_on(token, bits & ~found, self, place)
+            if found != bits:
+                found |= self._take_kept(token, bits & ~found, place)
             if found:
                 taken[token] = found
                 if (view := self._held[token].view) is not None and view.core.policy.stores_leases:
@@ -210,6 +219,25 @@ class HeldLeases:
             self._tell_gone(token, passed)
             self._note(token, known.bits & ~passed)
         return passed
+
+    def _take_kept(self, token: str, bits: int, place: Place) -> int:
+        """Takes messages over from gateways that have not come since this process leads. Returns those that were
+        held."""
+        found = 0
+        for gateway, kept in self._store.node.kept_at.items():
+            view = kept.get(token)
+            lease = view.core.leases.get(token) if view is not None else None
+            if view is None or lease is None:
+                continue
+            if (before := self._held.get(token)) is not None:
+                holder = before.grant
+            else:
+                holder = Grant(self._visitor, place, queue_at(self._store, place), 0)
+            theirs = sum(part.bits for part in lease.parts() if part.gateway == gateway)
+            if passed := view.core.pass_on(lease, theirs & bits, holder):
+                self._held[token] = _Held(holder, lease, passed | self.bits(token))
+                found |= passed
+        return found
 
     # ------------------------------------------------------------------------------------------ what the views tell
 
@@ -273,6 +301,14 @@ class HeldLeases:
         begin: another look follows."""
         if self._looking is None:
             self._accounted += bits.bit_count()
+
+
+def _pass_to_nobody(known: _Held, bits: int) -> View | None:
+    """Has messages stay leased whatever becomes of their gateway. Returns their view; None if there are none."""
+    view = known.view
+    if view is None or known.grant.queue.deleted or not view.core.pass_on(known.lease, bits, Detached()):
+        return None
+    return view
 
 
 def take_back_unsent(leases: Iterable[tuple[Grant, Lease]]) -> None:

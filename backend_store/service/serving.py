@@ -231,6 +231,8 @@ class StoreService:
         unsent = [visitor.depart() for visitor in self.visitors.values()]
         for leases in unsent:
             take_back_unsent(leases)
+        for visitor in self.visitors.values():
+            visitor.leases.hand_over()
         self.visitors.clear()
         for queue in self.store.queues():
             queue.redrives.drop()  # their gateways have the next leader go on

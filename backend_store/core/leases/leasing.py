@@ -351,8 +351,10 @@ class Leasing(Backlog):
             moved.holder = holder
             if moved is not part:
                 self.leases.schedule(moved)
+            gateway = part.gateway
+            if gateway:
+                moved.gateway = holder.gateway
             if number := part.number:
-                gateway = part.gateway
                 self._lease_number += 1
                 moved.number, moved.gateway = self._lease_number, holder.gateway
                 self._store_lease(moved)

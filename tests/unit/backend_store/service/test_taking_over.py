@@ -65,10 +65,10 @@ async def world() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def leased(*, crashes: bool = False, **config: Any) -> AsyncIterator[World]:
-    """`crashes`: the caller ends the store."""
+async def leased(how: str = "") -> AsyncIterator[World]:
+    """`how` the store ends, if the caller ends it: "crash" (its leases are stored then) or "stop"."""
     store = await opened()
-    queue = await made(store, "q", **config)
+    queue = await made(store, "q", lease_mode="replicated" if how == "crash" else "memory")
     await published(queue, *(draft(str(n)) for n in range(MESSAGES)))
     service = StoreService(store)
     server = StoreServer({0: service})
@@ -88,7 +88,7 @@ async def leased(*, crashes: bool = False, **config: Any) -> AsyncIterator[World
             await line.close()
         service.close()
         await server.close()
-        if not crashes:
+        if not how:
             await store.close()
 
 
@@ -118,7 +118,7 @@ async def test_what_is_settled_or_unknown_does_not_go_over(world: World) -> None
 async def test_a_late_return_by_the_former_gateway_is_void(world: World) -> None:
     await world.settle(world.second, "take", 0b0011)
     await world.tell(world.first, "return", 0b0111)
-    assert (world.in_flight, world.queue.stats().ready) == (3, 1)
+    await eventually(lambda: (world.in_flight, world.queue.stats().ready) == (3, 1))
 
 
 async def test_the_former_gateway_comes_back_and_takes_nothing_back(world: World) -> None:
@@ -174,28 +174,84 @@ async def test_the_new_gateway_is_told_of_a_lease_that_ends_elsewhere(world: Wor
     assert world.gateways[0].gone == {world.token: 0b0011}
 
 
-async def test_stored_leases_are_with_their_present_gateways_after_a_crash() -> None:
-    async with leased(crashes=True, lease_mode="replicated") as world:
+@pytest.mark.parametrize("how", ["crash", "stop"])
+async def test_leases_are_with_their_present_gateways_at_the_next_leader(how: str) -> None:
+    """A crash leaves stored leases, a clean stop all."""
+    async with leased(how) as world:
         await world.settle(world.second, "take", 0b0011)
         await published(world.queue, draft("later"))  # its commit has the rows, too
+    async with (
+        next_leader(world, how) as (store, directory),
+        line_of(world, directory, 0, 0b1100) as (_, gateway),
+        line_of(world, directory, 1, 0b0011) as (second, other),
+    ):
+        assert counts(store) == (MESSAGES, 1)
+        assert (gateway.unknown, other.unknown) == ([], [])
+        await world.tell(second, "return", 0b0011)
+        await eventually(lambda: counts(store) == (2, 3))
+
+
+@pytest.mark.parametrize("how", ["crash", "stop"])
+async def test_leases_of_a_gateway_that_the_next_leader_has_not_met_go_over(how: str) -> None:
+    async with leased(how) as world:
+        await published(world.queue, draft("later"))
+    async with next_leader(world, how) as (store, directory), line_of(world, directory, 1, 0) as (second, _):
+        for _ in range(2):
+            assert await world.settle(second, "take", 0b0011) == 0b0011
+        async with line_of(world, directory, 0, 0b1111) as (first, gateway):
+            await eventually(lambda: gateway.gone == {world.token: 0b0011})
+            assert gateway.unknown == []
+            await world.tell(first, "return", 0b0110)
+            await world.tell(second, "return", 0b0001)
+            await eventually(lambda: counts(store) == (2, 3))
+
+
+async def test_what_a_clean_stop_kept_goes_with_its_gateway_unless_it_was_detached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leased("stop") as world:
+        await world.tell(world.first, "detach", 0b0011)
+    monkeypatch.setattr(serving, "VISITOR_RESUME_SECONDS", 0.01)
+    async with next_leader(world, "stop") as (store, directory):
+        async with line_of(world, directory, 0, 0b0111):
+            assert counts(store) == (3, 1), "the fourth had not reached the gateway"
+        await eventually(lambda: counts(store) == (2, 2))
+
+
+def counts(store: EmbeddedStore) -> tuple[int, int]:
+    """Messages in flight, and ready ones."""
+    stats = store.here("default", "q").stats()
+    return stats.in_flight, stats.ready
+
+
+@asynccontextmanager
+async def next_leader(world: World, how: str) -> AsyncIterator[tuple[EmbeddedStore, FixedDirectory]]:
     engine = world.store.node.engine
     assert isinstance(engine, MemoryEngine)
+    if how == "stop":
+        await world.store.close()
     node = Node(engine.crash(), directory=None)
     await node.start()
     store = EmbeddedStore(node)
     service = StoreService(store)
     server = StoreServer({0: service})
-    directory = FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
-    held = [(world.place, world.token, of_bits(bits)) for bits in (0b1100, 0b0011)]
-    gateways = [Gateway([one]) for one in held]
-    lines = [Line(0, directory, gateway, f"gateway-{n}", None) for n, gateway in enumerate(gateways)]
-    for line in lines:
+    try:
+        yield store, FixedDirectory([("127.0.0.1", await server.listen("127.0.0.1", 0, None))])
+    finally:
+        service.close()
+        await server.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def line_of(
+    world: World, directory: FixedDirectory, number: int, holds: int
+) -> AsyncIterator[tuple[Line, Gateway]]:
+    """An open line of a gateway that was there before. `holds`: its messages, as bits."""
+    gateway = Gateway([(world.place, world.token, of_bits(holds))] if holds else [])
+    line = Line(0, directory, gateway, f"gateway-{number}", None)
+    try:
         assert await line.opened(WAIT_S)
-    stats = store.here("default", "q").stats()
-    assert (stats.in_flight, stats.ready) == (MESSAGES, 1)
-    assert [gateway.unknown for gateway in gateways] == [[], []]
-    for line in lines:
+        yield line, gateway
+    finally:
         await line.close()
-    service.close()
-    await server.close()
-    await store.close()
