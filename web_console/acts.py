@@ -23,7 +23,7 @@ def _headers(text: str) -> dict[str, str]:
         if line.strip():
             name, colon, value = line.partition(":")
             if not colon:
-                raise wrong(f"{line[:50]!r} is no header; write one a line, as name: value", "headers")
+                raise wrong(f"{line[:50]!r} is not a header; write one per line, as name: value", "headers")
             headers[name.strip()] = value.strip()
     return headers
 
@@ -51,7 +51,7 @@ def _body(text: str, form: str) -> dict[str, Any]:
     try:
         return {"body": msgspec.json.decode(text.encode())}
     except msgspec.DecodeError as error:
-        raise wrong(f"the body is no JSON ({error}); correct it, or send it as text", "body") from None
+        raise wrong(f"the body is not valid JSON ({error}); correct it, or send it as text", "body") from None
 
 
 async def redrive(visit: Visit, form: Form) -> Done:
@@ -69,12 +69,12 @@ async def redrive(visit: Visit, form: Form) -> Done:
         return Done(f"It would move {counted(total, 'message')}; nothing was moved")
     typed(form, name)
     job = (await visit.ask("POST", queue_path(name, "redrives"), body)).json()
-    return Done(f"Redrive {job['id']} of {counted(job['total'], 'message')} has begun")
+    return Done(f"Redrive {job['id']} of {counted(job['total'], 'message')} started")
 
 
 async def cancel_redrive(visit: Visit, form: Form) -> Done:
     await visit.ask("DELETE", queue_path(form.get("queue", ""), "redrives", form.get("item", "")))
-    return Done("The redrive was stopped; what was moved stays moved")
+    return Done("Redrive stopped; messages already moved are not moved back")
 
 
 async def disconnect(visit: Visit, form: Form) -> Done:
@@ -103,18 +103,18 @@ async def revoke_key(visit: Visit, form: Form) -> Done:
 async def make_tenant(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
     if "/" in name or not name:
-        raise wrong("a tenant's name has 1 to 128 of A-Z a-z 0-9 _ . -", "name")
+        raise wrong("a tenant name must have 1 to 128 characters from A-Z a-z 0-9 _ . -", "name")
     if await visit.maybe(f"/v1/tenants/{name}") is not None:
-        raise wrong(f"there is a tenant {name!r} already; its name in the table leads to its quotas", "name")
+        raise wrong(f"there is a tenant {name!r} already; select its name in the table to edit its quotas", "name")
     await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)})
-    return Done(f"Tenant {name} is there")
+    return Done(f"Tenant {name} created")
 
 
 async def change_tenant(visit: Visit, form: Form) -> Done:
     """All its quotas: the form shows each as it is. Fails if the tenant was changed since."""
     name, known = form.get("item", ""), version(form)
     await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": _quotas(form)}, headers=known)
-    return Done(f"The quotas of {name} are changed", "/console/tenants")
+    return Done(f"Quotas of {name} updated", "/console/tenants")
 
 
 def _quotas(form: Form) -> dict[str, int]:
@@ -128,7 +128,7 @@ async def save_dashboard(visit: Visit, form: Form) -> Done:
     if missing:
         raise wrong(f"there is no queue {missing[0][:100]!r}", "queues")
     await visit.server.save_dashboard(tenant, name, queues)
-    return Done(f"Dashboard {name} is saved", page_path("dashboards", name))
+    return Done(f"Dashboard {name} saved", page_path("dashboards", name))
 
 
 async def remove_dashboard(visit: Visit, form: Form) -> Done:

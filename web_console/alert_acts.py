@@ -18,20 +18,20 @@ _COMMON: Final = ("name", "kind", "for_ms", "keep_ms", "severity", "receivers", 
 async def make_rule(visit: Visit, form: Form) -> Done:
     body = _rule(form)
     await visit.ask("POST", "/v1/alert-rules", body)
-    return Done(f"Rule {body.get('name', '')} {_watches(body)}")
+    return Done(f"Rule {body.get('name', '')} created; {_watches(body)}")
 
 
 async def change_rule(visit: Visit, form: Form) -> Done:
     body = _rule(form)
     await visit.ask("PUT", f"/v1/alert-rules/{form.get('item', '')}", body, headers=version(form))
-    return Done(f"Rule {body.get('name', '')} is changed: it {_watches(body)}", RULES)
+    return Done(f"Rule {body.get('name', '')} updated; {_watches(body)}", RULES)
 
 
 def _watches(body: dict[str, Any]) -> str:
     if not body["enabled"]:
-        return "watches nothing, until it is enabled"
+        return "disabled until you enable it"
     told = counted(len(body["receivers"]), "receiver") if body["receivers"] else "nobody"
-    return f"watches from now on, and tells {told}"
+    return f"enabled, notifies {told}"
 
 
 def _rule(form: Form) -> dict[str, Any]:
@@ -58,13 +58,13 @@ async def switch_rule(visit: Visit, form: Form) -> Done:
     takes = next(kind["fields"] for kind in kinds["items"] if kind["kind"] == rule["kind"])
     body = {name: rule[name] for name in (*_COMMON, *takes)} | {"enabled": form.get("wanted") == "on"}
     await visit.ask("PUT", path, body, headers={"if-match": found.headers["etag"]})
-    return Done(f"Rule {rule['name']} {_watches(body)}")
+    return Done(f"Rule {rule['name']}: {_watches(body)}")
 
 
 async def test_rule(visit: Visit, form: Form) -> Done:
     told = (await visit.ask("POST", f"/v1/alert-rules/{form.get('item', '')}/test")).json()["items"]
     if not told:
-        return Done("Nobody was told: the rule names no receiver", is_bad=True)
+        return Done("No test sent: the rule has no receivers", is_bad=True)
     names = {one["id"]: one["name"] for one in (await visit.get("/v1/alert-receivers", limit=ROWS_MAX))["items"]}
     said = "; ".join(f"{names.get(one['receiver'], one['receiver'])} {_outcome(one)}" for one in told)
     return Done(f"Sent a test: {said}", is_bad=not all(one["ok"] for one in told))
@@ -81,15 +81,15 @@ async def delete_rule(visit: Visit, form: Form) -> Done:
 async def make_receiver(visit: Visit, form: Form) -> Done:
     made = (await visit.ask("POST", "/v1/alert-receivers", given(form, "name", "type", "url"))).json()
     if made["secret"] is None:
-        return Done(f"Receiver {made['name']} is there; rules may name it")
-    notice = f"The secret that signs webhooks to {made['name']}"
-    return Done(notice, secret=made["secret"], afterwards="tells it to nobody again")
+        return Done(f"Receiver {made['name']} created; you can use it in rules")
+    notice = f"Signing secret for webhooks to {made['name']}"
+    return Done(notice, secret=made["secret"], afterwards="never shows it again")
 
 
 async def change_receiver(visit: Visit, form: Form) -> Done:
     path, body = f"/v1/alert-receivers/{form.get('item', '')}", given(form, "name", "type", "url")
     await visit.ask("PUT", path, body, headers=version(form))
-    return Done(f"Receiver {form.get('name', '')} is changed; its secret stays", RECEIVERS)
+    return Done(f"Receiver {form.get('name', '')} updated; the secret is unchanged", RECEIVERS)
 
 
 async def test_receiver(visit: Visit, form: Form) -> Done:
@@ -98,10 +98,10 @@ async def test_receiver(visit: Visit, form: Form) -> Done:
 
 
 def _outcome(one: dict[str, Any]) -> str:
-    """The outcome of a test: `took it (200, 12 ms)`."""
+    """The outcome of a test: `accepted it (200, 12 ms)`."""
     facts = [] if one["status"] is None else [str(one["status"])]
     facts += [f"{one['ms']} ms"] if one["ok"] else [one["error"]] if one["error"] else []
-    return f"{'took it' if one['ok'] else 'did not take it'} ({', '.join(facts)})"
+    return f"{'accepted it' if one['ok'] else 'rejected it'} ({', '.join(facts)})"
 
 
 async def delete_receiver(visit: Visit, form: Form) -> Done:
@@ -118,13 +118,11 @@ async def silence(visit: Visit, form: Form) -> Done:
     body["duration_ms"] = (60 if minutes is None else minutes) * 60_000
     if form.get("how") == "preview":
         told = (await visit.ask("POST", "/v1/silences/preview", body)).json()
-        return Done(
-            f"It would mute {counted(told['mutes'], 'alert that fires', 'alerts that fire')} now; nothing was silenced"
-        )
+        return Done(f"It would mute {counted(told['mutes'], 'firing alert')} now; nothing was silenced")
     made = (await visit.ask("POST", "/v1/silences", body)).json()
     return Done(f"Silenced until {write('moment', made['ends_at'])}; it mutes {counted(made['mutes'], 'alert')} now")
 
 
 async def end_silence(visit: Visit, form: Form) -> Done:
     await visit.ask("DELETE", f"/v1/silences/{form.get('item', '')}")
-    return Done("The silence has ended")
+    return Done("Silence ended")

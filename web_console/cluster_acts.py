@@ -14,36 +14,36 @@ _MOVES_SAID_MAX: Final = 5
 async def drain(visit: Visit, form: Form) -> Done:
     node = form.get("item", "")
     await visit.ask("PUT", f"/v1/cluster/nodes/{node}/drain")
-    return Done(f"{node} gives its leaderships away; the table below follows")
+    return Done(f"{node} is draining: other backends take over its shards; the table below shows progress")
 
 
 async def end_drain(visit: Visit, form: Form) -> Done:
     node = form.get("item", "")
     await visit.ask("DELETE", f"/v1/cluster/nodes/{node}/drain")
-    return Done(f"{node} may lead again")
+    return Done(f"{node} can lead shards again")
 
 
 async def remove(visit: Visit, form: Form) -> Done:
     node = form.get("item", "")
     typed(form, node)
     left = (await visit.ask("PUT", f"/v1/cluster/nodes/{node}/removal")).json()["copies"]
-    return Done(f"{node} is to leave; {counted(left, 'copy goes', 'copies go')} elsewhere first")
+    return Done(f"{node} is being removed; {counted(left, 'replica')} to move first")
 
 
 async def end_removal(visit: Visit, form: Form) -> Done:
     node = form.get("item", "")
     await visit.ask("DELETE", f"/v1/cluster/nodes/{node}/removal")
-    return Done(f"{node} stays")
+    return Done(f"{node} stays in the cluster")
 
 
 async def rebalance(visit: Visit, form: Form) -> Done:
     is_dry = form.get("how") == "show"
     moves = (await visit.ask("POST", "/v1/cluster/rebalance", {"dry_run": is_dry})).json()["moves"]
     if not moves:
-        return Done("All is even: nothing is to be moved")
+        return Done("Already balanced: nothing to move")
     said = "; ".join(_move(move) for move in moves[:_MOVES_SAID_MAX])
     more = f"; and {len(moves) - _MOVES_SAID_MAX} more" if len(moves) > _MOVES_SAID_MAX else ""
-    verb = "It would make" if is_dry else "It makes"
+    verb = "Would make" if is_dry else "Making"
     end = "; nothing was moved" if is_dry else ""
     return Done(f"{verb} {counted(len(moves), 'move')}: {said}{more}{end}")
 

@@ -102,7 +102,7 @@ class Console:
         """Answers an address of the console without a page: a browser with a page, others as outside the console."""
         path = request.url.path[:200]
         if "text/html" not in request.headers.get("accept", ""):
-            raise HTTPException(404, f"there is nothing at {path!r}; / leads on")
+            raise HTTPException(404, f"there is no page {path!r}; start at /")
         raise Problem(404, "Not found", "not-found", f"the console has no page {path!r}")
 
     def _frame(self, visit: Visit, title: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Console:
 
     async def _load(self, view: View, visit: Visit) -> dict[str, Any]:
         if not visit.may_see(view.name):
-            raise Problem(403, "Forbidden", "forbidden", f"{view.title} is not for the role {visit.role}")
+            raise Problem(403, "Forbidden", "forbidden", f"{view.title} is not available to the role {visit.role}")
         here = visit.path + (f"?{_encoded(visit)}" if visit.query else "")
         values: dict[str, Any] = {
             **self._frame(visit, view.title),
@@ -132,13 +132,13 @@ class Console:
         if visit is None:
             raise Problem(401, "Signed out", "unauthenticated", "sign in again")
         if view is None or not view.is_live:
-            raise Problem(404, "Not found", "not-found", "that page is not live")
+            raise Problem(404, "Not found", "not-found", "that page has no live updates")
         if (
             self._streams.total() >= STREAMS_MAX
             or self._streams[visit.caller.tenant] >= STREAMS_PER_TENANT_MAX
             or visit.session.streams >= STREAMS_PER_SESSION_MAX
         ):
-            raise Problem(429, "Too many", "too-many-connections", "too many pages are live; close some")
+            raise Problem(429, "Too many", "too-many-connections", "too many live pages are open; close some")
         query = dict(QueryParams(target.query))
 
         async def look() -> str | None:
@@ -187,9 +187,9 @@ class Console:
         name = word.replace("-", " ")
         act = ACTS.get(name)
         if act is None:
-            raise Problem(404, "Not found", "not-found", "there is no such act")
+            raise Problem(404, "Not found", "not-found", "unknown action")
         if not visit.may_do(name):
-            raise Problem(403, "Forbidden", "forbidden", f"{name} is not for the role {visit.role}")
+            raise Problem(403, "Forbidden", "forbidden", f"{name} is not available to the role {visit.role}")
         try:
             done = await act(visit, form)
         except SignedOut:
@@ -218,11 +218,11 @@ class Console:
         entered = await self._door.dev_entry(request)
         if entered is not None:
             return await self._shown_again(request, entered, held, back)
-        wrong = "Your session is over, and nothing was done. Sign in, and what you typed is shown again."
+        wrong = "Your session expired and nothing was changed. Sign in to see what you entered again."
         return self._door.login_form(back, wrong, 401, held)
 
     async def _shown_again(self, request: Request, entered: Entered, held: Held, back: str) -> Response:
-        detail = "your session was over, so nothing was done; look at the form, and send it again"
+        detail = "your session had expired, so nothing was changed; check the form and submit it again"
         over = Problem(401, "Signed out", "unauthenticated", detail)
         page = await self._refused(entered.visit, back, held.act, held.form, over)
         return self._door.give_cookie(request, page, entered)
@@ -260,7 +260,7 @@ class Console:
                 raise
             except Exception:
                 log.exception("a page failed", method=request.method, path=request.url.path)
-                ours = Problem(500, "Internal error", "internal", "this is our mistake; the log has more")
+                ours = Problem(500, "Internal error", "internal", "this is a server error; see the server log")
                 return await self._problem_page(request, ours)
 
         return guarded

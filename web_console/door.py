@@ -138,7 +138,7 @@ class Door:
         target, address, held = safe_target(form.get("next")), _address(request), held_in(form)
         if not self.attempts.may_try(address, time.monotonic()):
             response = self.login_form(
-                target, "Too many sign-ins were refused from here. Try again in a minute.", 429, held
+                target, "Too many failed sign-ins from this address. Try again in a minute.", 429, held
             )
             response.headers["Retry-After"] = "60"
             return response
@@ -202,9 +202,9 @@ def require_same_origin(request: Request) -> None:
     headers = request.headers
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if site not in (None, "same-origin"):
-        raise Problem(403, "Forbidden", "forbidden", "only a page of this console may send this form")
+        raise Problem(403, "Forbidden", "forbidden", "this form can only be submitted from a page of this console")
     if origin is None or _host(origin) != headers.get("host"):
-        raise Problem(403, "Forbidden", "forbidden", "only a page of this console may send this form")
+        raise Problem(403, "Forbidden", "forbidden", "this form can only be submitted from a page of this console")
 
 
 def _host(origin: str) -> str | None:
@@ -216,23 +216,23 @@ def _host(origin: str) -> str | None:
 
 def require_form_token(session: Session, form: dict[str, str]) -> None:
     if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
-        detail = "the form is of another session, so nothing was done; look at it, and send it again"
+        detail = "the form belongs to another session, so nothing was changed; check it and submit it again"
         raise Problem(403, "Forbidden", "forbidden", detail)
 
 
 async def read_form(request: Request) -> dict[str, str]:
     """The fields of a form; the last one counts if several have one name. Raises `Problem`."""
     if request.headers.get("content-type", "").startswith(_MULTIPART):
-        raise Problem(415, "Unsupported media type", "unsupported-media-type", "forms come urlencoded")
+        raise Problem(415, "Unsupported media type", "unsupported-media-type", "forms must be URL-encoded")
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > FORM_BYTES_MAX:
-            raise Problem(413, "Too large", "message-too-large", f"a form may have {FORM_BYTES_MAX} bytes")
+            raise Problem(413, "Too large", "message-too-large", f"the maximum form size is {FORM_BYTES_MAX} bytes")
     try:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
     except ValueError:
-        raise Problem(400, "Invalid request", "invalid-request", "the form does not parse") from None
+        raise Problem(400, "Invalid request", "invalid-request", "the form cannot be parsed") from None
     return dict(pairs)
 
 

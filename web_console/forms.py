@@ -21,7 +21,7 @@ class Done(NamedTuple):
     """The address to go to; None leads back."""
     secret: str | None = None
     """A secret that is shown only now."""
-    afterwards: str = "keeps only its hash"
+    afterwards: str = "stores only a hash of it"
     """What the server keeps of the secret."""
     is_bad: bool = False
     """It was done, but with a bad outcome."""
@@ -41,7 +41,7 @@ def whole(form: Form, name: str) -> int | None:
 def whole_of(text: str, name: str) -> int:
     """A number of digits alone: neither `1e4` nor `1_000`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone", name)
+        raise wrong(f"{name} is {text[:50]!r}; use a whole number", name)
     return int(text)
 
 
@@ -50,7 +50,7 @@ def number(form: Form, name: str) -> float | None:
     if not text:
         return None
     if _NUMBER.fullmatch(text) is None:
-        raise wrong(f"{name} is {text[:50]!r}; it is a number such as 1000 or 0.5", name)
+        raise wrong(f"{name} is {text[:50]!r}; use a number such as 1000 or 0.5", name)
     return float(text)
 
 
@@ -58,14 +58,14 @@ def version(form: Form) -> dict[str, str]:
     """The header that makes a change fail if the object is no longer as the form's page showed it."""
     etag = form.get("etag", "")
     if _ETAG.fullmatch(etag) is None:
-        raise wrong("the form does not say which state it changes; open its page again")
+        raise wrong("the form does not say which version it changes; open its page again")
     return {"if-match": etag}
 
 
 def typed(form: Form, word: str) -> None:
     """Raises `Problem` unless the form has the word: an act that cannot be undone asks for the name of its object."""
     if form.get("typed", "").strip() != word:
-        raise wrong(f"type {word!r} to do this; nothing was done", "typed")
+        raise wrong(f"type {word!r} to confirm; nothing was changed", "typed")
 
 
 def given(form: Form, *names: str) -> dict[str, str]:
@@ -79,6 +79,6 @@ def duration(form: Form, name: str) -> int | None:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        detail = f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d"
+        detail = f"{name} is {text[:50]!r}; use a duration such as 500 (milliseconds), 90s, 15m, 2h or 7d"
         raise wrong(detail, name)
     return int(found[1]) * _MS[found[2]]

@@ -16,9 +16,9 @@ async def create_queue(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
     config = given(form, "kind", "ordering", "delivery")
     if "/" in name or not name:
-        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -", "name")
+        raise wrong("a queue name must have 1 to 128 characters from A-Z a-z 0-9 _ . -", "name")
     await visit.ask("PUT", queue_path(name), config)
-    return Done(f"Queue {name} is there", page_path("queues", name))
+    return Done(f"Queue {name} created", page_path("queues", name))
 
 
 async def purge(visit: Visit, form: Form) -> Done:
@@ -39,7 +39,7 @@ async def change_queue(visit: Visit, form: Form) -> Done:
         if (text := form.get(f"set.{field.name}", field.text).strip()) != field.text
     }
     if not changes:
-        return Done("Nothing is different; nothing was changed")
+        return Done("No differences; nothing was changed")
     await visit.ask("PATCH", queue_path(name), changes, headers=known)
     return Done(f"Changed {', '.join(changes)} of {name}")
 
@@ -66,4 +66,4 @@ async def delete_queue(visit: Visit, form: Form) -> Done:
     held = reply.json()["discarded"]
     lost = "and its messages" if held is None else f"{counted(held, 'message')} with it"
     said = f"its messages go to {target}" if target else lost
-    return Done(f"Queue {name} is deleted, {said}", page_path("queues"))
+    return Done(f"Queue {name} deleted, {said}", page_path("queues"))

@@ -125,7 +125,7 @@ def _problem(reply: Reply) -> Problem:
             reply.status, told["title"], told["code"], told["detail"], told.get("trace_id"), findings=findings
         )
     except (msgspec.MsgspecError, KeyError, TypeError):
-        return Problem(reply.status, "The server refused", "internal", f"it answered {reply.status}")
+        return Problem(reply.status, "Refused by the server", "internal", f"it answered {reply.status}")
 
 
 def queue_path(name: str, *rest: str) -> str:

@@ -177,7 +177,7 @@ def take(page: Page, server: PushqServer, view: str, role: Role, folder: Path = 
 def save_dashboard(page: Page, server: PushqServer) -> None:
     """Dashboards are made on their page alone."""
     page.goto(f"{server.url}/console/dashboards")
-    page.locator("summary", has_text="Compose").press("Enter")
+    page.locator("summary", has_text="Create a dashboard").press("Enter")
     page.get_by_label("Name").fill("shop")
     page.get_by_label("Queues").fill("orders mail thumbnails")
     page.get_by_role("button", name="Save").press("Enter")

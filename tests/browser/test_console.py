@@ -65,10 +65,10 @@ def test_the_usage_page_follows_the_job_without_being_loaded_again(
 ) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/usage")
-    hour = page.get_by_role("region", name="The last hour, by queue and operation")
+    hour = page.get_by_role("region", name="Last hour, by queue and operation")
     expect(hour.get_by_role("row", name="orders")).to_contain_text("7")
     expect(page.locator("figure.plot canvas")).to_have_count(3)
-    expect(page.get_by_text("298 more rows of fewer requests")).to_be_visible()
+    expect(page.get_by_text("298 more rows with fewer requests")).to_be_visible()
     page.evaluate("() => { window.isTheSame = true; }")
     used(live_dir, 9)
     expect(hour.get_by_role("row", name="orders")).to_contain_text("9", timeout=WAIT_MS_MAX)
@@ -234,10 +234,10 @@ def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Ca
 def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/keys")
-    page.get_by_text("Make a key").press("Enter")
+    page.get_by_text("Create a key").press("Enter")
     page.get_by_label("Name").fill(EVIL[:60])
     page.get_by_label("Scopes").fill("consume:orders")
-    page.get_by_role("button", name="Make").press("Enter")
+    page.get_by_role("button", name="Create").press("Enter")
     expect(page.locator("code.secret")).to_contain_text("pushq_")
     page.get_by_role("link", name="Back").click()
     expect(page.locator("code.secret")).to_have_count(0)
@@ -254,11 +254,11 @@ def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str],
 def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/alerts/rules")
-    page.locator("summary", has_text="Make a rule").press("Enter")
+    page.locator("summary", has_text="Create a rule").press("Enter")
     page.get_by_label("Name").fill("invoices wait")
     page.get_by_label("Queues").fill("invoices*")
     page.get_by_label("Limit").fill("10")
-    page.get_by_role("button", name="Make").press("Enter")
+    page.get_by_role("button", name="Create").press("Enter")
     expect(page.get_by_role("rowheader", name="invoices wait")).to_be_visible()
     queue = "/v1/queues/invoices-of-a-customer-with-a-very-long-name"
     api(server, "POST", f"{queue}/messages", {"messages": [{"body": 1}] * 20})
@@ -295,25 +295,25 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
     page = signed_in("customer")
     with Receiver(tmp_path) as receiver:
         page.goto(f"{server.url}/console/alerts/receivers")
-        page.locator("summary", has_text="Make a receiver").press("Enter")
+        page.locator("summary", has_text="Create a receiver").press("Enter")
         page.get_by_label("Name").fill(EVIL[:60])
         page.get_by_label("URL").fill(receiver.url)
-        page.get_by_role("button", name="Make").press("Enter")
+        page.get_by_role("button", name="Create").press("Enter")
         receiver.knows(page.locator("code.secret").inner_text())
         page.get_by_role("link", name="Back").click()
         page.locator("summary", has_text="Test").press("Enter")
         page.get_by_role("button", name="Test").press("Enter")
-        expect(page.locator(".notice")).to_contain_text("took it (204")
+        expect(page.locator(".notice")).to_contain_text("accepted it (204")
         check_look(page, "/console/alerts/receivers-one", "dark")
 
         page.goto(f"{server.url}/console/alerts/rules")
-        page.locator("summary", has_text="Make a rule").press("Enter")
+        page.locator("summary", has_text="Create a rule").press("Enter")
         page.get_by_label("Name").fill("the log is long")
         page.get_by_label("Queues").fill("audit.log")
         page.get_by_label("Limit").fill("1000")
         page.get_by_label("For at least").fill("1s")
         page.get_by_label(EVIL[:60]).check()
-        page.get_by_role("button", name="Make").press("Enter")
+        page.get_by_role("button", name="Create").press("Enter")
         expect(page.locator(".notice")).to_contain_text("tells 1 receiver")
         row = page.get_by_role("row", name="the log is long")
         expect(row).to_contain_text(EVIL[:60])
@@ -325,13 +325,13 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
         check_look(page, "/console/alerts/rules-edit", "light")
         page.get_by_label("Limit").fill("10")
         page.get_by_role("button", name="Save").press("Enter")
-        expect(page.locator(".notice")).to_contain_text("is changed: it watches from now on, and tells 1 receiver")
+        expect(page.locator(".notice")).to_contain_text("updated; enabled, notifies 1 receiver")
         until(lambda: [one["body"]["data"]["subject"] for one in receiver.told[1:]] == ["audit.log"], "it is told")
         assert all(one["genuine"] for one in receiver.told)
 
         row.locator("summary", has_text="Disable").press("Enter")
         row.get_by_role("button", name="Disable").press("Enter")
-        expect(page.locator(".notice")).to_contain_text("watches nothing")
+        expect(page.locator(".notice")).to_contain_text("disabled until you enable it")
         expect(row.locator("summary", has_text="Enable")).to_be_visible()
     assert page.evaluate("() => window.hacked") is None
 
@@ -384,7 +384,7 @@ def test_an_open_form_stays_with_its_row_when_rows_before_it_go(
 def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/dashboards")
-    page.locator("summary", has_text="Compose").press("Enter")
+    page.locator("summary", has_text="Create a dashboard").press("Enter")
     page.get_by_label("Name").fill("mine")
     page.get_by_label("Queues").fill("mail nowhere")
     page.get_by_role("button", name="Save").press("Enter")
@@ -416,7 +416,7 @@ def test_a_page_that_the_server_does_not_keep_live_stays_and_is_live_when_there_
             address = f"{server.url}/console/live?page=/console/alerts"
             assert others.enter_context(httpx2.stream("GET", address, cookies=cookies)).status_code == 200
         page.goto(f"{server.url}/console/queues")
-        expect(said).to_have_text("Not live: too many pages are live; close some")
+        expect(said).to_have_text("Not live: too many live pages are open; close some")
         expect(page.get_by_role("rowheader", name="mail", exact=True)).to_be_visible()
         expect(page.locator("main")).to_have_count(1)
     expect(said).to_have_text("Live")
@@ -431,10 +431,10 @@ def test_one_quota_of_a_tenant_is_changed_and_the_others_stay(
     before = api(server, "GET", tenant)["quotas"]
     page = signed_in("admin")
     page.goto(f"{server.url}/console/tenants")
-    page.locator("summary", has_text="Make a tenant").press("Enter")
+    page.locator("summary", has_text="Create a tenant").press("Enter")
     page.get_by_label("Name").fill("bakery")
     page.get_by_label("Queues").fill("30")
-    page.get_by_role("button", name="Make").press("Enter")
+    page.get_by_role("button", name="Create").press("Enter")
     expect(page.locator(".notice.bad")).to_contain_text("there is a tenant 'bakery' already")
     assert api(server, "GET", tenant)["quotas"] == before
     page.get_by_role("rowheader", name="bakery").get_by_role("link").press("Enter")
@@ -442,7 +442,7 @@ def test_one_quota_of_a_tenant_is_changed_and_the_others_stay(
     assert serious(page) == []
     page.get_by_label("Queues").fill("30")
     page.get_by_role("button", name="Save").press("Enter")
-    expect(page.locator(".notice")).to_have_text("The quotas of bakery are changed")
+    expect(page.locator(".notice")).to_have_text("Quotas of bakery updated")
     assert api(server, "GET", tenant)["quotas"] == before | {"queues": 30}
 
 
@@ -466,7 +466,7 @@ def test_a_page_whose_server_is_gone_says_that_it_is_stale(
     expect(typing.get_by_label("Key")).to_have_value("k-1")
     server.start()
     typing.get_by_role("button", name="Publish").press("Enter")
-    expect(typing.get_by_role("alert")).to_contain_text("Your session is over, and nothing was done.")
+    expect(typing.get_by_role("alert")).to_contain_text("Your session expired and nothing was changed.")
     typing.get_by_label("API key or JWT").fill(server.key)
     typing.get_by_role("button", name="Sign in").press("Enter")
     expect(typing.get_by_label("Key")).to_have_value("k-1")

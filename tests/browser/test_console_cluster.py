@@ -37,7 +37,7 @@ def test_a_backend_is_drained_on_its_page_which_follows(browser: Browser, tmp_pa
             backends = page.get_by_role("region", name="Backends")
             row = backends.get_by_role("row").filter(has=page.get_by_role("rowheader", name=led, exact=True))
             row.locator("summary", has_text="Drain").press("Enter")
-            expect(row).to_contain_text(f"{led} gives away what it leads: shard 0.")
+            expect(row).to_contain_text(f"{led} hands over shard 0.")
             check_look(page, "/console/node-drain", "dark")
             page.set_viewport_size({"width": 320, "height": 700})
             events = page.get_by_role("region", name="Events").locator("tbody tr")
@@ -58,7 +58,7 @@ def test_a_backend_is_drained_on_its_page_which_follows(browser: Browser, tmp_pa
             assert page.evaluate("() => window.isTheSame")
 
             page.locator("summary", has_text="Rebalance").press("Enter")
-            page.get_by_role("button", name="Only show moves").press("Enter")
+            page.get_by_role("button", name="Preview").press("Enter")
             expect(page.locator(".notice")).to_contain_text("move")
             row.locator("summary", has_text="Remove").press("Enter")
             row.get_by_label(f"Type {led}").fill("another")

@@ -101,9 +101,9 @@ def test_a_role_finds_its_views_and_acts_and_is_refused_the_others(
         assert found["status"] == (200 if view in seen else 403), (role, view)
         assert found["title"], (role, view)
         if view not in seen:
-            assert f"not for the role {role}" in found["main"], (role, view)
+            assert f"not available to the role {role}" in found["main"], (role, view)
             continue
-        assert "On the command line:" in found["main"], (role, view)
+        assert "Command line:" in found["main"], (role, view)
         offered |= set(found["acts"])
         assert found["menu"] == [one.title for one in PAGES if one.in_menu and one.name in seen], (role, view)
     assert offered == OFFERED[role], role
@@ -114,7 +114,7 @@ def test_a_role_finds_its_views_and_acts_and_is_refused_the_others(
     refused = [act for act, roles in ACTS.items() if role not in roles]
     for act, (status, said) in zip(refused, page.evaluate(_SENT, [refused, token]), strict=True):
         assert status == 403, (role, act, status)
-        assert role == "viewer" or f"{act} is not for the role {role}" in said, (role, act, said)
+        assert role == "viewer" or f"{act} is not available to the role {role}" in said, (role, act, said)
 
 
 _READ = """paths => Promise.all(paths.map(async (path) => {
@@ -142,18 +142,18 @@ def test_no_foreign_code_runs_on_what_a_role_sees(server: PushqServer, people: P
     page = people[role]
     for view in seen_by(role):
         page.goto(server.url + PATHS[view])
-        expect(page.get_by_text("On the command line:")).to_be_visible()
+        expect(page.get_by_text("Command line:")).to_be_visible()
         assert page.evaluate("() => window.hacked") is None, (role, view)
 
 
 def test_a_viewer_sees_no_payload(server: PushqServer, people: People) -> None:
     page = people["viewer"]
     page.goto(server.url + PATHS["message"])
-    expect(page.get_by_text("Your key may not see payloads")).to_be_visible()
+    expect(page.get_by_text("Your key cannot see payloads")).to_be_visible()
     assert "lamp" not in page.content()
     assert serious(page) == []
     page.goto(server.url + PATHS["messages"])
-    assert "lamp" not in page.content() and page.get_by_text("hidden: needs consume").count() > 1
+    assert "lamp" not in page.content() and page.get_by_text("hidden: requires consume").count() > 1
 
 
 OF_EACH_KIND = ("overview", "queue", "messages", "dead letters", "connections", "tenants", "usage", "settings")
@@ -175,7 +175,7 @@ def test_views_are_readable_and_fit_into_320_px(
     for number, view in enumerate(views):
         page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
         page.goto(server.url + PATHS[view])
-        expect(page.get_by_text("On the command line:")).to_be_visible()
+        expect(page.get_by_text("Command line:")).to_be_visible()
         assert page.evaluate("() => window.hacked") is None, view
         page.evaluate(_OPEN)
         for theme in [THEMES[(number + turn) % len(THEMES)] for turn in range(themes)]:
@@ -318,7 +318,7 @@ def test_by_keyboard_alone_from_the_sign_in_to_the_sign_out(server: PushqServer,
     # Dead letters go back. A form that was opened closes with Escape, and the focus is where it was.
     page.goto(server.url + PATHS["dead letters"])
     keyboard.press("Redrive")
-    keyboard.to("Only these ids")
+    keyboard.to("Message ids")
     page.keyboard.press("Escape")
     expect(page.locator("details.act[open]")).to_have_count(0)
     assert keyboard.stop()["name"] == "Redrive" and keyboard.stop()["tag"] == "SUMMARY"

@@ -124,9 +124,9 @@ def test_each_role_sees_its_pages_and_no_others(clients: dict[str, httpx2.Client
 
 def test_a_viewer_sees_no_payload(clients: dict[str, httpx2.Client]) -> None:
     page = clients["viewer"].get("/console/queues/orders/messages").text
-    assert "needs consume" in page and "onerror" not in page
+    assert "requires consume" in page and "onerror" not in page
     page = clients["viewer"].get("/console/queues/orders/message?id=evil-1").text
-    assert "may not see payloads" in page and '<pre class="payload"' not in page
+    assert "cannot see payloads" in page and '<pre class="payload"' not in page
 
 
 def test_a_viewer_may_not_act_whatever_it_sends(clients: dict[str, httpx2.Client]) -> None:

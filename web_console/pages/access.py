@@ -23,7 +23,7 @@ async def load_tenants(visit: Visit) -> dict[str, Any]:
     tenants = await visit.every("/v1/tenants", 10_000)
     rows = [{**one, **one["quotas"], "href": f"{visit.path}?{urlencode({'edit': one['name']})}"} for one in tenants]
     table = Table(
-        "Tenants and their quotas",
+        "Tenants and quotas",
         (
             Column("name", "Tenant", link="href", is_sortable=True),
             *(
@@ -33,7 +33,7 @@ async def load_tenants(visit: Visit) -> dict[str, Any]:
             Column("created_at", "Made", "time", is_sortable=True),
         ),
         rows,
-        "No tenants yet. Each customer of this server is listed here, with its quotas.",
+        "No tenants yet. Tenants are listed here with their quotas.",
         path=visit.path,
         query=dict(visit.query),
     )
@@ -63,7 +63,7 @@ async def load_keys(visit: Visit) -> dict[str, Any]:
             Column("id", "Id", "code"),
         ),
         rows,
-        "No keys yet. Each API key is listed here, with its scopes and when it was last used.",
+        "No keys yet. API keys are listed here with their scopes and last use.",
         path=visit.path,
         query=dict(visit.query),
         has_buttons=visit.may_do("revoke key"),
@@ -76,14 +76,14 @@ def _key_row(one: dict[str, Any]) -> dict[str, Any]:
         "rotate-key",
         "Rotate",
         {"item": one["id"]},
-        f"Gives {one['name']!r} a new secret, shown once. The old one works on for the time below.",
-        inputs=(("grace_ms", "Old secret works on for, such as 90s, 15m, 2h", "1h"),),
+        f"Gives {one['name']!r} a new secret, shown only once. The old secret keeps working for the time below.",
+        inputs=(("grace_ms", "Old secret keeps working for (90s, 15m, 2h)", "1h"),),
     )
     revoke = Button(
         "revoke-key",
         "Revoke",
         {"item": one["id"]},
-        f"Ends the key {one['name']!r} and every connection and session it opened. This cannot be undone.",
+        f"Ends the key {one['name']!r} and all connections and sessions opened with it. This cannot be undone.",
         is_danger=True,
         word=one["id"],
     )

@@ -64,8 +64,8 @@ async def load_history(visit: Visit) -> dict[str, Any]:
         Column("detail", "What"),
     )
     items, following = (page["items"], page["next"]) if page else ([], None)
-    table = _table(visit, "Alert history, the newest first", columns, items, "Nothing has fired.", following=following)
-    return {"table": table, "about": "Every change of an alert, kept for 30 days."}
+    table = _table(visit, "Alert history, newest first", columns, items, "No alert has fired.", following=following)
+    return {"table": table, "about": "All alert changes of the last 30 days."}
 
 
 async def load_rules(visit: Visit) -> dict[str, Any]:
@@ -81,13 +81,13 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
         Column("bound", "Limit"),
         Column("lasting_ms", "For", "age"),
         Column("severity", "Severity", "state"),
-        Column("told", "Tells"),
+        Column("told", "Notifies"),
         Column("firing", "Firing", "number"),
         Column("created_by", "By"),
     )
     by_name = {one["kind"]: one for one in kinds}
     rows = [_rule_row(visit, one, names, by_name) for one in _items(rules)]
-    table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
+    table = _table(visit, "Alert rules", columns, rows, "No rules yet. Create one below.", has_buttons=True)
     usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
     chosen, etag = await _chosen(visit, "/v1/alert-rules", _items(rules))
     return {
@@ -182,15 +182,15 @@ async def load_receivers(visit: Visit) -> dict[str, Any]:
         Column("name", "Receiver", link="href"),
         Column("type", "Type", "state"),
         Column("url", "Address", "code"),
-        Column("rules", "Told by"),
+        Column("rules", "Used by"),
         Column("delivered", "Delivered", "number"),
         Column("failed", "Failed", "number"),
         Column("last_at", "Last", "time"),
         Column("last_error", "Last error"),
     )
     rows = [_receiver_row(visit, one, rules) for one in _items(receivers)]
-    empty = "No receivers: nobody is told of alerts. Make one below, and name it in a rule."
-    table = _table(visit, "Receivers of alerts", columns, rows, empty, has_buttons=True)
+    empty = "No receivers, so nobody is notified of alerts. Create one below and select it in a rule."
+    table = _table(visit, "Alert receivers", columns, rows, empty, has_buttons=True)
     edited, etag = await _chosen(visit, "/v1/alert-receivers", rows)
     return {"table": table, "is_there": receivers is not None, "edited": edited, "etag": etag}
 
@@ -222,7 +222,7 @@ async def load_silences(visit: Visit) -> dict[str, Any]:
         Column("author", "By"),
         Column("queue", "Queues", "code"),
         Column("rule_name", "Rule"),
-        Column("mutes", "Mutes now", "number"),
+        Column("mutes", "Muting now", "number"),
         Column("starts_at", "From", "time"),
         Column("ends_at", "Until", "time"),
     )
@@ -236,5 +236,8 @@ def _silence_row(silence: dict[str, Any], rules: dict[str, str]) -> dict[str, An
 
 
 def _end_silence(silence: dict[str, Any]) -> Button:
-    question = "Ends this silence now. What begins or ends from then on is told; what fires already is not told anew."
+    question = (
+        "Ends this silence now. Alerts that fire or resolve from then on are notified; alerts already firing are not "
+        "notified again."
+    )
     return Button("end-silence", "End now", {"item": silence["id"]}, question)

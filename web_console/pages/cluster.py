@@ -29,7 +29,7 @@ CLUSTERS: Final = (
     Column("backends", "Backends", "number"),
     Column("queues", "Queues", "number"),
     Column("used", "Used"),
-    Column("fullest", "Fullest part"),
+    Column("fullest", "Highest usage"),
     Column("state", "State", "state"),
     Column("detail", "Detail"),
     Column("reported_at", "Heard", "time"),
@@ -56,8 +56,8 @@ MOVES: Final = (
     Column("to", "To"),
     Column("state", "State", "state"),
     Column("since", "Since", "time"),
-    Column("left", "Left in the old one", "number"),
-    Column("share", "Part of it"),
+    Column("left", "Left in the old cluster", "number"),
+    Column("share", "Share"),
 )
 SHARDS: Final = (
     Column("name", "Shard"),
@@ -65,7 +65,7 @@ SHARDS: Final = (
     Column("epoch", "Epoch", "number"),
     Column("in_sync", "In sync"),
     Column("replicas", "Replicas"),
-    Column("wanted", "Shall be"),
+    Column("wanted", "Planned"),
     Column("lag", "Entries behind"),
     Column("serving", "Serving", "state"),
 )
@@ -97,13 +97,13 @@ async def load(visit: Visit) -> dict[str, Any]:
     return {
         "cluster": [
             *of_all,
-            Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
+            Table("Backends", NODES, nodes, "No backends.", path=visit.path, has_buttons=can_ask),
             Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
             Table(
                 "Events",
                 EVENTS,
                 state["events"][::-1],
-                "Nothing has happened yet.",
+                "No events yet.",
                 path=visit.path,
                 shown_max=LOG_ROWS,
             ),
@@ -117,7 +117,7 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
     between clusters."""
     if not state["clusters"]:
         return []
-    nobody = "No manager has decided anything: start pushq manager."
+    nobody = "No decisions yet. Start pushq manager to have clusters managed."
     moves = [
         *(_move_row(entry) for entry in state["plan"]["moves"]),
         *(_split_row(entry) for entry in state["plan"]["partitions"]),
@@ -127,9 +127,9 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
         Table(
             "Clusters", CLUSTERS, [_cluster_row(one, state["managers"]) for one in state["clusters"]], nobody, path=path
         ),
-        *([Table("Queues on their way to another cluster", MOVES, on_their_way, "", path=path)] if under_way else []),
+        *([Table("Queues moving between clusters", MOVES, on_their_way, "", path=path)] if under_way else []),
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path, shown_max=LOG_ROWS),
-        *([Table("What the manager would do", PLAN, moves, "", path=path)] if moves else []),
+        *([Table("Recommended moves", PLAN, moves, "", path=path)] if moves else []),
     ]
 
 
@@ -158,16 +158,16 @@ def _unheard(cluster: dict[str, Any], managers: dict[str, Any]) -> dict[str, Any
     if cluster["state"] != "silent" or not managers["is_silent"]:
         return {}
     if managers["holder"] is None:
-        return {"state": "no manager", "detail": "pushq manager does not run, so nobody says how full this cluster is"}
+        return {"state": "no manager", "detail": "pushq manager is not running, so the load of this cluster is unknown"}
     seen = "yet" if managers["seen_at"] is None else f"since {write('moment', managers['seen_at'])}"
     return {
         "state": "manager away",
-        "detail": f"{managers['holder']} manages the clusters, and has not reported {seen}",
+        "detail": f"{managers['holder']} manages the clusters and has not reported {seen}",
     }
 
 
-_NO_SHARD: Final = "No shard is placed yet."
-_NO_COORDINATOR: Final = "Backends and shards are not known here: the setting cluster.coordinator is missing."
+_NO_SHARD: Final = "No shards are placed yet."
+_NO_COORDINATOR: Final = "Backends and shards are unknown: the setting cluster.coordinator is missing."
 
 
 def node_row(node: dict[str, Any], shards: list[dict[str, Any]]) -> dict[str, Any]:
@@ -180,30 +180,30 @@ def node_row(node: dict[str, Any], shards: list[dict[str, Any]]) -> dict[str, An
 def _drain(node: dict[str, Any], led: list[str]) -> Button:
     name = node["name"]
     if node["draining"]:
-        question = f"Ends the drain: {name} leads again what it is the home of."
+        question = f"Ends the drain: {name} leads its home shards again."
         return Button("end-drain", "End drain", {"item": name}, question)
     question = (
-        f"{_gives(name, led)} It gets no leadership until the drain ends, and keeps its copies: when it leads nothing "
-        "it may be restarted without anybody waiting. A shard stays where no other backend is in sync."
+        f"{_gives(name, led)} It leads no shard until the drain ends, and keeps its replicas. Once it leads none, you "
+        "can restart it without interrupting service. A shard stays if no other backend is in sync."
     )
     return Button("drain", "Drain", {"item": name}, question)
 
 
 def _gives(name: str, led: list[str]) -> str:
     if not led:
-        return f"{name} leads nothing now."
-    return f"{name} gives away what it leads: {'shard' if len(led) == 1 else 'shards'} {', '.join(led)}."
+        return f"{name} leads no shards now."
+    return f"{name} hands over {'shard' if len(led) == 1 else 'shards'} {', '.join(led)}."
 
 
 def _removal(node: dict[str, Any]) -> Button:
     name = node["name"]
     if node["removing"]:
-        question = f"Ends the removal: {name} stays, and may get copies again."
+        question = f"Cancels the removal: {name} stays and can get replicas again."
         return Button("end-removal", "Keep", {"item": name}, question)
     question = (
-        f"Has the {counted(node['copies'], 'copy', 'copies')} of {name} made on other backends, and then deletes them "
-        "there. It serves on meanwhile; when it keeps nothing it may be stopped for good. Copies stay where no other "
-        "backend can take them. Keep ends it."
+        f"Moves the {counted(node['copies'], 'replica')} of {name} to other backends. It keeps serving meanwhile; once "
+        "it has no replicas, you can shut it down for good. Replicas stay if no other backend can take them. "
+        "Keep cancels the removal."
     )
     return Button("remove", "Remove", {"item": name}, question, is_danger=True, word=name)
 

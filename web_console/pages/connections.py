@@ -24,7 +24,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("id", "Id", "code"),
         ),
         rows,
-        "Nobody is connected. Open connections are listed here, with the queues that each reads.",
+        "No open connections. They are listed here with the queues they read.",
         path=visit.path,
         query=dict(visit.query),
         has_buttons=visit.may_do("disconnect"),
@@ -37,8 +37,8 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
         "disconnect",
         "Disconnect",
         {"item": one["id"]},
-        f"Ends connection {one['id']} of {one['name']!r} (close code 4003). What it holds returns at once; whoever has "
-        "a good key may connect again.",
+        f"Ends connection {one['id']} of {one['name']!r} (close code 4003). Its leased messages return to their "
+        "queues at once. The client can reconnect as long as its key is valid.",
         is_danger=True,
     )
     return {**one, "reads": ", ".join(each["queue"] for each in one["subscriptions"]) or None, "buttons": [button]}

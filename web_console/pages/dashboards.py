@@ -27,7 +27,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "Dashboards",
         (Column("name", "Dashboard", link="href"), Column("queues", "Queues", "code")),
         rows,
-        "None yet: compose one below.",
+        "No dashboards yet. Create one below.",
         path=visit.path,
         query=dict(visit.query),
         total=len(rows),
@@ -50,7 +50,7 @@ async def load_one(visit: Visit) -> dict[str, Any]:
         name,
         tuple(replace(one, is_sortable=False) for one in COLUMNS if one.kind != "line"),  # the order is the owner's
         [as_row(there[queue]) for queue in queues if queue in there],
-        "None of its queues is there any more.",
+        "None of its queues exist any more.",
         path=visit.path,
         query=dict(visit.query),
     )

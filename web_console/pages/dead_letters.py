@@ -32,7 +32,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("body", "Body", "code"),
         ),
         rows,
-        "No dead letters: every message of this queue was acknowledged, or still may be.",
+        "No dead letters.",
         path=visit.path,
         query=dict(visit.query),
         total=len(rows),

@@ -49,7 +49,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("body", "Body", "code"),
         ),
         rows,
-        "No message matches the filter." if is_filtered else f"No messages are {state.replace('_', ' ')} now.",
+        "No messages match the filter." if is_filtered else f"No messages are {state.replace('_', ' ')} now.",
         path=visit.path,
         query=dict(query),
         total=len(rows),
@@ -78,7 +78,7 @@ def _wrong(refused: Problem | None) -> set[str]:
 
 
 def message_row(name: str, state: str, message: dict[str, Any]) -> dict[str, Any]:
-    preview = "hidden: needs consume" if is_hidden(message) else as_text(message)[: PREVIEW_CHARS + 1]
+    preview = "hidden: requires consume" if is_hidden(message) else as_text(message)[: PREVIEW_CHARS + 1]
     body = preview if len(preview) <= PREVIEW_CHARS else preview[:PREVIEW_CHARS] + "…"
     address = f"{page_path('queues', name, 'message')}?{_query(message['id'], state)}"
     return {**message, "body": body, "href": address}
@@ -165,7 +165,7 @@ async def _find(visit: Visit, name: str, message_id: str) -> dict[str, Any]:
         found = await visit.get(queue_path(name, "messages"), state=state, id=message_id, limit=1)
         if found["items"]:
             return {**found["items"][0], "state": state}
-    detail = f"queue {name!r} has no such message any more: it was acknowledged, has expired, or was purged or moved"
+    detail = f"queue {name!r} no longer has this message: it was acknowledged, expired, purged or moved"
     raise Problem(404, "Not found", "not-found", detail)
 
 
@@ -185,7 +185,7 @@ def attempts(message: dict[str, Any]) -> Table:
         Column("until", "Lease until", "time"),
         Column("reason", "Reason"),
     )
-    return Table("Attempts", columns, rows, "No attempt has ended yet.")
+    return Table("Attempts", columns, rows, "No attempts have ended yet.")
 
 
 def _consumer(consumer: dict[str, Any] | None) -> str:

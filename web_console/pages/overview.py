@@ -34,7 +34,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     series = await visit.maybe("/v1/series", range="15m") if visit.may_see("usage") else None
     lines: dict[str, list[float | None]] = series["series"] if series else {}
     found_worse = worse(rows)
-    left_out = f", the worst {WORSE_MAX} of {len(found_worse)}" if len(found_worse) > WORSE_MAX else ""
+    left_out = f"; worst {WORSE_MAX} of {len(found_worse)}" if len(found_worse) > WORSE_MAX else ""
     table = Table(
         f"Getting worse: oldest age × growth{left_out}",
         (
@@ -47,7 +47,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("why", "Why", "state"),
         ),
         [as_row(row) for row in found_worse[:WORSE_MAX]],
-        "Nothing waits. Queues with waiting messages or dead letters are listed here, the worst first.",
+        "No backlog. Queues with waiting messages or dead letters are listed here, worst first.",
         path=visit.path,
         query=dict(visit.query),
     )

@@ -15,7 +15,7 @@ from web_console.wording import write
 RANGES: Final = ("15m", "1h", "6h", "24h")
 PLOTS: Final = (
     ("Backlog", "messages", ("ready", "in_flight", "delayed")),
-    ("Rates", "messages a second", ("published_per_s", "acked_per_s", "redelivered_per_s")),
+    ("Rates", "messages per second", ("published_per_s", "acked_per_s", "redelivered_per_s")),
     ("Oldest message", "age", ("oldest_age_ms",)),
     ("Dead letters", "messages", ("dead",)),
 )
@@ -29,8 +29,8 @@ WORDS: Final = {
     "loop_lag_ms": "loop lag",
     "memory_bytes": "memory",
     "disk_used_percent": "disk used",
-    "commit_ms": "ms a commit",
-    "commits_per_s": "commits a second",
+    "commit_ms": "ms per commit",
+    "commits_per_s": "commits per second",
 }
 """The label of a series in a plot, if its name is not readable as it is."""
 OF_STREAM: Final = {**WORDS, "ready": "kept"}
@@ -77,9 +77,9 @@ def why(row: QueueRow) -> str:
         return ""
     grown = growth(row) or 0.0
     if waiting(row) and not row.consumers:
-        return "nobody consumes"
+        return "no consumers"
     if waiting(row) and grown > 0.5:
-        return "grows"
+        return "growing"
     return "dead letters" if row.dead else ""
 
 
@@ -112,12 +112,12 @@ def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
 async def load_list(visit: Visit) -> dict[str, Any]:
     every = await visit.queues()
     rows = picked(every, visit.query.get("q", "")[:200], visit.query.get("only", ""))
-    none_yet = "No queues yet. Each is listed here, with what it holds and how fast it moves."
+    none_yet = "No queues yet. Queues are listed here with their backlog and rates."
     table = Table(
         "Queues",
         COLUMNS,
         [_unlinked(row) for row in rows],
-        "No queue matches the filter." if every else none_yet,
+        "No queues match the filter." if every else none_yet,
         path=visit.path,
         query=dict(visit.query),
     )

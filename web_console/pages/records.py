@@ -26,16 +26,16 @@ async def load_audit(visit: Visit) -> dict[str, Any]:
     page = await visit.get("/v1/audit", limit=ROWS_PER_PAGE, cursor=visit.query.get("cursor"))
     rows = [_audit_row(one) for one in page["items"]]
     table = Table(
-        "Audit, the newest first",
+        "Audit log, newest first",
         AUDIT,
         rows,
-        "Nobody has changed anything yet.",
+        "No changes yet.",
         path=visit.path,
         query=dict(visit.query),
         total=len(rows),
         following=page["next"],
     )
-    return {"table": table, "about": "What administrators did. A row is written before its act is done."}
+    return {"table": table, "about": "Administrative actions. Each is recorded before it is carried out."}
 
 
 def _audit_row(one: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +59,10 @@ async def load_settings(visit: Visit) -> dict[str, Any]:
         path=visit.path,
         query=dict(visit.query),
     )
-    return {"table": cut(table, visit.query, default="setting"), "about": "Changed in pushq.toml, PUSHQ_… or flags."}
+    return {
+        "table": cut(table, visit.query, default="setting"),
+        "about": "Set in pushq.toml, PUSHQ_… environment variables or flags.",
+    }
 
 
 NODE_PLOTS: Final = (

@@ -33,15 +33,15 @@ PLOTS: Final = (
 LINES: Final = ("requests", "messages", "bytes_in", "bytes_out")
 MINUTE_MS: Final = 60_000
 NOTICES: Final = {
-    "stale": "The job live_usage has stopped: these numbers are as it left them.",
-    "absent": "The job live_usage has written nothing yet.",
-    "unreadable": "What the job live_usage wrote cannot be read; the server's log says why.",
+    "stale": "The job live_usage has stopped; these are its last numbers.",
+    "absent": "The job live_usage has not written anything yet.",
+    "unreadable": "The output of the job live_usage cannot be read; see the server log.",
 }
 
 
 async def load(visit: Visit) -> dict[str, Any]:
     rows = await visit.every("/v1/usage", 10_000)
-    empty = "Nothing was counted this month."
+    empty = "No usage this month."
     table = Table("Usage this month, by queue", MONTH, rows, empty, path=visit.path, query=dict(visit.query))
     about = f"Counted from committed records of tenant {visit.caller.tenant}, exact as of the last commit."
     live = await visit.maybe("/v1/usage/live")
@@ -53,8 +53,8 @@ def _hour(visit: Visit, live: dict[str, Any] | None) -> dict[str, Any] | None:
     if live is None:
         return None
     rows = live["queues"][:ROWS_PER_PAGE]
-    empty = "Nothing was counted in the last hour."
-    caption = "The last hour, by queue and operation"
+    empty = "No usage in the last hour."
+    caption = "Last hour, by queue and operation"
     there = rows[0]["rows"] if rows else 0
     return {
         "state": live["state"],

@@ -67,7 +67,7 @@ async def test_a_settings_form_changes_what_was_changed_in_it(person: Person) ->
     assert {f"set.{name}" for name in before} - set(form) == {
         f"set.{name}" for name in ("kind", "delivery", "ordering", "sequencing", "lease_mode", "fair_by", "replication")
     }, "what a living queue keeps has no field"
-    assert "Nothing is different" in await person.act("change-queue", SETTINGS, queue="orders", **form)
+    assert "No differences" in await person.act("change-queue", SETTINGS, queue="orders", **form)
     form |= {"set.max_attempts": "3", "set.message_ttl_ms": "", "set.encrypted": "false", "set.overflow": "drop_oldest"}
     form["set.max_messages"] = "500"
     said = await person.act("change-queue", SETTINGS, queue="orders", **form)
@@ -83,10 +83,10 @@ async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong
     said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "0"})
     assert "max_attempts must be between" in said
     said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "many"})
-    assert "max_attempts is 'many'; it is a whole number" in said
+    assert "max_attempts is 'many'; use a whole number" in said
     for text in ("1e4", "1_000", "٣", "5.0"):
         said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": text})
-        assert f"max_attempts is '{text}'; it is a whole number in digits alone" in said
+        assert f"max_attempts is '{text}'; use a whole number" in said
     for etag in ("*", "", "W/*"):
         said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"etag": etag})
         assert "open its page again" in said
@@ -109,12 +109,12 @@ async def test_of_two_operators_with_one_tenants_quotas_the_second_is_told_and_k
         return {"item": "acme", "etag": html.unescape(found[1]), "queues": "5", "connections": "9"}
 
     one, two = await form() | {"queues": "6"}, await form() | {"connections": "10"}
-    assert await person.act("change-tenant", page, **one) == "The quotas of acme are changed"
+    assert await person.act("change-tenant", page, **one) == "Quotas of acme updated"
     answer = await person.send("change-tenant", page, **two)
     told = html.unescape(answer.text)
     assert answer.status_code == 412 and "has been changed since" in told and 'name="connections"' in told
     assert re.search(r'name="connections" [^>]*value="10"', told), "what was typed stays"
-    assert '<a href="/console/tenants?edit=acme">Open it as it is now</a>' in told and "Now: 6" in told
+    assert '<a href="/console/tenants?edit=acme">Open the current version</a>' in told and "Now: 6" in told
     quotas = (await person.api("GET", path))["quotas"]
     assert (quotas["queues"], quotas["connections"]) == (6, 9)
     said = await person.act("change-tenant", page, item="acme", queues="1")
@@ -139,18 +139,18 @@ async def test_a_queue_is_deleted_by_its_name_and_its_messages_may_move(person: 
         await person.api("PUT", f"/v1/queues/{name}", {})
     await person.api("POST", "/v1/queues/orders/messages", {"messages": [{"body": 1}, {"body": 2}]})
     said = await person.act("delete-queue", SETTINGS, queue="orders", typed="order")
-    assert "nothing was done" in said
+    assert "nothing was changed" in said
     said = await person.act("delete-queue", SETTINGS, queue="orders", typed="orders", move_to="mail")
-    assert said == "Queue orders is deleted, its messages go to mail"
+    assert said == "Queue orders deleted, its messages go to mail"
     said = await person.act("delete-queue", SETTINGS.replace("orders", "mail"), queue="mail", typed="mail")
-    assert said.startswith("Queue mail is deleted, ")
+    assert said.startswith("Queue mail deleted, ")
     assert (await person.api("GET", "/v1/queues"))["items"] == []
 
 
 async def test_a_companion_has_no_settings_of_its_own(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
     page = await person.look("/console/queues/orders.dead/settings")
-    assert "A companion of" in page and "set.max_attempts" not in page
+    assert "Belongs to" in page and "set.max_attempts" not in page
 
 
 async def test_a_rule_is_disabled_and_enabled_as_it_is(person: Person) -> None:
@@ -163,11 +163,11 @@ async def test_a_rule_is_disabled_and_enabled_as_it_is(person: Person) -> None:
     ):
         made.append(await person.api("POST", "/v1/alert-rules", {"name": kind, "kind": kind, **more}))
     for rule in made:
-        assert "watches nothing" in await person.act("switch-rule", rules, item=rule["id"], wanted="off")
+        assert "disabled until you enable it" in await person.act("switch-rule", rules, item=rule["id"], wanted="off")
         off = await person.api("GET", f"/v1/alert-rules/{rule['id']}")
         assert {**off, "updated_at": ""} == {**rule, "enabled": False, "updated_at": ""}
-        assert "watches from now on" in await person.act("switch-rule", rules, item=rule["id"], wanted="on")
-    assert "names no receiver" in await person.act("test-rule", rules, item=made[0]["id"])
+        assert "enabled, notifies" in await person.act("switch-rule", rules, item=rule["id"], wanted="on")
+    assert "has no receivers" in await person.act("test-rule", rules, item=made[0]["id"])
 
 
 async def test_the_list_of_queues_draws_how_deep_each_was_and_exports_numbers(
@@ -199,7 +199,7 @@ async def test_a_refused_form_comes_back_as_it_was_typed_with_the_error_at_its_f
     assert page.status_code == 400 and page.headers["cache-control"] == "no-store"
     text = html.unescape(page.text)
     assert f'>\n{typed["body"]}</textarea><strong class="wrong"' in text and 'name="key" value="k & k"' in text
-    assert "the body is no JSON" in text and 'data-here="/console/queues/orders/publish"' in text
+    assert "the body is not valid JSON" in text and 'data-here="/console/queues/orders/publish"' in text
     wrong = await person.send("publish", "/console/queues/orders/publish", **typed | {"body": "{}", "priority": "1e4"})
     assert re.search(r'name="priority" inputmode="numeric" aria-invalid="true" [^>]* value="1e4"', wrong.text)
 
@@ -216,7 +216,7 @@ async def test_what_the_api_refuses_stands_at_its_field_too(person: Person) -> N
     rule = {"name": "deep", "kind": "depth", "queue": "or ders", "limit": "5", "severity": "info"}
     page = html.unescape((await person.send("make-rule", "/console/alerts/rules", **rule)).text)
     assert re.search(r'name="queue" value="or ders"[^>]*><strong class="wrong"', page)
-    assert "<option selected>info" in page and '<details class="act" open><summary>Make a rule' in page
+    assert "<option selected>info" in page and '<details class="act" open><summary>Create a rule' in page
     assert 'name="enabled" value="on">' in page, "it was not ticked"
 
 
@@ -241,7 +241,7 @@ async def test_a_filter_that_is_refused_stays_in_its_form_with_what_is_wrong(per
     assert 'name="key" value="k1"' in page and 'name="since" value="yesterday"' in page
     assert page.count("aria-invalid") == 1 and re.search(r'name="since" [^>]*aria-invalid="true"', page)
     assert '<details class="more" open>' in page, "the field that is wrong is in sight"
-    assert "Looked at" not in page and "matches" not in page
+    assert "Scanned" not in page and "matches" not in page
     assert (await person.client.get(f"{address}&format=csv")).status_code == 400
     assert (await person.client.get("/console/queues/gone/messages")).status_code == 404
 
@@ -252,16 +252,16 @@ async def test_a_list_without_queues_says_so(person: Person) -> None:
 
 async def test_a_list_says_whether_nothing_matches(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
-    assert "No queue matches the filter." in await person.look("/console/queues?q=mail")
+    assert "No queues match the filter." in await person.look("/console/queues?q=mail")
     assert "No messages are in flight now." in await person.look("/console/queues/orders/messages?state=in_flight")
-    assert "No message matches the filter." in await person.look("/console/queues/orders/messages?key=k")
+    assert "No messages match the filter." in await person.look("/console/queues/orders/messages?key=k")
 
 
 async def test_an_old_secret_works_on_for_the_time_that_is_typed(person: Person) -> None:
     made = await person.api("POST", "/v1/keys", {"name": "ci", "scopes": ["view:*"]})
     bearer = {"Authorization": f"Bearer {made['key']}"}
     said = await person.act("rotate-key", "/console/keys", item=made["id"], grace_ms="soon")
-    assert "a time such as" in said
+    assert "a duration such as" in said
     rotated = await person.send("rotate-key", "/console/keys", item=made["id"], grace_ms="2h")
     assert rotated.status_code == 200
     assert (await person.client.get("/v1/queues", headers=bearer)).status_code == 200
@@ -271,7 +271,7 @@ async def test_an_old_secret_works_on_for_the_time_that_is_typed(person: Person)
 
 async def test_times_say_that_they_are_in_utc(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
-    assert re.search(r"Made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
+    assert re.search(r"Created \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
     keys = await person.look("/console/keys")
     for label in ("Last used", "Expires"):
         assert re.search(rf">{label}</a> <small>UTC</small>\s*</th>", keys)
@@ -293,7 +293,7 @@ async def test_a_form_that_comes_after_its_session_is_shown_again_after_the_sign
         "form_token": "0verdue",
     }
     asked = await person.client.post("/console/do/publish", data=typed)
-    assert asked.status_code == 401 and "Your session is over" in asked.text and "0verdue" not in asked.text
+    assert asked.status_code == 401 and "Your session expired" in asked.text and "0verdue" not in asked.text
     fields = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', asked.text)}
     assert fields["next"] == page
     wrong = await person.client.post("/console/login", data=fields | {"credential": "no"})
@@ -302,7 +302,7 @@ async def test_a_form_that_comes_after_its_session_is_shown_again_after_the_sign
     again = await person.client.post("/console/login", data=fields | {"credential": key})
     shown = html.unescape(again.text)
     assert f">\n{typed['body']}</textarea>" in shown and 'name="key" value="k & k"' in shown
-    assert f'data-here="{page}"' in shown and "send it again" in shown and dict(person.client.cookies) != cookies
+    assert f'data-here="{page}"' in shown and "submit it again" in shown and dict(person.client.cookies) != cookies
     assert (await person.api("GET", "/v1/queues/orders"))["stats"]["ready"] == 0, "nothing was done"
     token = re.search(r'name="form_token" value="([^"]+)"', again.text)
     assert token is not None

@@ -98,9 +98,9 @@ def test_where_an_alert_is_over_goes_with_the_limit_unless_somebody_said_where()
 
 def test_how_a_test_went_is_said_in_words() -> None:
     took = {"receiver": "r", "ok": True, "status": 204, "error": None, "ms": 12}
-    assert alert_acts._outcome(took) == "took it (204, 12 ms)"
+    assert alert_acts._outcome(took) == "accepted it (204, 12 ms)"
     refused = {"receiver": "r", "ok": False, "status": None, "error": "no answer", "ms": 9}
-    assert alert_acts._outcome(refused) == "did not take it (no answer)"
+    assert alert_acts._outcome(refused) == "rejected it (no answer)"
 
 
 class Asking:

@@ -62,17 +62,17 @@ async def test_every_cluster_has_a_row_also_one_that_was_never_heard() -> None:
         ("eu", "independent hosts", "83%", "hot"),
         ("us", None, None, "silent"),
     ]
-    assert "pushq manager" in found["Decisions"].empty and "What the manager would do" not in found
+    assert "pushq manager" in found["Decisions"].empty and "Recommended moves" not in found
 
 
 async def test_a_cluster_that_no_manager_listens_to_is_not_called_silent() -> None:
     nobody = dict.fromkeys(MANAGED) | {"is_silent": True}
     (row,) = (await tables(clusters=[NEVER_HEARD], managers=nobody))["Clusters"].rows
-    assert row["state"] == "no manager" and "pushq manager does not run" in row["detail"]
+    assert row["state"] == "no manager" and "pushq manager is not running" in row["detail"]
     gone = MANAGED | {"is_silent": True}
     heard, lost = (await tables(clusters=[EU, NEVER_HEARD], managers=gone))["Clusters"].rows
     assert heard["state"] == "hot" and lost["state"] == "manager away"
-    assert "m manages the clusters, and has not reported since 2026-01-31 12:00:00.000 UTC" in lost["detail"]
+    assert "m manages the clusters and has not reported since 2026-01-31 12:00:00.000 UTC" in lost["detail"]
 
 
 async def test_earlier_events_are_shown_on_demand() -> None:
@@ -86,7 +86,7 @@ async def test_earlier_events_are_shown_on_demand() -> None:
 
 
 async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
-    rows = (await tables(clusters=[EU], plan=PLAN))["What the manager would do"].rows
+    rows = (await tables(clusters=[EU], plan=PLAN))["Recommended moves"].rows
     assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
         ("default", "orders", "move", "eu", "us"),
         ("default", "views", "merge", "eu", "us"),
@@ -95,7 +95,7 @@ async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
 
 
 async def test_queues_on_their_way_to_another_cluster_have_a_row_each_while_there_are_any() -> None:
-    caption = "Queues on their way to another cluster"
+    caption = "Queues moving between clusters"
     assert caption not in await tables(clusters=[EU])
     move = {"tenant": "shop", "queue": "orders", "from": "eu", "to": "us", "state": "draining", "since": "x", "left": 3}
     under_way = (move | {"share": 1.0}, move | {"share": 0.332})

@@ -150,7 +150,7 @@ async def test_the_overview_says_how_many_alerts_it_leaves_out() -> None:
 
 @pytest.mark.anyio
 async def test_the_overview_says_of_how_many_queues_it_shows_the_worst() -> None:
-    for count, said in ((15, "oldest age × growth"), (16, "the worst 15 of 16")):
+    for count, said in ((15, "oldest age × growth"), (16, "worst 15 of 16")):
         rows = [_row(f"q{number}", age_ms=1_000, ready=1, grown=0.0) for number in range(count)]
         table = (await overview.load(Looking(rows)))["table"]  # type: ignore[arg-type]
         assert table.caption.endswith(said) and len(table.rows) == 15
@@ -204,7 +204,7 @@ def test_what_an_empty_table_says_names_no_command() -> None:
 
 
 def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:
-    assert "not told anew" in alerts._end_silence({"id": "silence_1"}).question
+    assert "not notified again" in alerts._end_silence({"id": "silence_1"}).question
 
 
 def _node(**fields: Any) -> dict[str, Any]:
@@ -215,8 +215,8 @@ def test_what_is_asked_of_a_backend_says_what_happens_to_it() -> None:
     shards = [{"name": "0", "leader": "a"}, {"name": "1", "leader": "b"}, {"name": "2", "leader": "a"}]
     row = cluster.node_row(_node(), shards)
     assert row["leads"] == "0, 2" and [button.act for button in row["buttons"]] == ["drain", "remove"]
-    assert row["buttons"][0].question.startswith("a gives away what it leads: shards 0, 2.")
-    assert "2 copies of a" in row["buttons"][1].question and row["buttons"][1].word == "a"
+    assert row["buttons"][0].question.startswith("a hands over shards 0, 2.")
+    assert "2 replicas of a" in row["buttons"][1].question and row["buttons"][1].word == "a"
     idle = cluster.node_row(_node(draining=True, removing=True, copies=1), shards[1:2])
     assert idle["leads"] is None and [button.act for button in idle["buttons"]] == ["end-drain", "end-removal"]
-    assert cluster.node_row(_node(), [])["buttons"][0].question.startswith("a leads nothing now.")
+    assert cluster.node_row(_node(), [])["buttons"][0].question.startswith("a leads no shards now.")

@@ -31,7 +31,7 @@ function look() {
 
 function refused(status) {
   if (status === 401) return say("over", "Signed out: load the page again");
-  refusal = status === 429 ? "Not live: too many pages are live; close some" : "Not live: the server did not take the connection";
+  refusal = status === 429 ? "Not live: too many live pages are open; close some" : "Not live: the server refused the connection";
   look();
   setTimeout(() => htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live }), AGAIN_MS);
 }
