@@ -314,7 +314,7 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
         page.get_by_label("For at least").fill("1s")
         page.get_by_label(EVIL[:60]).check()
         page.get_by_role("button", name="Create").press("Enter")
-        expect(page.locator(".notice")).to_contain_text("tells 1 receiver")
+        expect(page.locator(".notice")).to_contain_text("notifies 1 receiver")
         row = page.get_by_role("row", name="the log is long")
         expect(row).to_contain_text(EVIL[:60])
 
