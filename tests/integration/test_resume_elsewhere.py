@@ -274,3 +274,29 @@ async def test_when_a_gateway_is_killed_answers_and_what_is_extended_elsewhere_s
         assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [("forgotten", 2)]
         assert await other.is_quiet()
         assert await acked(again, queue, [*polled, *pushed]) == [True, True, False]
+
+
+async def test_a_partition_of_a_group_with_offsets_stays_with_the_consumer_that_went_elsewhere(
+    first: PushqServer, second: PushqServer
+) -> None:
+    """An ack of a newer message would settle the older ones, too."""
+    stream = f"s{next(_numbers)}"
+    create_queue(first, stream, kind="stream")
+    wanted = {"position": "earliest", "mode": "offsets"}
+    made = httpx2.put(f"{first.url}/v1/queues/{stream}/groups/g", json=wanted, headers=first.headers)
+    assert made.status_code == 201
+    async with Client(first) as other, Client(first) as client:
+        await client.subscribe(stream, credit=2, group="g")
+        await client.publish(stream, *range(2))
+        held = await client.messages(2)
+        await other.subscribe(stream, credit=10, group="g")
+        await other.publish(stream, *range(2, 6))
+        assert await other.is_quiet()
+        await client.cut()
+        async with Client(second, resume=client.session) as again:
+            assert again.connected["resumed"]
+            await again.subscribe(stream, credit=2, group="g")
+            assert await other.is_quiet() and await again.is_quiet()
+            await other.publish(stream, 6)
+            assert await other.is_quiet()
+            assert await acked(again, stream, held) == [True, True]

@@ -79,6 +79,14 @@ class TurnStock(Stock):
             self._latest[partition] = latest
         return latest.holder
 
+    def clear_partition(self, partition: int) -> list[tuple[str, int]]:
+        """Removes a partition's messages that no consumer took. Returns them as (token, bits), last first."""
+        found = [one for line in self._waiting.values() for one in line if one.state.partition == partition]
+        cleared = [(one.token, one.bits) for one in found]
+        for token, bits in cleared:
+            self.void(token, bits)
+        return cleared[::-1]
+
 
 def _nothing() -> None:
     """Until a listener is set."""
@@ -348,6 +356,16 @@ class RemoteGroup(RemoteQueue):
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         return None if self.deleted else super().take(limit, holder, visibility_ms)
+
+    def lease_ended(self, token: str, bits: int, *, is_lost: bool) -> None:
+        if not is_lost and isinstance(self.stock, TurnStock):
+            # The partition's consumer may go on at another gateway: what comes after its messages is not for others.
+            self.stock.void(token, bits)
+            for partition in {part.state.partition for part in self.stock.parts(token) if part.bits & bits}:
+                for behind, rest in self.stock.clear_partition(partition):
+                    self.tell_unsent(behind, rest)
+            self._grant_soon()
+        super().lease_ended(token, bits, is_lost=is_lost)
 
     # ---------------------------------------------------------------------------------------------------------- gaps
 
