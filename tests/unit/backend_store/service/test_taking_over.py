@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from backend_store.remote.line.line import Call, Line
 from backend_store.service import serving
 from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
+from backend_store.service.visitor import Visitor
 from backend_store.storage.memory import MemoryEngine
 from backend_store.wire.store_frames import Place, Settle, Want, of_bits, to_bits
 from tests.support.gateways import Gateway
@@ -106,6 +107,31 @@ async def test_to_ask_twice_does_no_harm(world: World) -> None:
         assert await world.settle(world.second, "take", 0b0011) == 0b0011
     assert await world.settle(world.second, "take", 0b0110) == 0b0110
     assert await world.settle(world.first, "take", 0b1100) == 0b1100, "and back"
+
+
+async def test_an_answer_that_is_lost_returns_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a gateway does not say that it holds was never delivered; these messages were, to the session's client."""
+    judge = Visitor._judge
+
+    def lose(visitor: Visitor, number: int, done: Mapping[str, int]) -> None:
+        monkeypatch.setattr(Visitor, "_judge", judge)
+        world.second.cut()
+
+    monkeypatch.setattr(Visitor, "_judge", lose)
+    assert await world.settle(world.second, "take", 0b0011) == 0b0011
+    assert world.second.connections == 2
+    assert (world.in_flight, world.queue.stats().ready) == (MESSAGES, 0)
+
+
+async def test_what_ends_before_it_is_stored_is_not_answered() -> None:
+    """The gateway was told already, and would hold it for ever."""
+    async with leased(lease_mode="replicated") as world:
+        first, second = (world.service.visitors[f"gateway-{n}"].leases for n in range(2))
+        answers: list[dict[str, int]] = []
+        second.take(world.place, {world.token: 0b0011}, [first], answers.append)
+        assert not answers
+        second.ended({world.token: 0b0001})
+        await eventually(lambda: answers == [{world.token: 0b0010}])
 
 
 async def test_what_is_settled_or_unknown_does_not_go_over(world: World) -> None:
