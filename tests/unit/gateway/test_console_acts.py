@@ -271,7 +271,9 @@ async def test_an_old_secret_works_on_for_the_time_that_is_typed(person: Person)
 
 async def test_times_say_that_they_are_in_utc(person: Person) -> None:
     await person.api("PUT", "/v1/queues/orders", {})
-    assert re.search(r"Created \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
+    assert re.search(
+        r"Created \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders")
+    )
     keys = await person.look("/console/keys")
     for label in ("Last used", "Expires"):
         assert re.search(rf">{label}</a> <small>UTC</small>\s*</th>", keys)
