@@ -107,7 +107,7 @@ def test_the_usage_page_shows_what_clients_did_and_says_when_the_job_has_stopped
         told = {(row["queue"], row["operation"]): row["messages"] for row in found["queues"]}
         assert told["orders", "publish"] == PUBLISHED == sum(one["messages"] for one in found["minutes"])
         page = usage_page(server)
-        assert "The last hour, by queue and operation" in page and 'data-series="' in page
+        assert "Last hour, by queue and operation" in page and 'data-series="' in page
         assert "data-usage=" not in page
         old_s = now.stat().st_mtime - USAGE_LIVE_STALE_MS / 1000 - 1
         os.utime(now, (old_s, old_s))

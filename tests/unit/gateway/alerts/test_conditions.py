@@ -69,7 +69,7 @@ async def test_the_form_of_a_receiver_overwrites_nobodys_change(person: Person) 
     etag = re.search(r'name="etag" value="([^>]+)">', await person.look(page))
     assert etag is not None
     said = await person.act("change-receiver", page, **form | {"etag": etag[1]})
-    assert said == "Receiver c is changed; its secret stays"
+    assert said == "Receiver c updated; the secret is unchanged"
     assert (await person.api("GET", path))["name"] == "c"
 
 
