@@ -49,6 +49,7 @@ SUBSCRIPTIONS_SHOWN_MAX = 100
 PARKED_SESSIONS_MAX = 100_000
 PARKED_TIMES_FREE = 9
 """A tenant may park this many times the number of places that are still free: alone, nine tenths of all."""
+SESSION_CHARS_MAX = 128
 SESSION_FETCH_SECONDS_MAX = 3.0
 DRAIN_SECONDS_DEFAULT = 4
 KEY_CHECK_SECONDS = 2.0

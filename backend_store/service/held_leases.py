@@ -195,16 +195,17 @@ class HeldLeases:
                     storing.add(view)
         waits = len(storing)
 
-        def stored(result: object) -> None:
+        def stored(result: object = None) -> None:
             nonlocal waits
             waits -= 1
-            if waits <= 0:
-                done(taken)
+            if waits <= 0:  # some may have ended meanwhile, and the gateway was told so
+                held = {token: self.bits(token) & bits for token, bits in taken.items()}
+                done({token: bits for token, bits in held.items() if bits})
 
         for view in storing:
             view.when_durable(stored)
         if not storing:
-            done(taken)
+            stored()
 
     def _pass_on(self, token: str, bits: int, to: HeldLeases, place: Place) -> int:
         """Hands messages of a lease to another gateway. Returns those that were held."""

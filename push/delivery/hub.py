@@ -33,6 +33,7 @@ from push.limits import (
     KEY_CHECK_SECONDS,
     PARKED_SESSIONS_MAX,
     PUBLISH_MS_DEFAULT,
+    SESSION_CHARS_MAX,
     SESSION_FETCH_SECONDS_MAX,
     SLOWEST_BLOCKED_SECONDS_MIN,
     SLOWEST_CLOSED_FRACTION,
@@ -126,7 +127,8 @@ class Hub:
         """Waiting long-polls, to be ended when their queue is deleted or the process shuts down."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
         self._elsewhere = elsewhere
-        self._bringing: set[asyncio.Task[None]] = set()
+        self._bringing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By session and principal: those that are on their way here."""
         self.delivered = 0
         self.unshown = 0
         """Stream messages that cannot be shown to any reader, counted once per reader that was told."""
@@ -193,14 +195,18 @@ class Hub:
         """What brings a session here that may be at another gateway; None if it is here, or there are no others."""
         if self._elsewhere is None or resume in self.sessions or resume in self.parked:
             return None
+        if len(resume) > SESSION_CHARS_MAX:
+            return None  # no gateway gave it out
         return self._fetch(self._elsewhere, resume, principal)
 
     async def _fetch(self, elsewhere: Elsewhere, resume: str, principal: Principal) -> None:
         """Returns after `SESSION_FETCH_SECONDS_MAX` at the latest. A session that comes later is parked, too, so its
         messages return."""
-        bringing = self.loop.create_task(self._bring(elsewhere, resume, principal), name="session from elsewhere")
-        self._bringing.add(bringing)
-        bringing.add_done_callback(self._bringing.discard)
+        whose = resume, principal.id
+        if (bringing := self._bringing.get(whose)) is None:
+            bringing = self.loop.create_task(self._bring(elsewhere, resume, principal), name="session from elsewhere")
+            self._bringing[whose] = bringing
+            bringing.add_done_callback(lambda _: self._bringing.pop(whose))
         await asyncio.wait({bringing}, timeout=SESSION_FETCH_SECONDS_MAX)
 
     async def _bring(self, elsewhere: Elsewhere, resume: str, principal: Principal) -> None:

@@ -135,6 +135,7 @@ GROUPS = (
             "push.limits:SUBSCRIPTIONS_SHOWN_MAX": "",
             "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
             "push.limits:PARKED_TIMES_FREE": "",
+            "push.limits:SESSION_CHARS_MAX": "Longer ids of sessions to resume are not asked for at other gateways.",
             "push.limits:SESSION_FETCH_SECONDS_MAX": "How long a client that resumes a session waits for another "
             "gateway to hand it over. Then it gets a new one.",
             "push.limits:KEY_CHECK_SECONDS": "",

@@ -342,7 +342,7 @@ class Line:
         """Serves the line from one backend while that leads. Returns the leader's address if it names another."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
-            held = [*_with_owed(self._owner.held(), self._owed)]
+            held = [*_with_these(self._owner.held(), [*self._owed, *self._takes_in_doubt()])]
             hears = self._addresses is not None
             about = waits_ms, self._known, hears
             greeting = Greeting(STORE_VERSION, self._gateway, self.shard, held, *about, gives_sessions=True)
@@ -367,6 +367,11 @@ class Line:
             finally:
                 self._lose()
         return None
+
+    def _takes_in_doubt(self) -> list[Settle]:
+        """Requests for leases of other gateways whose answer was lost."""
+        frames = (call.frame for call in self._calls.values() if call.is_repeat)
+        return [frame for frame in frames if isinstance(frame, Settle) and frame.verb == "take"]
 
     def _first(self, data: bytes, address: Address) -> FromBackend:
         """Decodes the first frame. Raises `OtherVersion`, `InvalidRequest`."""
@@ -728,12 +733,13 @@ class Line:
         return max(0.0, until - now if self._is_open else min(until, self._closed_at + self._patience_s) - now)
 
 
-def _with_owed(held: Iterable[tuple[Place, str, Bits]], owed: Iterable[Settle]) -> Iterator[tuple[Place, str, Bits]]:
-    """Adds the leases that consumers returned and the backend is told of next. Without them in the greeting, the
-    backend would assume that they were never delivered and count no attempt."""
+def _with_these(held: Iterable[tuple[Place, str, Bits]], more: Iterable[Settle]) -> Iterator[tuple[Place, str, Bits]]:
+    """Adds the leases that consumers returned and the backend is told of next, and those that may have been taken from
+    another gateway. Without them in the greeting, the backend would assume that they were never delivered and count no
+    attempt."""
     found = {token: (place, to_bits(bits)) for place, token, bits in held}
-    for settle in owed:
-        for token, bits in settle.grouped.items() if settle.verb == "return" else ():
+    for settle in more:
+        for token, bits in settle.grouped.items() if settle.verb in ("return", "take") else ():
             _, others = found.get(token, (settle.place, 0))
             found[token] = settle.place, others | to_bits(bits)
     return ((place, token, of_bits(bits)) for token, (place, bits) in found.items())

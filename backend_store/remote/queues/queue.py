@@ -463,18 +463,27 @@ class RemoteQueue(Redriving, Ranges):
     async def take_over(self, wanted: Mapping[str, int], holder: Holder) -> list[Lease]:
         """Takes leases (token → messages as bits) from the other gateways that have them, and gives them to `holder`.
         Returns those that there still were. Raises `PushqError`."""
-        answer: asyncio.Future[Grouped | PushqError] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[Lease]] = asyncio.get_running_loop().create_future()
+
+        def told(found: Grouped | PushqError) -> None:
+            if isinstance(found, PushqError):
+                if not answer.done():
+                    answer.set_exception(found)
+                return
+            leases = [far_lease(token, to_bits(bits), holder) for token, bits in found.items()]
+            for lease in leases:
+                self.stock.hold(lease)  # now: the next frame may end it
+            if not answer.done():
+                answer.set_result(leases)
+                return
+            for lease in leases:
+                self.give_back_lease(lease)
+
         line = self.home.line
         sent = {token: of_bits(bits) for token, bits in wanted.items()}
         frame = Settle(line.next_number(), self.place_there, "take", sent)
-        line.call(Call(frame, partial(_tell, answer), line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
-        found = await answer
-        if isinstance(found, PushqError):
-            raise found
-        leases = [far_lease(token, to_bits(bits), holder) for token, bits in found.items()]
-        for lease in leases:
-            self.stock.hold(lease)
-        return leases
+        line.call(Call(frame, told, line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
+        return await answer
 
     def _ask(
         self,
@@ -781,11 +790,6 @@ def is_known_again(block: Block) -> bool:
     """Whether the leader would recognise each of the block's messages if it came a second time."""
     ids = block.traits.ids if block.traits is not None else None
     return ids is not None and None not in ids
-
-
-def _tell(answer: asyncio.Future[T], result: T) -> None:
-    if not answer.done():
-        answer.set_result(result)
 
 
 def _unheard(result: Any) -> None:

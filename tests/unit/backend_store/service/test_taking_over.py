@@ -66,10 +66,10 @@ async def world() -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def leased(how: str = "") -> AsyncIterator[World]:
+async def leased(how: str = "", *, is_stored: bool = False) -> AsyncIterator[World]:
     """`how` the store ends, if the caller ends it: "crash" (its leases are stored then) or "stop"."""
     store = await opened()
-    queue = await made(store, "q", lease_mode="replicated" if how == "crash" else "memory")
+    queue = await made(store, "q", lease_mode="replicated" if is_stored or how == "crash" else "memory")
     await published(queue, *(draft(str(n)) for n in range(MESSAGES)))
     service = StoreService(store)
     server = StoreServer({0: service})
@@ -125,7 +125,7 @@ async def test_an_answer_that_is_lost_returns_nothing(world: World, monkeypatch:
 
 async def test_what_ends_before_it_is_stored_is_not_answered() -> None:
     """The gateway was told already, and would hold it for ever."""
-    async with leased(lease_mode="replicated") as world:
+    async with leased(is_stored=True) as world:
         first, second = (world.service.visitors[f"gateway-{n}"].leases for n in range(2))
         answers: list[dict[str, int]] = []
         second.take(world.place, {world.token: 0b0011}, [first], answers.append)

@@ -61,6 +61,24 @@ async def test_nobody_is_asked_where_there_is_no_other_gateway() -> None:
     await hub.close()
 
 
+async def test_a_second_connect_waits_for_the_same_answer() -> None:
+    """The session would be asked for twice, and given once."""
+    others = Others()
+    hub = made(others)
+    both = [asyncio.create_task(fetched(hub, "s")) for _ in range(2)]
+    await eventually(lambda: bool(others.asked))
+    others.answer.set_result(Parked("s", "key", 0))
+    await asyncio.gather(*both)
+    assert others.asked == ["s"] and "s" in hub.parked
+    await hub.close()
+
+
+async def test_what_no_gateway_gave_out_is_not_asked_for() -> None:
+    hub = made(Others())
+    assert hub.fetching("x" * 129, KEY) is None
+    await hub.close()
+
+
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("a fault of ours")])
 async def test_a_session_that_cannot_be_fetched_is_a_new_one(error: Exception) -> None:
     others = Others()
