@@ -91,15 +91,25 @@ class DutyPublisher(Publisher):
             count -= size
 
 
-async def publish(server: Server, duties: Duties) -> PublishSide:
+async def publish(server: Server, duties: Duties) -> WideSide:
+    """A producer with enough messages unconfirmed that the processor sets the rate, not the round trip of a frame."""
+    return WideSide(server, await _publisher(server, duties))
+
+
+async def publish_narrow(server: Server, duties: Duties) -> PublishSide:
+    """A producer with the window of `publish`, the benchmark that the duties' budget is a share of."""
+    return PublishSide(server, await _publisher(server, duties))
+
+
+async def _publisher(server: Server, duties: Duties) -> DutyPublisher:
     server.create(QUEUE, encrypted=duties.is_encrypted)
     common = say_in(SPEECHES["msgpack"], server)
     [publisher] = await connect(lambda: DutyPublisher(*common, queue=QUEUE, duties=duties), tls=server.process.tls)
-    return WideSide(server, publisher)
+    return publisher
 
 
 class WideSide(PublishSide):
-    """With enough on its way that rates are the processor's, and not those of one frame's way there and back."""
+    """A `PublishSide` with a window of `WINDOW_WIDE`."""
 
     def begin(self, window: int = WINDOW_WIDE) -> None:
         super().begin(window)

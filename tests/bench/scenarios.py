@@ -13,6 +13,7 @@ from tests.bench.scenario_against import against
 from tests.bench.scenario_backlog import backlog
 from tests.bench.scenario_duties import ALL, FRONT, Duties, Open, duty
 from tests.bench.scenario_duties import publish as publish_duty
+from tests.bench.scenario_duties import publish_narrow as publish_duty_narrow
 from tests.bench.scenario_duties import work as work_duty
 from tests.bench.scenario_fairness import USUAL_RATE_HIGH, fairness, fairness_backlog
 from tests.bench.scenario_fanout import fanout, fanout_latency
@@ -273,6 +274,7 @@ DUTIES: dict[str, Scenario] = {
     "duty-front": _duty("publish, encryption, rules and a JWT", publish_duty, FRONT, _least("kept_pct", 65)),
     "duty-front-work": _duty("work queue, encryption, rules and a JWT", work_duty, FRONT, _least("kept_pct", 65)),
     "duty-all": _duty("publish, the same with a key a frame, and TLS", publish_duty, ALL, _least("kept_pct", 65)),
+    "duty-all-256": _duty("publish, the same with 256 unconfirmed", publish_duty_narrow, ALL, _least("kept_pct", 65)),
     "duty-all-work": _duty("work queue, the same with a key a frame, and TLS", work_duty, ALL, _least("kept_pct", 65)),
 }
 """What the duties of the front end cost, 100 messages a frame."""

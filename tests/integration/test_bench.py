@@ -131,7 +131,7 @@ def test_only_one_part_is_run_when_asked_to() -> None:
 
 def test_duties_and_plain_queues_are_compared_with_another_checkout_and_nothing_else() -> None:
     assert compared([]) == list(AGAINST)
-    assert compared(["duty-all"]) == ["duty-all", "duty-all-work"]
+    assert compared(["duty-all"]) == ["duty-all", "duty-all-256", "duty-all-work"]
     with pytest.raises(ValueError, match="latency is not run with --against"):
         compared(["latency"])
 
