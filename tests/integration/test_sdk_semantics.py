@@ -188,6 +188,25 @@ async def test_a_message_tells_its_producer_and_its_number_also_when_it_came_too
         assert late.ordering is not None and late.ordering.late
 
 
+async def test_in_strict_order_a_late_message_comes_next_but_not_while_its_key_is_out(
+    shared_server: PushqServer, admin: Admin
+) -> None:
+    queue = await made(admin, sequencing="producer", ordering="strict", late_messages="head", sort_window_ms=0)
+    async with opened(shared_server, producer="till-7", first_number=2) as pushq:
+        for body in ("2", "3"):
+            await pushq.publish(queue, body, key="a")
+        async with asyncio.timeout(20), pushq.subscribe(queue, credit=1) as one:
+            first = await one.get()
+            async with opened(shared_server, producer="till-7") as slow:
+                await slow.publish(queue, "1", key="a")
+            await pushq.publish(queue, "4", key="b")
+            async with pushq.subscribe(queue, credit=9) as other:
+                assert (await other.get()).body == "4", "key a is with the first consumer"
+                await first.nack(delay=0.05)
+                late = await other.get()
+                assert (late.body, late.ordering is not None and late.ordering.late) == ("1", True)
+
+
 # sequencing: clock
 
 

@@ -402,3 +402,18 @@ TestQueueSemantics.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
     report_multiple_bugs=False,
 )
+
+
+def test_an_ack_of_a_message_whose_return_is_being_written_is_decided_when_that_is_durable() -> None:
+    state = QueueSemantics()
+    wish = Wish(priority=0, key=None, delay_ms=0, ttl_ms=None, id=None, producer="", step=0, skew_ms=0, size=0)
+    state.begin(config=QueueConfig(), wishes=[wish, wish])
+    state.commit()
+    state.take(limit=2, ms=0, name="main", who=0)
+    state.nack(delay_ms=None, picks=[0], reason=None, tried=True)
+    state.prepare()
+    state.ack(forge="", picks=[0])
+    state.time_passes(ms=250)
+    state.commit()
+    state.is_as_the_reference_says()
+    state.teardown()
