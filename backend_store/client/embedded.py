@@ -49,6 +49,8 @@ MOVED_MS: Final = 7 * 24 * 3600 * 1000
 COMPANION_VIEWS: Final = {".dead": VIEW_DEAD, ".late": VIEW_LATE}
 VIEWS_BESIDE: Final = (VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX)
 """Views of a queue besides ready, leased and scheduled messages."""
+OUTBOX_SUFFIX: Final = "/outbox"
+"""Names a queue's outbox between gateways and backends. No client can use such a name."""
 
 
 def owner_of(name: str) -> str:
@@ -190,17 +192,23 @@ class EmbeddedStore:
 
     def _companion(self, tenant: str, name: str) -> EmbeddedQueue:
         """A queue's dead letters or late messages: exists as soon as the queue does. Raises `QueueNotFound`."""
-        owner, view = owner_of(name), companion_view(name)
+        view = companion_view(name)
         if view is None:
             raise QueueNotFound(f"there is no queue {name!r}")
-        definition = self.node.metadata.find(tenant, owner)
+        return self._beside(self.node.metadata.find(tenant, owner_of(name)), name, view)
+
+    def outbox(self, tenant: str, owner: str) -> EmbeddedQueue:
+        """The dead letters of a queue that are on their way to the queue that it names for them. Raises
+        `QueueNotFound`."""
+        return self._beside(self.node.metadata.find(tenant, owner), owner + OUTBOX_SUFFIX, VIEW_OUTBOX)
+
+    def _beside(self, definition: QueueDefinition, name: str, view: int) -> EmbeddedQueue:
         found = self._companions.get((definition.uid, view))
         if found is None:
-            config = companion_config(definition.config)
-            own = msgspec.structs.replace(definition, name=name, config=config)
+            own = msgspec.structs.replace(definition, name=name, config=companion_config(definition.config))
             found = EmbeddedQueue(self.node, own, self.node.queues.of(definition), view)
             if view == VIEW_DEAD:
-                found.redrives = self.here(tenant, owner).redrives  # the same messages under either name
+                found.redrives = self.here(definition.tenant, definition.name).redrives  # the same under either name
             self._companions[definition.uid, view] = found
         return found
 
@@ -275,7 +283,7 @@ class EmbeddedStore:
         for one in (queue, *queue.groups.values()):
             one.definition = changed
         self.node.queues.configure(changed)
-        for view in COMPANION_VIEWS.values():
+        for view in VIEWS_BESIDE:
             if (companion := self._companions.get((changed.uid, view))) is not None:
                 own = companion_config(config)
                 companion.definition = msgspec.structs.replace(changed, name=companion.name, config=own)
@@ -314,7 +322,7 @@ class EmbeddedStore:
         for group in queue.groups.values():
             group.deleted = True
             queue.companions.append(group)
-        for view in COMPANION_VIEWS.values():
+        for view in VIEWS_BESIDE:
             if (companion := self._companions.pop((queue.definition.uid, view), None)) is not None:
                 companion.deleted = True
                 queue.companions.append(companion)

@@ -305,6 +305,26 @@ class EmbeddedQueue:
         targets = [(queue._partitions, blocks) for queue, blocks in publishes]
         acks[0][0].partition.settle_and_publish(Transaction(acks, targets, decided))
 
+    def move(
+        self,
+        grouped: dict[str, int],
+        target: EmbeddedQueue,
+        blocks: list[Block],
+        reply: Callable[[bool | PushqError], None],
+    ) -> None:
+        """Moves leased messages (token → bits), given as the blocks that the other queue is to store, in one commit.
+        `reply` gets whether they moved: False if one of them is not held any more."""
+        acks = self._by_view(grouped)
+        if acks is None:
+            reply(False)
+            return
+
+        def decided(result: TransactionResult | PushqError) -> None:
+            reply(result if isinstance(result, PushqError) else bool(result.places))
+
+        step = Transaction(acks, [(target._partitions, blocks)], decided, moves=True)
+        acks[0][0].partition.settle_and_publish(step)
+
     def _by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]] | None:
         """Receipts by the view that gave them out; None if one of them belongs to no view."""
         if self._views is None:

@@ -17,7 +17,7 @@ from backend_store.core.partitions.slots import EVERY_SLOT, PartitionMap, slots_
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.moved import MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
-from backend_store.model import COMPANION, Epoch, Offset, PushqError, QueueDefinition, Unavailable
+from backend_store.model import COMPANION, Epoch, Offset, PushqError, QueueConfig, QueueDefinition, Unavailable
 from backend_store.node.garbage_collector import EVERYTHING, GarbageCollector, add_garbage
 from backend_store.node.ledger import stage_cut
 from backend_store.node.limits import EPOCHS_MAX
@@ -205,6 +205,8 @@ class Queues:
         for partition in queue.all:
             partition.configure(definition.config)
             _tell(partition, definition)
+            if VIEW_OUTBOX in partition.views:
+                self.export(partition)
         if queue.may_change:
             self._watch_slots(queue).wake()
 
@@ -354,7 +356,8 @@ class Queues:
         self._node.sweeper.wake()
 
     def export(self, partition: Partition) -> None:
-        """Moves messages from a partition's outbox to the queue they are for."""
+        """Moves messages from a partition's outbox to the queue they are for. In a cluster gateways move encrypted
+        ones, since only they have the keys."""
         tenant = self._tenants[partition.replica]
 
         def target() -> Partitions | None:
@@ -363,7 +366,14 @@ class Queues:
             return self.of(definition) if definition is not None else None
 
         outbox = partition.view(VIEW_OUTBOX)
+        if self._node.sealer is None and self._is_encrypted(tenant, partition.config):
+            return
         Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
+
+    def _is_encrypted(self, tenant: str, config: QueueConfig) -> bool:
+        """Whether dead letters of a queue are encrypted, or are to be in the queue that it names for them."""
+        named = self._metadata.queues.get((tenant, config.dead_letter_queue or ""))
+        return named is not None and (config.encrypted or named.config.encrypted)
 
 
 def _tell(partition: Partition, definition: QueueDefinition) -> None:

@@ -287,7 +287,7 @@ class Home:
 
     def _queue_at(self, place: Place) -> RemoteQueue | None:
         try:
-            queue = self._store.here(place.tenant, place.name)
+            queue = self._store.at(place)
         except (QueueNotFound, ClusterAway):
             return None
         if queue.uid != place.uid:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+LETTERS_CARRIED_MAX: Final = 256
+"""Dead letters that a gateway moves at once from one queue of a shard to the queue that this names for them."""
 LINE_CONNECT_SECONDS_MAX: Final = 2.0
 """How long connecting to a backend may take before it is tried anew."""
 LINE_RECONNECT_SECONDS_MAX: Final = 0.5

@@ -17,22 +17,26 @@ from typing import Any
 import msgspec
 import structlog
 
-from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
+from backend_store.client.embedded import (
+    COMPANION_VIEWS,
+    OUTBOX_SUFFIX,
+    VIEWS_BESIDE,
+    companion_config,
+    companion_view,
+    owner_of,
+)
 from backend_store.client.pulses import Pulse
 from backend_store.client.since import unbounded_task
 from backend_store.core.leases.leases import Lease
 from backend_store.core.leases.session_snapshot import KeptSession
 from backend_store.core.log.sealed_block import Seal, Sealer
-from backend_store.core.log.sublogs import VIEW_DEAD
+from backend_store.core.log.sublogs import VIEW_DEAD, VIEW_OUTBOX
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.moved import MovedAnywhere
 from backend_store.metadata.relocation import places_of
 from backend_store.model import (
-    COMPANION,
     ClusterAway,
     Conflict,
-    FieldError,
-    InvalidRequest,
     PushqError,
     QueueConfig,
     QueueDefinition,
@@ -55,6 +59,7 @@ from backend_store.remote.definitions.moves import Moves
 from backend_store.remote.definitions.unheard import Unheard
 from backend_store.remote.facade import FarNode
 from backend_store.remote.home import Home
+from backend_store.remote.letters.carrier import LetterCarriers
 from backend_store.remote.limits import CHOOSE_RETRY_MS, OTHERS_SECONDS_MAX, REPORT_SECONDS, START_SECONDS_MAX
 from backend_store.remote.line.pulses import PulseBook, RemotePulses
 from backend_store.remote.queues.answers import Known, Landing, LookingUp
@@ -120,6 +125,7 @@ class RemoteBackends:
         self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self._counting)
         self.moves = Moves(self)
+        self._carriers = LetterCarriers(self)
         self._keyring = Keyring(self.metadata, looking_up, self.background, self.hear, are_shared=is_local)
         self._unheard = Unheard(looking_up, self.background, self.hear) if is_local else None
         self.definer = ""
@@ -228,6 +234,9 @@ class RemoteBackends:
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, call)
+
     # ------------------------------------------------------------------------------------------------------- clocks
 
     def now_s(self) -> float:
@@ -280,7 +289,23 @@ class RemoteBackends:
         if found is None:
             kind = self._kind_of(definition)
             found = self._queues[definition.uid] = kind(self, definition, owner=name)
+            self._carriers.used(definition)
         return found
+
+    def at(self, place: Place) -> RemoteQueue:
+        """The queue, companion or outbox that a backend's frame is about. Raises `QueueNotFound`, `ClusterAway`."""
+        if place.name.endswith(OUTBOX_SUFFIX):
+            return self.outbox(self.metadata.find(place.tenant, place.name.removesuffix(OUTBOX_SUFFIX)))
+        return self.here(place.tenant, place.name)
+
+    def has_in_use(self, uid: int) -> bool:
+        """Whether a queue has been used at this gateway."""
+        return uid in self._queues
+
+    def outbox(self, definition: QueueDefinition) -> RemoteQueue:
+        """The dead letters of a queue that are on their way to the queue that it names for them. Raises
+        `ClusterAway`."""
+        return self._beside(definition, definition.name + OUTBOX_SUFFIX, VIEW_OUTBOX)
 
     def _kind_of(self, definition: QueueDefinition) -> type[RemoteQueue]:
         """Raises `ClusterAway` if the only cluster cannot be used; with several clusters, the constructor may."""
@@ -292,15 +317,18 @@ class RemoteBackends:
         return LanedQueue if cluster.has_lanes_of(definition) else RemoteQueue
 
     def _companion(self, tenant: str, name: str) -> RemoteQueue:
-        owner, view = owner_of(name), companion_view(name)
+        view = companion_view(name)
         if view is None:
             raise QueueNotFound(f"there is no queue {name!r}")
-        definition = self.metadata.find(tenant, owner)
+        return self._beside(self.metadata.find(tenant, owner_of(name)), name, view)
+
+    def _beside(self, definition: QueueDefinition, name: str, view: int) -> RemoteQueue:
         found = self._companions.get((definition.uid, view))
         if found is None:
             own = msgspec.structs.replace(definition, name=name, config=companion_config(definition.config))
             kind = self._kind_of(own)
-            queue = self.here(tenant, owner)  # the companions end with it
+            owner = definition.name
+            queue = self.here(definition.tenant, owner)  # the companions end with it
             found = self._companions[definition.uid, view] = kind(self, own, owner=owner, is_companion=True)
             if view == VIEW_DEAD:
                 found.redrives = queue.redrives
@@ -339,7 +367,7 @@ class RemoteBackends:
         if (queue := self._queues.get(uid)) is not None:
             yield queue
             yield from queue.groups.values()
-        for view in COMPANION_VIEWS.values():
+        for view in VIEWS_BESIDE:
             if (companion := self._companions.get((uid, view))) is not None:
                 yield companion
 
@@ -383,7 +411,6 @@ class RemoteBackends:
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[RemoteQueue, bool]:
         """Returns the queue and whether it was created. Raises `Conflict` if it exists with another config, and what
         `Choosing.chosen` raises."""
-        _check_dead_letters(name, config)
         bare, asks = config.bare(), config.replication
         if (tenant, name) in self.metadata.queues:
             _check_copied(name, asks, self.here(tenant, name).replication)
@@ -405,7 +432,6 @@ class RemoteBackends:
         await asyncio.gather(*(_adopted(home, definition) for home in able))
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> RemoteQueue | None:
-        _check_dead_letters(name, config)
         queue = self.here(tenant, name)
         asked, place = config.replication.asked(), queue.replication
         config = placed(config, place, name)
@@ -523,6 +549,7 @@ class RemoteBackends:
         for definition in news.queues:
             self._redefined(definition)
         self.moves.told(news.queues, gone)
+        self._carriers.told(news.queues, gone)
         for definition in gone:
             self._deleted(definition)
         self._keyring.told(news)
@@ -553,7 +580,7 @@ class RemoteBackends:
     def _redefined(self, definition: QueueDefinition) -> None:
         if (queue := self._queues.get(definition.uid)) is not None:
             queue.redefined(definition)
-        for view in COMPANION_VIEWS.values():
+        for view in VIEWS_BESIDE:
             if (companion := self._companions.get((definition.uid, view))) is not None:
                 config = companion_config(definition.config)
                 companion.redefined(msgspec.structs.replace(definition, name=companion.name, config=config))
@@ -574,7 +601,7 @@ class RemoteBackends:
         for group in queue.groups.values():
             group.deleted = True
             queue.companions.append(group)
-        for view in COMPANION_VIEWS.values():
+        for view in VIEWS_BESIDE:
             if (companion := self._companions.pop((uid, view), None)) is not None:
                 companion.end()
                 queue.companions.append(companion)
@@ -616,14 +643,3 @@ def _unnamed(cluster: str) -> str:
 async def _adopted(home: Home, definition: QueueDefinition) -> None:
     with suppress(PushqError):
         await home.adopted.tell([definition])
-
-
-def _check_dead_letters(name: str, config: QueueConfig) -> None:
-    """Raises `InvalidRequest` for an encrypted queue with another queue for its dead letters: backends have no keys, so
-    a body sealed for one queue could not be opened in another."""
-    if config.encrypted and config.dead_letter_queue not in (None, COMPANION):
-        detail = (
-            f"queue {name!r} is encrypted, and this version's backends cannot encrypt its dead letters for another "
-            f"queue; omit dead_letter_queue to use {name}.dead, or set encrypted: false"
-        )
-        raise InvalidRequest(detail, errors=(FieldError("/dead_letter_queue", detail),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.embedded import OUTBOX_SUFFIX, EmbeddedStore
 from backend_store.client.groups import used_group
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.model import QueueNotFound
@@ -41,9 +41,12 @@ class AtPlace(Asked, frozen=True):
 
 
 def queue_at(store: EmbeddedStore, place: Place) -> EmbeddedQueue:
-    """The queue at a place, or the group. Raises `QueueNotFound`, also where a newer queue has the name; `NotFound` for
-    a group that is gone, and `InvalidRequest` for a group of a work queue."""
-    queue = store.here(place.tenant, place.name)
+    """The queue at a place, its outbox, or the group. Raises `QueueNotFound`, also where a newer queue has the name;
+    `NotFound` for a group that is gone, and `InvalidRequest` for a group of a work queue."""
+    if place.name.endswith(OUTBOX_SUFFIX):
+        queue = store.outbox(place.tenant, place.name.removesuffix(OUTBOX_SUFFIX))
+    else:
+        queue = store.here(place.tenant, place.name)
     if queue.uid != place.uid:
         raise QueueNotFound(f"queue {place.name!r} was deleted")
     return queue if place.group is None else used_group(queue, place.group)

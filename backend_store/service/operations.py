@@ -31,7 +31,7 @@ from backend_store.service import (
     tickets,
 )
 from backend_store.service.asked import Asked, AtPlace, queue_at
-from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
+from backend_store.wire.store_frames import Grouped, Place, SentBlock, blocks_of_sent, placed, to_bits
 
 
 class PutKey(Asked, frozen=True):
@@ -101,6 +101,15 @@ class SettleAndPublish(AtPlace, frozen=True):
     publishes: list[tuple[Place, list[SentBlock]]]
 
 
+class MoveLetters(AtPlace, frozen=True):
+    """Moves dead letters out of a queue's outbox (`place`) to the queue they are for, encrypted for that by the
+    gateway. The answer is whether they moved: False if one of them is not leased to the gateway any more."""
+
+    grouped: Grouped
+    target: Place
+    blocks: list[SentBlock]
+
+
 class WriteDocuments(Asked, frozen=True):
     """Writes rows beside the metadata; all of them or none."""
 
@@ -163,6 +172,7 @@ Operation = (
     | Purge
     | Cancel
     | SettleAndPublish
+    | MoveLetters
     | WriteDocuments
     | TakeDuty
     | pulses.TakePulses
@@ -274,6 +284,17 @@ async def _settle_and_publish(store: EmbeddedStore, asked: SettleAndPublish) -> 
     return [verdict.ok for verdict in result.verdicts], [placed(one, store.node.copies()) for one in result.places]
 
 
+async def _move_letters(store: EmbeddedStore, asked: MoveLetters) -> bool:
+    done = store.node.loop.create_future()
+    grouped = {token: to_bits(bits) for token, bits in asked.grouped.items()}
+    target = queue_at(store, asked.target)
+    queue_at(store, asked.place).move(grouped, target, blocks_of_sent(asked.blocks), done.set_result)
+    result: bool | PushqError = await done
+    if isinstance(result, PushqError):
+        raise result
+    return result
+
+
 async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
     if asked.duty is not None:
         store.duties.check(asked.duty)
@@ -316,6 +337,7 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     Purge: _purge,
     Cancel: _cancel,
     SettleAndPublish: _settle_and_publish,
+    MoveLetters: _move_letters,
     WriteDocuments: _write_documents,
     TakeDuty: _take_duty,
     Totals: _totals,

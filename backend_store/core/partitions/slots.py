@@ -39,6 +39,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from google_crc32c import value as crc32c
 
+from backend_store.core.log.bits import indexes
 from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest, QueueConfig, QueueDefinition
 
 SLOTS = 256
@@ -90,6 +91,17 @@ def slots_taken(definition: QueueDefinition) -> int:
     if definition.takes_none:
         return 0
     return (unpacked(definition.takes) or ALL_SLOTS) | 1 << UNKEYED
+
+
+def by_slot(keys: Sequence[str | None] | None, bits: int, routing: Routing) -> list[tuple[int, int]]:
+    """Groups messages, given as bits, by their slot: (the slot as a bit, its messages as bits). `keys`: of all messages
+    of their chunk."""
+    found: dict[int, int] = {}
+    for index in indexes(bits):
+        slot = routing.slot(key=keys[index] if keys is not None else None)
+        place = 1 << (UNKEYED if slot is None else slot)
+        found[place] = found.get(place, 0) | 1 << index
+    return list(found.items())
 
 
 class Routing(NamedTuple):

@@ -14,7 +14,7 @@ from backend_store.core.leases.nack_reasons import moved_history
 from backend_store.core.log.bits import indexes
 from backend_store.core.log.chunk import Chunk, clear_column, extract, moved_whole
 from backend_store.core.log.sealed_block import Seal
-from backend_store.core.partitions.slots import UNKEYED, Routing
+from backend_store.core.partitions.slots import Routing, by_slot
 from backend_store.model import Block
 
 
@@ -64,14 +64,8 @@ def unopened(
     """
     if routing is None:
         return moved_whole(chunk, bits, annexes, partition=partition)
-    keys = clear_column(chunk, "key")
-    by_slot: dict[int, int] = {}
-    for index in indexes(bits):
-        slot = routing.slot(key=keys[index] if keys is not None else None)
-        place = UNKEYED if slot is None else slot
-        by_slot[place] = by_slot.get(place, 0) | 1 << index
     return [
-        msgspec.structs.replace(block, slots=1 << slot)
-        for slot, own in by_slot.items()
+        msgspec.structs.replace(block, slots=slots)
+        for slots, own in by_slot(clear_column(chunk, "key"), bits, routing)
         for block in moved_whole(chunk, own, annexes, partition=partition)
     ]

@@ -17,7 +17,7 @@ from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.core.log.bits import indexes, lowest
 from backend_store.core.log.chunk import Chunk, clear_column
 from backend_store.core.log.sublogs import is_scheduled, own_priority
-from backend_store.model import Block, PushqError, QueueFull
+from backend_store.model import Block, PushqError, QueueConfig, QueueFull
 from backend_store.node.commit.transaction import Transaction, TransactionResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 from backend_store.node.transfer.reseal import resealed, unopened
@@ -152,9 +152,9 @@ def step_of(
     bits = lease.bits if bits is None else bits
     blocks = [
         msgspec.structs.replace(block, priority=wanted, due_ms=due_ms)
-        for wanted, own in _by_priority(lease.chunk, bits, target, annexes, priority)
-        for due_ms, part in _by_due(view, lease, own, target, _usual_due(target) if is_new else 0, at_once)
-        for block in _blocks_of(view, lease.chunk, part, target, _alive(annexes, part, target, due_ms, is_new=is_new))
+        for wanted, own in by_priority(lease.chunk, bits, target, annexes, priority)
+        for due_ms, part in _by_due(view, lease, own, target, usual_due(target) if is_new else 0, at_once)
+        for block in _blocks_of(view, lease.chunk, part, target, as_new(annexes, part, target, due_ms, is_new=is_new))
     ]
 
     def told(result: TransactionResult | PushqError) -> None:
@@ -164,8 +164,8 @@ def step_of(
     return Transaction([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
 
 
-def _by_priority(
-    chunk: Chunk, bits: int, target: Partitions, annexes: Mapping[int, dict[str, Any]], priority: int | None
+def by_priority(
+    chunk: Chunk, bits: int, target: Target, annexes: Mapping[int, dict[str, Any]], priority: int | None
 ) -> list[tuple[int, int]]:
     """The messages by their priority in the other queue, highest first. Priorities above its highest become that
     one.
@@ -181,19 +181,19 @@ def _by_priority(
     return sorted(found.items(), reverse=True)
 
 
-def _may_wait(target: Partitions) -> bool:
+def _may_wait(target: Target) -> bool:
     """Whether messages of a queue can have a due time."""
     return target.config.kind == "work" and target.config.sequencing == "arrival"
 
 
-def _usual_due(target: Partitions) -> int:
+def usual_due(target: Target) -> int:
     """When a message that comes to a queue now and has no due time of its own is due; 0 for at once."""
     delay_ms = target.config.delay_ms
     return target.steady_ms() + delay_ms if delay_ms and _may_wait(target) else 0
 
 
-def _alive(
-    annexes: Mapping[int, dict[str, Any]], bits: int, target: Partitions, due_ms: int, *, is_new: bool
+def as_new(
+    annexes: Mapping[int, dict[str, Any]], bits: int, target: Target, due_ms: int, *, is_new: bool
 ) -> Mapping[int, dict[str, Any]]:
     """Adds the expiry that new messages have in a queue with a time to live."""
     life_ms = target.config.message_ttl_ms
@@ -236,6 +236,15 @@ def _blocks_of(
         routing = target.routing if target.map is not None else None
         found += unopened(chunk, whole, annexes, partition=number, routing=routing)
     return found
+
+
+class Target(Protocol):
+    """The queue that messages go to: its config and its clock."""
+
+    @property
+    def config(self) -> QueueConfig: ...
+
+    def steady_ms(self) -> int: ...
 
 
 class Timers(Protocol):

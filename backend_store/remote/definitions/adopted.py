@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import structlog
 
-from backend_store.client.embedded import owner_of
+from backend_store.client.embedded import OUTBOX_SUFFIX, owner_of
 from backend_store.metadata.relocation import as_known_in, lies_in
 from backend_store.model import ClusterAway, Conflict, Overloaded, PushqError, QueueDefinition, Unavailable
 from backend_store.remote.limits import (
@@ -177,7 +177,8 @@ class Adopted:
 
     def _as_told(self, definition: QueueDefinition) -> QueueDefinition:
         """Returns the definition as the shard is to have it; for a companion that of the queue beside which it lies."""
-        known = self._store.metadata.queues.get((definition.tenant, owner_of(definition.name)))
+        owner = owner_of(definition.name.removesuffix(OUTBOX_SUFFIX))
+        known = self._store.metadata.queues.get((definition.tenant, owner))
         if known is not None and known.uid == definition.uid:
             definition = known
         return as_known_in(definition, self._home.spot)

@@ -148,7 +148,7 @@ class LanedQueue(PartedQueue):
                 keyed.append(block)
                 numbers.extend(range(first, first + block.count))
             first += block.count
-        found = shares(keyed, self.routing, self._cluster.lane_slots, 0, self._seal) if keyed else []
+        found = shares(keyed, self.routing, self._cluster.lane_slots, 0, self.seal) if keyed else []
         found = [
             # A door routes blocks by their `slots`.
             share._replace(

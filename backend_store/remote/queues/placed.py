@@ -21,7 +21,6 @@ from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.filters import PeekFilter
 from backend_store.client.queue import PublishReply, Purge, SettledAndPublished, VerdictsReply
 from backend_store.core.leases.receipts import claimed_fields
-from backend_store.core.log.sealed_block import Seal
 from backend_store.core.partitions.slots import SlotTable, slot_of
 from backend_store.metadata.relocation import Spot, as_known_in
 from backend_store.metadata.sharing import known_places, leaving_bits, moved_slots, open_places
@@ -215,11 +214,6 @@ class PlacedQueue(PartedQueue):
     def encoding_table(self) -> SlotTable | None:
         return self._routes.encoding if self._routes is not None else self.current.encoding_table
 
-    @property
-    def seal(self) -> Seal | None:
-        """What its blocks are sealed with, the same in all places."""
-        return self._seal
-
     def own_ms(self) -> int:
         return self._store.own_ms()
 
@@ -241,7 +235,7 @@ class PlacedQueue(PartedQueue):
             self.current.publish(blocks, reply, claim, until_ms=until_ms)
             return
         try:
-            bound = self._routes.bound(blocks, number, self._seal)
+            bound = self._routes.bound(blocks, number, self.seal)
         except PushqError as error:
             reply(error)
             return

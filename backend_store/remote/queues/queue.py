@@ -283,7 +283,8 @@ class RemoteQueue(Redriving, Ranges):
     # ------------------------------------------------------------------------------------------------------ publish
 
     @property
-    def _seal(self) -> Seal | None:
+    def seal(self) -> Seal | None:
+        """Encrypts and decrypts its messages; None where this gateway has no master key."""
         return self._store.seal_of(self)
 
     @property
@@ -312,7 +313,7 @@ class RemoteQueue(Redriving, Ranges):
 
     def sealed(self, blocks: list[Block]) -> list[Block]:
         """Seals blocks of an encrypted queue. Raises `Unavailable`."""
-        seal = self._seal
+        seal = self.seal
         if seal is None or not (self.config.encrypted or self._still_seals):
             return blocks
         return seal.seal(blocks)
@@ -327,7 +328,7 @@ class RemoteQueue(Redriving, Ranges):
     @property
     def content_key(self) -> bytes:
         """The key for content hashes of an encrypted queue; empty for other queues. Raises `Unavailable`."""
-        seal = self._seal
+        seal = self.seal
         return seal.secret() if seal is not None and self.config.encrypted else b""
 
     def steady_ms(self) -> int:
@@ -454,7 +455,7 @@ class RemoteQueue(Redriving, Ranges):
         if self._comes_behind(grouped, partial(self.give_back, receipts, delay_ms, reply, reason, tried=tried)):
             return
         if reason is not None and self.config.encrypted:
-            reason = sealed_reason(reason, self._seal)
+            reason = sealed_reason(reason, self.seal)
         self._ask("nack", grouped, lambda done: reply(_verdicts(receipts, done)), delay_ms, reason, tried=tried)
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
@@ -536,19 +537,20 @@ class RemoteQueue(Redriving, Ranges):
         self._let_go("unsent", lease, lease.bits)
 
     def undeliverable(self, lease: Lease) -> None:
-        self._undeliverable(lease, lease.bits, None)
+        self.give_up(lease, lease.bits, None)
 
     def end_unreadable(self, lease: Lease) -> None:
         assert lease.chunk is not None, "a lease is looked at with its chunk in memory"
         if not self.is_companion and (bits := lease.chunk.unreadable & lease.bits):
-            self._undeliverable(lease, bits, lease.chunk.why_unreadable)
+            self.give_up(lease, bits, lease.chunk.why_unreadable)
 
     def detach(self, lease: Lease) -> None:
         """The messages are sent as the answer to a request: they stay leased if this gateway ends."""
         if lease.receipts and lease.bits:
             self._tell("detach", lease.token, lease.bits, None)
 
-    def _undeliverable(self, lease: Lease, bits: int, why: str | None) -> None:
+    def give_up(self, lease: Lease, bits: int, why: str | None) -> None:
+        """Ends some of a lease's messages as undeliverable. `why`: None where their queue is not to blame."""
         if lease.receipts:
             self._tell("undeliverable", lease.token, bits, why)
             self.stock.ended(lease.token, bits)
@@ -710,7 +712,7 @@ class RemoteQueue(Redriving, Ranges):
     def opened(self, chunk: Chunk, seed_partition: int) -> Chunk:
         """Prepares a chunk of this queue for consumers here: sets partition, seal and uid."""
         chunk.partition = seed_partition
-        chunk.seal = self._seal
+        chunk.seal = self.seal
         chunk.uid = self.uid
         return chunk
 
