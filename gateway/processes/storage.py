@@ -13,8 +13,6 @@ import structlog
 import uvloop
 
 from backend_store.client import Store, open_store
-from backend_store.core.log.sublogs import VIEW_OUTBOX
-from backend_store.model import COMPANION
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import ClockAhead, FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
@@ -94,20 +92,6 @@ def _check(store: Store, settings: Settings) -> None:
             f"the queues in {settings.data} belong to a metadata service, which does not work with several "
             "processes: start without --gateways"
         )
-    for definition in metadata.queues.values():
-        name = f"queue {definition.name!r} of tenant {definition.tenant!r}"
-        if not definition.config.encrypted:
-            continue
-        if definition.config.dead_letter_queue not in (None, COMPANION):
-            raise CannotStart(
-                f"{name} is encrypted and sends dead letters to {definition.config.dead_letter_queue!r}, which "
-                "requires a single process: set dead_letter_queue to its own, or start without --gateways"
-            )
-        if any(VIEW_OUTBOX in one.state.views for one in store.node.queues.of(definition).all):
-            raise CannotStart(
-                f"{name} is encrypted and some of its messages are still moving to another queue: start without "
-                "--gateways until they have arrived"
-            )
     for moved in metadata.moved.values():
         if moved.definition.config.encrypted:
             raise CannotStart(

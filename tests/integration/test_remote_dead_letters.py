@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +142,15 @@ def test_a_gateway_that_is_killed_leaves_each_letter_in_one_place(
         other.kill()
     assert sorted(one["body"] for one in letters_of(http, grave, messages)) == list(range(messages))
     assert stats(http, queue)["dead"] == 0 and stats(http, grave)["ready"] == 0
+
+
+def test_letters_of_a_single_process_are_carried_by_several(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with PushqServer(folder) as one, Client(base_url=one.url, headers=one.headers, timeout=WAIT_S) as http:
+        grave = made(http, max_messages=1)
+        queue = made(http, max_attempts=1, dead_letter_queue=grave)
+        assert publish(http, queue, *({"body": n} for n in range(3))).status_code == 201
+        given_up(http, queue, 3)
+    several = PushqServer(folder, "--gateways", "2")
+    with several, Client(base_url=several.url, headers=several.headers, timeout=WAIT_S) as http:
+        assert sorted(one["body"] for one in letters_of(http, grave, 3)) == [0, 1, 2]
