@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,6 +27,7 @@ def tenant() -> None:
     """
 
 
+CHANGE_TRIES_MAX: Final = 5
 QUOTAS: Final = {
     "requests_per_s": "Requests per second.",
     "publish_messages_per_s": "Messages published per second.",
@@ -113,17 +114,30 @@ def update(name: str, dropped: Sequence[str], target: Target, as_json: bool, **q
     given = {quota: value for quota, value in quotas.items() if value is not None}
     if not given and not dropped:
         raise click.UsageError("give a quota to set, or one to remove with --no-quota")
-
-    async def change(admin: Admin) -> JsonObject:
-        known = (await admin.get_tenant(name))["quotas"]
-        kept = {quota: value for quota, value in known.items() if quota not in dropped}
-        return await admin.put_tenant(name, quotas=kept | given)
-
-    changed = run(ask(target, change))
+    changed = run(ask(target, lambda admin: change_quotas(admin, name, given=given, dropped=dropped)))
     if as_json:
         put_json(changed)
     else:
         tell(f'tenant "{name}": {_told(changed["quotas"])}')
+
+
+async def change_quotas(admin: Admin, name: str, *, given: Mapping[str, int], dropped: Collection[str]) -> JsonObject:
+    """Sets the `given` quotas, removes the `dropped` ones and keeps the others. Returns the tenant.
+
+    Another operator's change in the meantime is kept: the quotas are read and set again. Raises `ApiError`
+    (`precondition-failed`) if that happens each time.
+    """
+    from push.client import ApiError
+
+    for tries_left in reversed(range(CHANGE_TRIES_MAX)):
+        known, etag = await admin.get_tenant_etag(name)
+        kept = {quota: value for quota, value in known["quotas"].items() if quota not in dropped}
+        try:
+            return await admin.put_tenant(name, quotas=kept | dict(given), etag=etag)
+        except ApiError as error:
+            if error.code != "precondition-failed" or not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _row(item: JsonObject) -> list[object]:

@@ -320,11 +320,14 @@ class Admin(Api):
             "POST", "/v1/tickets", json=given(queue=queue, scopes=None if scopes is None else list(scopes))
         )
 
-    async def put_tenant(self, name: str, *, quotas: Mapping[str, Any] | None = None) -> JsonObject:
-        """Create a tenant, or set its quotas to exactly these; without `quotas`, the quotas that it has stay."""
-        return await self.ask(
-            "PUT", f"/v1/tenants/{_part(name)}", json=given(quotas=None if quotas is None else dict(quotas))
-        )
+    async def put_tenant(
+        self, name: str, *, quotas: Mapping[str, Any] | None = None, etag: str | None = None
+    ) -> JsonObject:
+        """Create a tenant, or set its quotas to exactly these; without `quotas`, the quotas that it has stay. `etag` is
+        the state that the change is for: if it has changed, `ApiError` (`precondition-failed`) is raised."""
+        body = given(quotas=None if quotas is None else dict(quotas))
+        headers = None if etag is None else {"If-Match": etag}
+        return await self.ask("PUT", f"/v1/tenants/{_part(name)}", json=body, headers=headers)
 
     async def list_tenants(self, *, limit: int | None = None, cursor: str | None = None) -> JsonObject:
         """One page of tenants."""
@@ -333,6 +336,11 @@ class Admin(Api):
     async def get_tenant(self, name: str) -> JsonObject:
         """One tenant with its quotas."""
         return await self.ask("GET", f"/v1/tenants/{_part(name)}")
+
+    async def get_tenant_etag(self, name: str) -> tuple[JsonObject, str]:
+        """The tenant, and the `ETag` with which `put_tenant` detects another client's change."""
+        response = await self.request("GET", f"/v1/tenants/{_part(name)}")
+        return decoded(response), response.headers.get("etag", "")
 
     async def delete_tenant(self, name: str) -> None:
         """Remove a tenant that has nothing left."""

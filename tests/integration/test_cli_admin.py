@@ -15,11 +15,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from gateway.commands.tenant import change_quotas
+from push.client import Admin
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.server import PushqServer
 
@@ -192,6 +195,27 @@ def test_quotas_of_a_tenant_are_set_one_by_one(cli: Cli) -> None:
     assert cli("tenant", "show", name, "--json").json()["quotas"] == {"queues": 5}
     assert "queues 5" in cli("tenant", "show", name).out
     assert cli.any("tenant", "update", name).code == 2
+
+
+class Interrupted(Admin):
+    """Another operator's change comes between the first reading of a tenant and its writing."""
+
+    was_changed = False
+
+    async def request(self, method: str, path: str, **options: Any) -> Any:
+        if method == "PUT" and not self.was_changed:
+            self.was_changed = True
+            await super().request("PUT", path, json={"quotas": {"queues": 3, "connections": 7}})
+        return await super().request(method, path, **options)
+
+
+@pytest.mark.anyio
+async def test_a_change_of_quotas_keeps_what_another_operator_changed_meanwhile(cli: Cli) -> None:
+    name = f"quota-{uuid.uuid4().hex[:8]}"
+    cli("tenant", "create", name, "--queues", "3")
+    async with Interrupted(cli.server.url, cli.server.key) as admin:
+        changed = await change_quotas(admin, name, given={"queues": 5}, dropped=())
+    assert admin.was_changed and changed["quotas"] == {"queues": 5, "connections": 7}
 
 
 def test_a_tenant_that_is_there_keeps_its_quotas_when_it_is_created_again(cli: Cli) -> None:
