@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -69,6 +69,13 @@ def rate(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f}/s" if value >= 100 else f"{value:.1f}/s"
+
+
+def cluster_state(cluster: Mapping[str, Any], managers: Mapping[str, Any]) -> str:
+    """The state of a cluster; where no manager listens, `no manager` or `manager away` instead of `silent`."""
+    if cluster["state"] != "silent" or not managers["is_silent"]:
+        return str(cluster["state"])
+    return "no manager" if managers["holder"] is None else "manager away"
 
 
 def write(kind: str, value: Any) -> str:

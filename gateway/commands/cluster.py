@@ -16,7 +16,7 @@ from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
 from gateway.commands.output import put_json, put_table, size, tell
 from gateway.commands.target import Target, target_options
-from web_console.wording import counted
+from web_console.wording import cluster_state, counted
 
 LOOK_S = 0.5
 of_cluster = click.option("--cluster", "of", metavar="NAME", help="The cluster to use.  [default: the home cluster]")
@@ -57,7 +57,7 @@ def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> 
         return
     clusters = state.get("clusters", [])  # a server of an earlier version does not say
     if clusters:
-        put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in clusters])
+        put_table(CLUSTER_COLUMNS, [_cluster_row(one, state["managers"]) for one in clusters])
         tell(_managed(state["managers"]))
     if is_known := state.get("backends_known", True):
         put_table(
@@ -85,7 +85,7 @@ def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> 
 CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "fullest part", "state", "heard", "detail")
 
 
-def _cluster_row(cluster: dict[str, Any]) -> list[Any]:
+def _cluster_row(cluster: dict[str, Any], managers: dict[str, Any]) -> list[Any]:
     used = cluster["utilisation"]
     return [
         cluster["name"],
@@ -94,7 +94,7 @@ def _cluster_row(cluster: dict[str, Any]) -> list[Any]:
         cluster["queues"],
         "–" if used is None else f"{used:.0%}",
         cluster["fullest"] or "–",
-        cluster["state"],
+        cluster_state(cluster, managers),
         cluster["reported_at"] or "–",
         cluster["detail"] or "–",
     ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from web_console.tables import Button, Column, Table
 from web_console.visit import Problem, Visit
-from web_console.wording import counted, percent, write
+from web_console.wording import cluster_state, counted, percent, write
 
 LOG_ROWS: Final = 10
 """Of decisions and events: those in sight."""
@@ -155,15 +155,13 @@ def _cluster_row(cluster: dict[str, Any], managers: dict[str, Any]) -> dict[str,
 
 def _unheard(cluster: dict[str, Any], managers: dict[str, Any]) -> dict[str, Any]:
     """The state and detail of a cluster of which nothing is heard because no manager listens; otherwise nothing."""
-    if cluster["state"] != "silent" or not managers["is_silent"]:
+    state = cluster_state(cluster, managers)
+    if state == cluster["state"]:
         return {}
     if managers["holder"] is None:
-        return {"state": "no manager", "detail": "pushq manager is not running, so the load of this cluster is unknown"}
+        return {"state": state, "detail": "pushq manager is not running, so the load of this cluster is unknown"}
     seen = "yet" if managers["seen_at"] is None else f"since {write('moment', managers['seen_at'])}"
-    return {
-        "state": "manager away",
-        "detail": f"{managers['holder']} manages the clusters and has not reported {seen}",
-    }
+    return {"state": state, "detail": f"{managers['holder']} manages the clusters and has not reported {seen}"}
 
 
 _NO_SHARD: Final = "No shards are placed yet."

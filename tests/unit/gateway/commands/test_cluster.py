@@ -77,14 +77,25 @@ def test_a_cluster_that_was_never_heard_is_a_row_of_unknowns() -> None:
     state = OF_BEFORE | {"clusters": [EU], "managers": NOBODY, "manager_events": []}
     found, asked = ran(state, "status")
     assert found.exit_code == 0 and asked == ["GET /v1/cluster"]
-    assert "silent" in found.output and "no manager has run" in found.output
+    assert "no manager  –" in found.output and "no manager has run" in found.output
+    assert "silent" not in found.output
 
 
 def test_a_manager_that_is_silent_is_said_to_be_with_its_decisions() -> None:
     state = OF_BEFORE | {"clusters": [EU], "managers": GONE, "manager_events": [EVENT]}
     found, _ = ran(state, "status", "--events")
-    assert "one has been the manager since" in found.output and "last seen 2026-01-31T13:00" in found.output
+    assert (
+        "manager away" in found.output
+        and "one has been the manager since" in found.output
+        and "last seen 2026-01-31T13:00" in found.output
+    )
     assert "DECISION" in found.output
+
+
+def test_a_cluster_that_a_manager_listens_to_and_does_not_hear_is_silent() -> None:
+    state = OF_BEFORE | {"clusters": [EU], "managers": GONE | {"is_silent": False}, "manager_events": []}
+    found, _ = ran(state, "status")
+    assert "silent" in found.output and "manager away" not in found.output
 
 
 def test_a_server_without_the_coordinator_shows_all_clusters_and_names_the_setting() -> None:
