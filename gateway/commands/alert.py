@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
-from gateway.commands.asking import all_pages, ask
+from gateway.commands.asking import all_pages, ask, named
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.figures import Figure, FigureRange
 from gateway.commands.moments import DURATION
 from gateway.commands.output import confirm, put, put_fields, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
+
+if TYPE_CHECKING:
+    from push.client import Admin
 
 
 def _all(target: Target, path: str, **query: Any) -> list[dict[str, Any]]:
@@ -25,9 +30,26 @@ def _all(target: Target, path: str, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _ask(target: Target, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, path, json=body)))
+def _ask(
+    target: Target,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """`names`: see `asking.named`."""
+
+    async def question(admin: Admin) -> dict[str, Any]:
+        async with named(admin, names or {}):
+            return await admin.ask(method, path, json=body)
+
+    found: dict[str, Any] = run(ask(target, question))
     return found
+
+
+def _rule(rule: str) -> str:
+    return f"/v1/alert-rules/{quote(rule, safe='')}"
 
 
 def _show(items: list[dict[str, Any]], fields: tuple[str, ...], *, as_json: bool) -> None:
@@ -114,7 +136,9 @@ def rules(target: Target, as_json: bool) -> None:
 def add(name: str, receivers: tuple[str, ...], preview: bool, target: Target, as_json: bool, **given: Any) -> None:
     """Create an alert rule, or try one out."""
     body = {"name": name, "receivers": list(receivers), **{key: v for key, v in given.items() if v is not None}}
-    found = _ask(target, "POST", "/v1/alert-rules/preview" if preview else "/v1/alert-rules", body)
+    named_there = {f"/receivers/{n}": f"/v1/alert-receivers/{quote(id, safe='')}" for n, id in enumerate(receivers)}
+    path = "/v1/alert-rules/preview" if preview else "/v1/alert-rules"
+    found = _ask(target, "POST", path, body, names=named_there)
     if as_json:
         put_json(found)
     elif preview:
@@ -132,7 +156,7 @@ def add(name: str, receivers: tuple[str, ...], preview: bool, target: Target, as
 def remove(rule: str, is_sure: bool, target: Target, as_json: bool) -> None:
     """Delete an alert rule and its alerts."""
     confirm(f"Delete alert rule {rule} and its alerts?", is_sure=is_sure)
-    run(ask(target, lambda admin: admin.request("DELETE", f"/v1/alert-rules/{rule}")))
+    run(ask(target, lambda admin: admin.request("DELETE", _rule(rule))))
     if as_json:
         put_json({"id": rule, "deleted": True})
     else:
@@ -145,7 +169,7 @@ def remove(rule: str, is_sure: bool, target: Target, as_json: bool) -> None:
 @json_option
 def test(rule: str, target: Target, as_json: bool) -> None:
     """Send a test notification to a rule's receivers."""
-    found = _ask(target, "POST", f"/v1/alert-rules/{rule}/test")
+    found = _ask(target, "POST", f"{_rule(rule)}/test")
     _show(found["items"], ("receiver", "ok", "status", "error", "ms"), as_json=as_json)
 
 
@@ -178,8 +202,9 @@ def silence(
     if (for_ms is None) == (minutes is None):
         raise click.UsageError("give a duration with --for, such as --for 2h")
     duration_ms = round(minutes * 60_000) if minutes is not None else for_ms
-    named = {name: value for name, value in (("queue", queue), ("rule", rule)) if value is not None}
-    found = _ask(target, "POST", "/v1/silences", {**named, "duration_ms": duration_ms, "reason": reason})
+    given = {name: value for name, value in (("queue", queue), ("rule", rule)) if value is not None}
+    body = {**given, "duration_ms": duration_ms, "reason": reason}
+    found = _ask(target, "POST", "/v1/silences", body, names={} if rule is None else {"/rule": _rule(rule)})
     if as_json:
         put_json(found)
     else:
@@ -205,7 +230,7 @@ def silences(target: Target, as_json: bool) -> None:
 @json_option
 def unsilence(silence: str, target: Target, as_json: bool) -> None:
     """End a silence now."""
-    run(ask(target, lambda admin: admin.request("DELETE", f"/v1/silences/{silence}")))
+    run(ask(target, lambda admin: admin.request("DELETE", f"/v1/silences/{quote(silence, safe='')}")))
     if as_json:
         put_json({"id": silence, "deleted": True})
     else:

@@ -120,6 +120,8 @@ async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target)
     async with target.local_admin() if is_local else target.admin() as admin:
         where = target.socket if is_local else target.base_url
         fate = "lost" if move_to is None else f'moved to "{move_to}"'
+        if move_to is not None:
+            await admin.get_queue(move_to)  # an absent one is told before anybody is asked
         try:
             stats = (await admin.get_queue(name))["stats"]
             holds = stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]

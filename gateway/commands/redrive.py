@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
+from gateway.commands.asking import named
 from gateway.commands.base import Command, json_option, run
 from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
@@ -89,13 +91,19 @@ def _tell_total(total: int, name: str, as_json: bool) -> None:
 
 async def _count(name: str, wanted: dict[str, Any], target: Target) -> int:
     async with target.admin() as admin:
-        return await admin.count_redrive(name, **wanted)
+        async with named(admin, _target_path(wanted)):
+            return await admin.count_redrive(name, **wanted)
 
 
 async def _redrive(name: str, wanted: dict[str, Any], wait: bool, target: Target) -> dict[str, Any]:
     async with target.admin() as admin:
-        job = await admin.start_redrive(name, **wanted)
+        async with named(admin, _target_path(wanted)):
+            job = await admin.start_redrive(name, **wanted)
         return await _watch(admin, name, job) if wait else job
+
+
+def _target_path(wanted: dict[str, Any]) -> dict[str, str]:
+    return {} if wanted["to"] is None else {"/to": f"/v1/queues/{quote(wanted['to'], safe='')}"}
 
 
 async def _watch(admin: Admin, name: str, job: dict[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,12 @@ def test_delete_asks_first_and_says_what_it_would_take(cli: Cli, queue: str) -> 
     assert cli("queue", "delete", queue, "--discard", *cli.data, stdin="y\n").code == 0
 
 
+def test_delete_to_an_absent_queue_ends_with_6_before_it_asks(cli: Cli, queue: str) -> None:
+    refused = cli.any("queue", "delete", queue, "--move-to", "absent", *cli.data, stdin="y\n")
+    assert refused.code == 6 and "queue 'absent'" in refused.err and "Delete queue" not in refused.err
+    assert queue in cli.queues()
+
+
 def test_delete_over_http_is_refused_and_names_the_command(cli: Cli, queue: str) -> None:
     refused = cli.any("queue", "delete", queue, "--discard", "--yes", "--url", cli.server.url)
     assert refused.code == 4

@@ -44,6 +44,17 @@ def test_an_alert_from_its_rule_to_its_silence(cli: Cli, tmp_path: Path) -> None
     assert json.loads(cli("alert", "list", "--json").out)["items"] == []
 
 
+def test_a_rule_or_receiver_that_is_not_there_ends_with_6(cli: Cli) -> None:
+    silence = cli.any("alert", "silence", "--rule", "absent", "--for", "5m", "--reason", "r")
+    assert silence.code == 6 and "'absent'" in silence.err
+    given = ("rule", "--kind", "depth", "--limit", "1", "--receiver")
+    assert cli.any("alert", "add", *given, "absent").code == 6
+    assert cli.any("alert", "add", *given, "absent", "--preview").code == 6
+    assert cli.any("alert", "add", "rule", "--kind", "absent", "--limit", "1").code == 1
+    for command in (("remove", "a/b?c", "--yes"), ("test", "a/b?c"), ("unsilence", "a/b?c")):
+        assert cli.any("alert", *command).code == 6, command
+
+
 def test_rules_of_a_file_are_made_once_and_changed_when_told_to(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     rules = [

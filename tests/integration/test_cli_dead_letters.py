@@ -143,7 +143,9 @@ def test_what_cannot_be_redriven_ends_with_a_code(cli: Cli, queue: str) -> None:
     assert cli.any("queue", "redrive", "absent").code == 6
     died(cli, queue, {"body": 1})
     refused = cli.any("queue", "redrive", queue, "--to", "absent")
-    assert refused.code == 1 and "/to:" in refused.err
+    assert refused.code == 6 and "queue 'absent'" in refused.err
+    companion = cli.any("queue", "redrive", queue, "--to", f"{queue}.dead")
+    assert companion.code == 1 and "/to:" in companion.err
     assert cli.any("queue", "redrive", queue, "--rate", "0").code == 2
     weak = cli("key", "create", "weak", "--scope", "view:*").out.strip()
     assert cli.any("queue", "redrive", queue, env={"PUSHQ_KEY": weak}).code == 4
