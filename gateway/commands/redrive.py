@@ -90,9 +90,8 @@ def _tell_total(total: int, name: str, as_json: bool) -> None:
 
 
 async def _count(name: str, wanted: dict[str, Any], target: Target) -> int:
-    async with target.admin() as admin:
-        async with named(admin, _target_path(wanted)):
-            return await admin.count_redrive(name, **wanted)
+    async with target.admin() as admin, named(admin, _target_path(wanted)):
+        return await admin.count_redrive(name, **wanted)
 
 
 async def _redrive(name: str, wanted: dict[str, Any], wait: bool, target: Target) -> dict[str, Any]:
