@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -12,7 +13,17 @@ from gateway.commands.asking import all_pages, ask, named
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.figures import Figure, FigureRange
 from gateway.commands.moments import DURATION
-from gateway.commands.output import confirm, put, put_fields, put_items, put_json, put_table, tell
+from gateway.commands.output import (
+    confirm,
+    put,
+    put_fields,
+    put_items,
+    put_json,
+    put_table,
+    require_stdout,
+    shown_once,
+    tell,
+)
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
@@ -254,11 +265,15 @@ def receivers(target: Target, as_json: bool) -> None:
 def add_receiver(name: str, webhook: str | None, target: Target, as_json: bool) -> None:
     """Create a receiver. Its webhook signing secret is shown only once."""
     body = {"name": name, "type": "webhook", "url": webhook} if webhook else {"name": name, "type": "log"}
+    require_stdout()
     found = _ask(target, "POST", "/v1/alert-receivers", body)
-    if as_json:
-        put_json(found)
-    else:
-        put_fields({"id": found["id"], **({"secret": found["secret"]} if found["secret"] else {})})
+    shown = {"id": found["id"], **({"secret": found["secret"]} if found["secret"] else {})}
+    hint = f"delete it with DELETE /v1/alert-receivers/{found['id']} or in the console, and create another one"
+    with shown_once(f"receiver {found['id']} was created", hint) if found["secret"] else nullcontext():
+        if as_json:
+            put_json(found)
+        else:
+            put_fields(shown)
 
 
 @alert.command("export")

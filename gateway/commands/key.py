@@ -10,7 +10,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.moments import DURATION
-from gateway.commands.output import confirm, put, put_items, put_json, put_table, tell
+from gateway.commands.output import confirm, put, put_items, put_json, put_table, require_stdout, shown_once, tell
 from gateway.commands.target import Target, target_options
 
 
@@ -42,10 +42,11 @@ def create(
     name: str, scopes: Sequence[str], tenant: str | None, expires_at: str | None, target: Target, as_json: bool
 ) -> None:
     """Create a key named NAME. The key is shown only once."""
+    require_stdout()
     made = run(
         ask(target, lambda admin: admin.create_key(name, scopes, tenant=target.tenant(tenant), expires_at=expires_at))
     )
-    _put_secret(made, as_json)
+    _put_secret(made, as_json, target, done="created")
 
 
 @key.command("list")
@@ -76,7 +77,9 @@ def list_(target: Target, as_json: bool) -> None:
 @json_option
 def rotate(key_id: str, grace_ms: int, target: Target, as_json: bool) -> None:
     """Rotate the secret of key ID."""
-    _put_secret(run(ask(target, lambda admin: admin.rotate_key(key_id, grace_ms=grace_ms))), as_json)
+    require_stdout()
+    made = run(ask(target, lambda admin: admin.rotate_key(key_id, grace_ms=grace_ms)))
+    _put_secret(made, as_json, target, done="rotated")
 
 
 @key.command("delete")
@@ -94,11 +97,15 @@ def delete(key_id: str, is_sure: bool, target: Target, as_json: bool) -> None:
         tell(f"deleted key {key_id}")
 
 
-def _put_secret(made: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        put_json(made)
-        return
-    put(made["key"])
+def _put_secret(made: dict[str, Any], as_json: bool, target: Target, *, done: str) -> None:
+    id = made["id"]
+    rotate, delete = target.command(f"key rotate {id}"), target.command(f"key delete {id}")
+    hint = f"get a new secret with {rotate}, or delete the key with {delete}"
+    with shown_once(f"key {id} was {done}", hint):
+        if as_json:
+            put_json(made)
+            return
+        put(made["key"])
     tell(f"key {made['id']}, scopes {' '.join(made.get('scopes') or ())}: save it now, it is not shown again")
 
 

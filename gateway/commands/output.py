@@ -26,6 +26,26 @@ def put(text: str) -> None:
         raise Failure(f"stdout: {os_text(error)}") from error
 
 
+def require_stdout() -> None:
+    """Raises `Failure` if stdout is closed: for commands whose output cannot be had again."""
+    if sys.stdout is None:  # so Python represents a closed stdout
+        from gateway.commands.exits import Failure
+
+        raise Failure("stdout is closed")
+
+
+@contextmanager
+def shown_once(made: str, hint: str) -> Iterator[None]:
+    """Around the output of a secret that was `made`: if stdout does not take it, raises a `Failure` that says so."""
+    from gateway.commands.exits import Failure
+
+    try:
+        yield
+    except (BrokenPipeError, Failure) as error:
+        why = error.message if isinstance(error, Failure) else "stdout: its reader has exited"
+        raise Failure(f"{made}, but its secret could not be shown: {why}", lines=[hint]) from error
+
+
 def tell(text: str) -> None:
     """One line for the person at the terminal."""
     click.echo(text, err=True)

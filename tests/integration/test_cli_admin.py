@@ -7,15 +7,18 @@ import json
 import os
 import pty
 import select
+import shlex
 import struct
+import subprocess
+import sys
 import termios
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -176,6 +179,61 @@ def test_key_lives_from_create_to_delete(cli: Cli, queue: str) -> None:
     refused = cli.any("queue", "list", env={"PUSHQ_KEY": rotated})
     assert refused.code == 4
     assert "the key came from PUSHQ_KEY" in refused.err
+
+
+def keys(cli: Cli) -> list[str]:
+    return [item["id"] for item in cli("key", "list", "--json").json()["items"]]
+
+
+def as_a_program(arguments: Sequence[str], cli: Cli, stdout: BinaryIO | None) -> subprocess.CompletedProcess[str]:
+    """Runs a command in an interpreter of its own, down to how that one ends. Without `stdout` it is closed."""
+    program = f"exec {shlex.join([sys.executable, '-m', 'gateway', *arguments])}"
+    shell = ["/bin/sh", "-c", program if stdout is not None else f"{program} >&-"]
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(
+        shell, env=cli.env, cwd=root, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=RUN_S_MAX, check=False
+    )
+
+
+@contextmanager
+def full_disk() -> Iterator[BinaryIO]:
+    with Path("/dev/full").open("wb") as full:
+        yield full
+
+
+@contextmanager
+def gone_reader() -> Iterator[BinaryIO]:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "wb") as pipe:
+        yield pipe
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("stdout", [full_disk, gone_reader])
+def test_a_secret_that_could_not_be_shown_is_told_with_what_was_made(
+    stdout: Callable[[], AbstractContextManager[BinaryIO]], as_json: tuple[str, ...], cli: Cli
+) -> None:
+    name = f"lost-{uuid.uuid4().hex[:8]}"
+    before = keys(cli)
+    for command in (("create", name, "--scope", "view:*"), ("rotate",)):
+        id = [] if command[0] == "create" else [key for key in keys(cli) if key not in before]
+        with stdout() as out:
+            ended = as_a_program(["key", *command, *id, *as_json], cli, out)
+        (made,) = [key for key in keys(cli) if key not in before]
+        assert (ended.returncode, f"key {made}" in ended.stderr, "secret" in ended.stderr) == (1, True, True), ended
+        assert "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr
+    assert cli("key", "rotate", made).out.strip(), "which is what the hint says"
+    cli("key", "delete", made, "--yes")
+
+
+def test_without_a_stdout_no_secret_is_made(cli: Cli) -> None:
+    before = keys(cli)
+    commands = (("key", "create", "lost", "--scope", "view:*"), ("alert", "add-receiver", "lost"))
+    for command in commands:
+        ended = as_a_program(command, cli, None)
+        assert (ended.returncode, "stdout is closed" in ended.stderr) == (1, True), ended
+    assert keys(cli) == before and cli("alert", "receivers", "--json").json()["items"] == []
 
 
 def test_a_connection_is_listed_and_ended(cli: Cli, shared_server: PushqServer, queue: str) -> None:
