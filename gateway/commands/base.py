@@ -19,6 +19,9 @@ KEY_ORIGIN = "pushq.key_origin"
 SERVER_ASKED = "pushq.server_asked"
 """Where `Target` records which server it asked, for messages to users who may have meant another one."""
 
+URL_ORIGIN = "pushq.url_origin"
+"""Where `Target` records which variable or context its URL came from, for the same messages; not for `--url`."""
+
 WORDS = "pushq.words"
 """Where the words of the command line are kept while a shell completes them."""
 
@@ -44,7 +47,12 @@ class Command(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            translated = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN), asked=ctx.meta.get(SERVER_ASKED))
+            translated = translate(
+                error,
+                key_origin=ctx.meta.get(KEY_ORIGIN),
+                asked=ctx.meta.get(SERVER_ASKED),
+                url_origin=ctx.meta.get(URL_ORIGIN),
+            )
             if translated is None:
                 raise
             translated.is_json = bool(ctx.params.get("as_json"))

@@ -91,16 +91,21 @@ class Failure(click.ClickException):
         click.echo("\n".join(said), file=file, err=True, color=self.show_color)
 
 
-def translate(error: Exception, *, key_origin: str | None = None, asked: str | None = None) -> Failure | None:
+def translate(
+    error: Exception, *, key_origin: str | None = None, asked: str | None = None, url_origin: str | None = None
+) -> Failure | None:
     """The failure for an expected error; None for a bug, which keeps its traceback.
 
     `asked` is the server's URL, without secrets.
     """
     failure = _failure_of(error, key_origin)
-    if failure is not None and asked is not None and asked not in failure.message:
-        code = failure.problem.get("code")
-        if code in OF_ANOTHER_SERVER or failure.message.endswith(NO_PROBLEM):
+    if failure is None or asked is None:
+        return failure
+    if failure.problem.get("code") in OF_ANOTHER_SERVER or failure.message.endswith(NO_PROBLEM):
+        if asked not in failure.message:
             failure.lines += (f"the server was {asked}",)
+        if url_origin is not None:
+            failure.lines += (f"the URL came from {url_origin}",)
     return failure
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.commands.base import KEY_ORIGIN, SERVER_ASKED, CommonOption
+from gateway.commands.base import KEY_ORIGIN, SERVER_ASKED, URL_ORIGIN, CommonOption
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
@@ -58,10 +58,12 @@ class Target:
         from gateway.commands.contexts import load
 
         contexts = load()
-        wanted = self.context or os.environ.get("PUSHQ_CONTEXT") or contexts.current
+        of_environment = os.environ.get("PUSHQ_CONTEXT")
+        wanted = self.context or of_environment or contexts.current
         if wanted is None:
             return None
-        return wanted, contexts.get(wanted, "--context" if self.context else "the current context")
+        origin = "--context" if self.context else "PUSHQ_CONTEXT" if of_environment else "the current context"
+        return wanted, contexts.get(wanted, origin)
 
     @property
     def is_local(self) -> bool:
@@ -78,18 +80,31 @@ class Target:
         """The server's URL: `--url`, or that of `--context`, else `PUSHQ_URL`, else the context's, else the default."""
         from push.client.discover import find_url, without_secrets
 
+        given, origin = self._given_url()
         try:
-            found = find_url(self.url or (self.profile[1].url if self.profile else None))
+            found = find_url(given)
             parts = urlsplit(found)
             is_whole = bool(parts.hostname) and parts.port != 0 and " " not in found
         except ValueError as error:
             why, about = str(error), "the server's URL"
-            raise click.UsageError(why if why.startswith(about) else f"{about}: {why}") from None
+            why = why if why.startswith(about) else f"{about}: {why}"
+            raise click.UsageError(f"{why}; it came from {origin}") from None
         if not is_whole:
-            raise click.UsageError(f"the server's URL {found!r} has no host; use a URL such as http://127.0.0.1:8080")
+            wrong = f"the server's URL {found!r} has no host: use a URL such as http://127.0.0.1:8080"
+            raise click.UsageError(f"{wrong}; it came from {origin}")
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[SERVER_ASKED] = without_secrets(found)
+            if given is not None and self.url is None:
+                context.meta[URL_ORIGIN] = origin
         return found
+
+    def _given_url(self) -> tuple[str | None, str]:
+        """The URL and its origin; None for the default."""
+        if self.url:
+            return self.url, "--url"
+        if self.profile is not None:
+            return self.profile[1].url, f'context "{self.profile[0]}"'
+        return os.environ.get("PUSHQ_URL") or None, "PUSHQ_URL"
 
     def command(self, line: str) -> str:
         """A command line for a hint, with the context given to this command, so that it addresses the same server."""

@@ -73,6 +73,15 @@ def test_a_server_that_is_absent_or_another_one_is_named_whole_and_without_secre
         other.shutdown()
 
 
+def test_an_absent_server_is_told_with_where_its_url_came_from(cli: Cli) -> None:
+    absent = f"http://127.0.0.1:{free_port()}"
+    cli("context", "add", "gone", "--url", absent, "--key-stdin", stdin="pushq_key")
+    assert 'the URL came from context "gone"' in cli.any("queue", "list").err
+    of_environment = cli.any("queue", "list", env={"PUSHQ_URL": absent, "PUSHQ_KEY": "pushq_key"}).err
+    assert "the URL came from PUSHQ_URL" in of_environment
+    assert "the URL came from" not in cli.any("queue", "list", "--url", absent, env={"PUSHQ_KEY": "pushq_key"}).err
+
+
 def test_a_refusal_that_another_server_would_not_give_names_the_server(cli: Cli) -> None:
     cli("context", "add", "here", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
     for line in ("queue show no-such-queue", "publish no-such-queue 1"):

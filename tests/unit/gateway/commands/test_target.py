@@ -55,6 +55,21 @@ def test_url_comes_before_environment_before_default(folder: Path, monkeypatch: 
     assert Target("ws://other.example", None, folder).base_url == "http://other.example"
 
 
+def test_wrong_url_is_told_with_where_it_came_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(click.UsageError, match=r"; it came from --url$"):
+        assert Target("queue.example", None, folder).base_url
+    for wrong in ("queue.example", "http://a:b", "http://"):
+        monkeypatch.setenv("PUSHQ_URL", wrong)
+        with pytest.raises(click.UsageError, match=r"; it came from PUSHQ_URL$"):
+            assert Target(None, None, folder).base_url
+
+
+def test_absent_context_is_told_with_what_named_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUSHQ_CONTEXT", "absent")
+    with pytest.raises(Failure, match='PUSHQ_CONTEXT: no context "absent"'):
+        assert Target(None, None, folder).base_url
+
+
 @pytest.mark.parametrize(
     "url",
     ["queue.example", "http://", "http://[::1", "http://a:99999", "http://a:b", "http://a:0", "http://a b", "ftp://a"],
