@@ -15,7 +15,7 @@ import msgspec
 
 from backend_store.model import QueueConfig
 from gateway.commands.figures import Whole
-from gateway.commands.moments import DURATION, duration_ms
+from gateway.commands.moments import DURATION
 from gateway.queues.settings import FIXED, RANGES, SETTINGS
 
 NULL: Final = "none"
@@ -28,11 +28,11 @@ class _OrNull(click.ParamType[Any]):
     """A value, or `none` for null. Null stays a string until `_config`: for click, None means not given."""
 
     def __init__(self, kind: click.ParamType[Any]):
-        self._kind = kind
+        self.kind = kind
         self.name = f"{kind.name}|{NULL}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return NULL if value in (NULL, "null") else self._kind.convert(value, param, ctx)
+        return NULL if value in (NULL, "null") else self.kind.convert(value, param, ctx)
 
 
 class _JsonObject(click.ParamType[Any]):
@@ -90,7 +90,7 @@ _SET = click.option(
     "settings",
     metavar="FIELD=VALUE",
     multiple=True,
-    help="Set a config field; VALUE is JSON, else text. Repeatable.",
+    help="Set a config field; VALUE is what the option of that field takes, or JSON. Repeatable.",
 )
 _CONFIG = click.option(
     "--config",
@@ -151,12 +151,26 @@ def _config(from_file: Mapping[str, Any] | None, given: Mapping[str, Any], setti
         field, equals, text = setting.partition("=")
         if not equals or not field:
             raise click.BadParameter(f"{setting!r} must be FIELD=VALUE", param_hint="--set")
-        try:
-            config[field] = json.loads(text)
-        except ValueError:
-            ms = duration_ms(text) if is_time(field) else None
-            config[field] = text if ms is None else ms
+        config[field] = _set_value(field, text)
     return config
+
+
+def _set_value(field: str, text: str) -> Any:
+    """The value in `--set FIELD=VALUE`: as the field's option takes it, unless that takes any text or a word of a few;
+    the server knows whether such a word, or a field without an option, is good.
+    """
+    kind = _type(field) if field in SETTINGS else click.STRING
+    plain = kind.kind if isinstance(kind, _OrNull) else kind
+    if text == "null" or plain is click.STRING or isinstance(plain, click.Choice):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    try:
+        value = kind.convert(text, None, None)
+    except click.BadParameter as wrong:
+        raise click.BadParameter(f"{field}: {wrong.message}", param_hint="--set") from None
+    return None if value == NULL else value
 
 
 def _is_null(name: str, value: Any) -> bool:

@@ -123,9 +123,26 @@ def test_set_takes_json_else_text() -> None:
     }
 
 
+def test_set_takes_what_the_option_of_the_setting_takes() -> None:
+    wanted = ("max_messages=none", "max_attempts=null", "encrypted=no", "message_ttl_ms=2h", "unknown=abc")
+    assert config_of(*(word for setting in wanted for word in ("--set", setting))) == {
+        "max_messages": None,
+        "max_attempts": None,
+        "encrypted": False,
+        "message_ttl_ms": 7_200_000,
+        "unknown": "abc",
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("--set", "partitions=abc"), "--set: partitions: 'abc' is not a whole number such as 1000"),
+        (("--set", "partitions=1.5"), "partitions: '1.5' is not a whole number"),
+        (("--set", "max_messages=abc"), "max_messages: 'abc' is not a whole number"),
+        (("--set", "delay_ms=soon"), "delay_ms: invalid duration 'soon': use 500"),
+        (("--set", "encrypted=maybe"), "encrypted: 'maybe' is not a valid boolean"),
+        (("--set", "tags=[1]"), "tags: not a JSON object"),
         (("--max-attempts", "many"), "not a whole number such as 1000"),
         (("--max-messages", "many"), "not a whole number such as 1000"),
         (("--kind", "heap"), "'work', 'stream'"),
