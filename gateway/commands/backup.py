@@ -73,9 +73,9 @@ def backup(target: Path, data: Path, with_master_key: bool, as_json: bool) -> No
 def restore(source: Path, data: Path, as_json: bool) -> None:
     """Restore a data folder from a backup.
 
-    Everything in SOURCE is verified first. The restored folder gets an identity of its own. It includes API keys but
-    not the file admin.key, and master.key only if SOURCE has it. Messages acked after the backup was taken are
-    delivered again.
+    Everything in SOURCE is verified first. A version older than the one that made the backup refuses it. The restored
+    folder gets an identity of its own. It includes API keys but not the file admin.key, and master.key only if SOURCE
+    has it. Messages acked after the backup was taken are delivered again.
     """
     from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE, RESTORING_FOLDER
     from backend_store.client.backup import restore as make
