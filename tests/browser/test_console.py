@@ -231,6 +231,19 @@ def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Ca
     expect(page.get_by_text("No dead letters")).to_be_visible()
 
 
+def test_on_a_narrow_screen_the_menu_is_one_row_with_the_current_view_in_sight(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    page = signed_in("admin")
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in ("/console", "/console/help", "/console/keys"):
+        page.goto(server.url + path)
+        tops = page.locator("nav.menu a").evaluate_all("links => links.map((link) => link.getBoundingClientRect().top)")
+        assert len(set(tops)) == 1 and page.locator("main").evaluate("main => main.getBoundingClientRect().top") < 160
+        expect(page.locator("nav.menu [aria-current]")).to_be_in_viewport(ratio=1)
+        expect(page.get_by_role("button", name="Sign out")).to_be_in_viewport(ratio=1)
+
+
 def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/keys")

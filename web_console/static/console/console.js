@@ -234,6 +234,13 @@ if (theme) {
   });
 }
 
+// ----------------------------------------------------------------------------------------------------------- menu
+
+// On a narrow screen the menu scrolls: the current view's link begins in its middle.
+const menu = document.querySelector("nav.menu");
+const current = menu?.querySelector("[aria-current]");
+if (current) menu.scrollLeft = current.offsetLeft - menu.offsetLeft - (menu.clientWidth - current.offsetWidth) / 2;
+
 // ----------------------------------------------------------------------------------------------------------- keys
 
 let isGoing = false;
