@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
 from tests.browser.console import api, check_look, serious, sign_in
@@ -229,6 +229,24 @@ def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Ca
     page.locator("details[open]").get_by_role("button", name="Redrive").press("Enter")
     expect(page.locator("progress")).to_have_attribute("value", "5")
     expect(page.get_by_text("No dead letters")).to_be_visible()
+
+
+def test_a_plot_of_zeros_has_an_axis_that_begins_small(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("viewer").context.new_page()
+    api(server, "PUT", "/v1/queues/idle", {})
+
+    def zeros(route: Route) -> None:
+        answer = route.fetch()
+        series = re.compile(r'data-series="[^"]*"')
+        route.fulfill(response=answer, body=series.sub(lambda found: found[0].replace("null", "0"), answer.text()))
+
+    page.route("**/console/queues/idle", zeros)
+    page.add_init_script(WRITES_DOWN)
+    page.goto(f"{server.url}/console/queues/idle")
+    expect(page.locator("figure.plot canvas")).to_have_count(4)
+    values = [[mark["text"] for mark in marks if ":" not in mark["text"]] for marks in page.evaluate("window.marks()")]
+    assert [texts[-1] for texts in values] == ["10", "10", "1 s", "10"]
+    page.close()
 
 
 def test_on_a_narrow_screen_the_menu_is_one_row_with_the_current_view_in_sight(

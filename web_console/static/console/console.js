@@ -152,6 +152,14 @@ const STEPS = {
   bytes: Array.from({ length: 54 }, (_, power) => 2 ** power),
 };
 
+// Where an axis ends whose values are all zero.
+const ENDS = { age: 1_000, bytes: 1024 };
+
+function ends(unit, low, high) {
+  if (low === 0 && high === 0) return [0, ENDS[unit] ?? 10];
+  return low == null ? [null, null] : uPlot.rangeNum(low, high, 0.1, true);
+}
+
 // A value as a plot of this unit says it: short, for there is little room.
 function said(unit, value) {
   if (value == null) return "–";
@@ -191,6 +199,7 @@ function draw() {
     const plot = new uPlot(
       {
         width: host.clientWidth || 300, height: 170, series: [time, ...series], axes, cursor: { y: false },
+        scales: { y: { range: (_, low, high) => ends(unit, low, high) } },
         tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       },
       data,
