@@ -262,6 +262,24 @@ def test_on_a_narrow_screen_the_menu_is_one_row_with_the_current_view_in_sight(
         expect(page.get_by_role("button", name="Sign out")).to_be_in_viewport(ratio=1)
 
 
+def check_copy(page: Page, server: PushqServer) -> None:
+    """By the clipboard of today, then without it, as over plain HTTP from another machine."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    other = page.context.new_page()
+    other.goto(f"{server.url}/console/help")
+    for before in ("() => {}", "() => Object.defineProperty(navigator, 'clipboard', { value: undefined })"):
+        other.bring_to_front()
+        other.evaluate("navigator.clipboard.writeText('before')")
+        page.bring_to_front()
+        page.evaluate(before)
+        page.evaluate("document.getElementById('copied').textContent = ''")
+        page.get_by_role("button", name="Copy").press("Enter")
+        expect(page.locator("#copied")).to_have_text("Copied")
+        other.bring_to_front()
+        assert other.evaluate("navigator.clipboard.readText()") == page.locator("code.secret").inner_text()
+    other.close()
+
+
 def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("customer")
     page.goto(f"{server.url}/console/keys")
@@ -270,6 +288,7 @@ def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str],
     page.get_by_label("Scopes").fill("consume:orders")
     page.get_by_role("button", name="Create").press("Enter")
     expect(page.locator("code.secret")).to_contain_text("pushq_")
+    check_copy(page, server)
     page.get_by_role("link", name="Back").click()
     expect(page.locator("code.secret")).to_have_count(0)
     expect(page.get_by_role("rowheader").get_by_text(EVIL[:60])).to_be_visible()

@@ -243,6 +243,24 @@ if (theme) {
   });
 }
 
+// ----------------------------------------------------------------------------------------------------------- copy
+
+const copy = document.getElementById("copy");
+
+// The clipboard of today is for HTTPS and loopback alone; elsewhere the secret is selected, and copied as by hand.
+async function copySecret() {
+  const secret = document.querySelector("code.secret");
+  const isWritten = await navigator.clipboard?.writeText(secret.textContent).then(() => true, () => false);
+  if (!isWritten) getSelection().selectAllChildren(secret);
+  const isCopied = isWritten || document.execCommand("copy");
+  document.getElementById("copied").textContent = isCopied ? "Copied" : "Not copied: the secret is selected, copy it by hand";
+}
+
+if (copy) {
+  copy.hidden = false; // without scripts it would do nothing
+  copy.addEventListener("click", copySecret);
+}
+
 // ----------------------------------------------------------------------------------------------------------- menu
 
 // On a narrow screen the menu scrolls: the current view's link begins in its middle.
