@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
 from web_console.tables import Button, Column, Table
 from web_console.visit import Problem, Visit
-from web_console.wording import cluster_state, counted, percent, write
+from web_console.wording import cluster_state, counted, percent, plural, write
 
 LOG_ROWS: Final = 10
 """Of decisions and events: those in sight."""
@@ -76,6 +77,15 @@ EVENTS: Final = (
     Column("text", "What"),
 )
 
+FOLDED: Final = frozenset(
+    {"placed", "elected", "lead-moved", "copy-begun", "copy-removed", "copy-moved", "copy-replaced"}
+)
+"""Events of one shard each, which come for many shards at once."""
+FOLDED_WITHIN: Final = timedelta(seconds=10)
+"""The time between two events of a row."""
+FOLDED_SHARDS_MAX: Final = 10
+"""Shards that a row names."""
+
 
 async def load(visit: Visit) -> dict[str, Any]:
     """Tables of all clusters, of backends and shards; none without a cluster, and `unknown` says why if its state is
@@ -102,7 +112,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Table(
                 "Events",
                 EVENTS,
-                state["events"][::-1],
+                _folded(state["events"])[::-1],
                 "No events yet.",
                 path=visit.path,
                 shown_max=LOG_ROWS,
@@ -131,6 +141,31 @@ def _of_all(state: dict[str, Any], under_way: list[dict[str, Any]], path: str) -
         Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path, shown_max=LOG_ROWS),
         *([Table("Recommended moves", PLAN, moves, "", path=path)] if moves else []),
     ]
+
+
+def _folded(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events, oldest first. What happened to many shards at once, as when all backends restart, is one row: the
+    latest event, and how many more there were."""
+    runs: list[list[dict[str, Any]]] = []
+    for event in events:
+        if runs and _goes_with(runs[-1][-1], event):
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    return [run[0] if len(run) == 1 else _folded_row(run) for run in runs]
+
+
+def _goes_with(before: dict[str, Any], event: dict[str, Any]) -> bool:
+    if event["kind"] != before["kind"] or event["kind"] not in FOLDED or None in (before["shard"], event["shard"]):
+        return False
+    return datetime.fromisoformat(event["at"]) - datetime.fromisoformat(before["at"]) <= FOLDED_WITHIN
+
+
+def _folded_row(run: list[dict[str, Any]]) -> dict[str, Any]:
+    *others, latest = run
+    shards = sorted({event["shard"] for event in others}, key=lambda shard: (len(shard), shard))
+    named = ", ".join(shards[:FOLDED_SHARDS_MAX]) + (", …" if len(shards) > FOLDED_SHARDS_MAX else "")
+    return {**latest, "text": f"{latest['text']}; and {len(others)} more, of {plural(len(shards), 'shard')} {named}"}
 
 
 def _move_row(entry: dict[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,36 @@ async def test_earlier_events_are_shown_on_demand() -> None:
     assert "event 29." in first and "event 20." in first and "event 19." not in first and "event 19." in rest
 
 
+def event(number: int, kind: str, shard: str | None = None, *, second: int) -> dict[str, Any]:
+    about = f"shard {shard}" if shard is not None else f"backend {number}"
+    at = f"2026-01-31T12:00:{second:02}.000Z"
+    return {"number": number, "at": at, "kind": kind, "text": f"{kind} {about}", "shard": shard}
+
+
+async def test_events_of_many_shards_at_once_are_one_row_with_their_number() -> None:
+    events = [
+        event(1, "left", second=0),
+        event(2, "left", second=0),
+        *(event(3 + shard, "elected", str(shard), second=shard) for shard in range(12)),
+        event(15, "lead-moved", "10", second=12),
+        event(16, "lead-moved", "2", second=13),
+        event(17, "lead-moved", "10", second=14),
+        event(18, "lead-moved", "2", second=40),
+        event(19, "damaged", "0", second=40),
+        event(20, "damaged", "1", second=40),
+    ]
+    rows = (await tables(events=events))["Events"].rows
+    assert [(row["number"], row["text"]) for row in rows] == [
+        (20, "damaged shard 1"),
+        (19, "damaged shard 0"),
+        (18, "lead-moved shard 2"),
+        (17, "lead-moved shard 10; and 2 more, of shards 2, 10"),
+        (14, "elected shard 11; and 11 more, of shards 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"),
+        (2, "left backend 2"),
+        (1, "left backend 1"),
+    ]
+
+
 async def test_what_the_manager_would_do_has_a_row_for_each_queue() -> None:
     rows = (await tables(clusters=[EU], plan=PLAN))["Recommended moves"].rows
     assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
