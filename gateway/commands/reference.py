@@ -28,8 +28,8 @@ INTRODUCTION = """# Command line
 - **Asking.** What destroys something asks first; `--yes` answers beforehand.
 """
 
-EXIT_NOTES = """6 is about what the command works on. An absent queue to which a setting, a plan or an
-option refers (`--move-to`) makes a request that is not valid: 1."""
+EXIT_NOTES = """6 is about what the command line names, also in an option (`--move-to`). An absent queue to
+which a setting or a plan refers (`--dead-letter-queue`) makes a request that is not valid: 1."""
 
 
 def reference() -> str:
