@@ -64,7 +64,7 @@ from gateway.observability.tracing import spans_of
 from gateway.processes.sessions import SharedSessions
 from gateway.processes.siblings import Siblings
 from gateway.processes.tickets import SharedTickets
-from gateway.roles.errors import CannotStart, clock_ahead
+from gateway.roles.errors import CannotStart, cannot_open, clock_ahead
 from gateway.roles.systemd import SIGNALS, tell_ready, tell_stopping
 from gateway.version import VERSION
 
@@ -351,7 +351,7 @@ async def _open(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
     except ClockAhead as error:
         raise clock_ahead(settings.data, str(error), error.days) from None
     except (StorageError, OSError) as error:
-        raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
+        raise cannot_open(settings.data, error) from error
 
 
 @dataclass(slots=True)

@@ -103,8 +103,8 @@ def _silence(gateway: Gateway, call: Call, tenant: str, given: SilenceBody) -> S
         ends_ms = time_ms(given.ends_at, pointer="/ends_at")
     else:
         ends_ms = starts_ms + (given.duration_ms or 0)
-    check(not now_ms < ends_ms, "ends_at", "a silence must end in the future")
-    check(not starts_ms < ends_ms <= starts_ms + SILENCE_MS_MAX, "ends_at", "a silence can last at most a year")
+    check(not max(now_ms, starts_ms) < ends_ms, "ends_at", "a silence must end in the future, after it starts")
+    check(ends_ms > starts_ms + SILENCE_MS_MAX, "ends_at", "a silence can last at most a year")
     check(
         not 1 <= len(given.reason.strip()) <= TEXT_CHARS_MAX,
         "reason",

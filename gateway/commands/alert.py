@@ -210,8 +210,10 @@ def silence(
     as_json: bool,
 ) -> None:
     """Silence alerts for a while."""
+    if queue is None and rule is None:
+        raise click.UsageError('say what to silence: --queue PATTERN ("*" for all) or --rule RULE')
     if (for_ms is None) == (minutes is None):
-        raise click.UsageError("give a duration with --for, such as --for 2h")
+        raise click.UsageError("give a duration, either with --for, such as --for 2h, or with --minutes")
     duration_ms = round(minutes * 60_000) if minutes is not None else for_ms
     given = {name: value for name, value in (("queue", queue), ("rule", rule)) if value is not None}
     body = {**given, "duration_ms": duration_ms, "reason": reason}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -106,11 +108,18 @@ async def _tcp(url: str) -> Finding:
         async with asyncio.timeout(TCP_TIMEOUT_S):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
+        reason = _reason(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
         fix = "start the server with `pushq serve`, or fix the address or firewall"
         return Finding("tcp", False, f"{where}: {reason}", fix, Exit.UNAVAILABLE)
     writer.close()
     return Finding("tcp", True, f"{where} in {_ms(began)}")
+
+
+def _reason(error: OSError) -> str:
+    """What the system says; "" for a time-out. Of a refused connection asyncio gives its own words and the number."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 async def _health(admin: Admin, name: str, path: str) -> Finding:

@@ -60,7 +60,7 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
     def get(self, name: str, origin: str) -> Profile:
         """The context of that name; the error message names its `origin`. Raises `Failure`."""
         if (found := self.contexts.get(name)) is None:
-            there = f"there are {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
+            there = f"saved: {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
             raise Failure(
                 f'{origin}: no context "{name}"; {there}',
                 exit=Exit.NOT_FOUND,

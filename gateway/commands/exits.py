@@ -102,9 +102,10 @@ def translate(
     if failure is None or asked is None:
         return failure
     if failure.problem.get("code") in OF_ANOTHER_SERVER or failure.message.endswith(NO_PROBLEM):
+        origin = f", from {url_origin}" if url_origin is not None else ""
         if asked not in failure.message:
-            failure.lines += (f"the server was {asked}",)
-        if url_origin is not None:
+            failure.lines += (f"the server was {asked}{origin}",)
+        elif url_origin is not None:
             failure.lines += (f"the URL came from {url_origin}",)
     return failure
 

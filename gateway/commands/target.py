@@ -80,7 +80,8 @@ class Target:
         """The server's URL: `--url`, or that of `--context`, else `PUSHQ_URL`, else the context's, else the default."""
         from push.client.discover import find_url, without_secrets
 
-        given, origin = self._given_url()
+        given, named_by = self._given_url()
+        origin = "" if named_by is None else f"; it came from {named_by}"
         try:
             found = find_url(given)
             parts = urlsplit(found)
@@ -88,23 +89,24 @@ class Target:
         except ValueError as error:
             why, about = str(error), "the server's URL"
             why = why if why.startswith(about) else f"{about}: {why}"
-            raise click.UsageError(f"{why}; it came from {origin}") from None
+            raise click.UsageError(f"{why}{origin}") from None
         if not is_whole:
             wrong = f"the server's URL {found!r} has no host: use a URL such as http://127.0.0.1:8080"
-            raise click.UsageError(f"{wrong}; it came from {origin}")
+            raise click.UsageError(f"{wrong}{origin}")
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[SERVER_ASKED] = without_secrets(found)
-            if given is not None and self.url is None:
-                context.meta[URL_ORIGIN] = origin
+            if named_by is not None:
+                context.meta[URL_ORIGIN] = named_by
         return found
 
-    def _given_url(self) -> tuple[str | None, str]:
-        """The URL and its origin; None for the default."""
+    def _given_url(self) -> tuple[str | None, str | None]:
+        """The URL, None for the default, and what named it, None for the command line and the default."""
         if self.url:
-            return self.url, "--url"
+            return self.url, None
         if self.profile is not None:
             return self.profile[1].url, f'context "{self.profile[0]}"'
-        return os.environ.get("PUSHQ_URL") or None, "PUSHQ_URL"
+        of_environment = os.environ.get("PUSHQ_URL") or None
+        return of_environment, None if of_environment is None else "PUSHQ_URL"
 
     def command(self, line: str) -> str:
         """A command line for a hint, with the context given to this command, so that it addresses the same server."""

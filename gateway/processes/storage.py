@@ -25,7 +25,7 @@ from gateway.observability.logs import configure_logs
 from gateway.observability.tracing import spans_of
 from gateway.processes.child import Parent, Spec
 from gateway.processes.limits import LEAVING_SECONDS_MAX
-from gateway.roles.errors import CannotStart, clock_ahead
+from gateway.roles.errors import CannotStart, cannot_open, clock_ahead
 from gateway.usage.export import Exporter
 from gateway.usage.meter import Meter
 
@@ -81,7 +81,7 @@ async def _opened(settings: Settings) -> Store:
     except ClockAhead as error:
         raise clock_ahead(settings.data, str(error), error.days) from None
     except (StorageError, OSError) as error:
-        raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
+        raise cannot_open(settings.data, error) from error
 
 
 def _check(store: Store, settings: Settings) -> None:

@@ -23,7 +23,7 @@ from gateway.listener.certificates import OwnCertificates, watched
 from gateway.observability.logs import configure_logs
 from gateway.observability.metrics.metadata import Health, of_folder, pages
 from gateway.observability.tracing import spans_of
-from gateway.roles.errors import CannotStart
+from gateway.roles.errors import CannotStart, cannot_open
 from gateway.roles.metadata_listener import Listening, check_listening, tls_of_server
 from gateway.roles.systemd import SIGNALS, tell_ready, tell_stopping
 from gateway.version import VERSION
@@ -90,7 +90,7 @@ async def _open(directory: Path) -> MetadataHost:
     except FolderInUse as error:
         raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
     except (StorageError, OSError) as error:
-        raise CannotStart(f"cannot open the data folder {directory}: {error}") from error
+        raise cannot_open(directory, error) from error
 
 
 def _announce(directory: Path, url: str, key_file: Path) -> None:

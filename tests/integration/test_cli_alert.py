@@ -55,6 +55,15 @@ def test_a_rule_or_receiver_that_is_not_there_ends_with_6(cli: Cli) -> None:
         assert cli.any("alert", *command).code == 6, command
 
 
+def test_a_silence_of_nothing_or_of_no_time_is_told_in_one_sentence(cli: Cli) -> None:
+    nothing = cli.any("alert", "silence", "--for", "5m", "--reason", "r")
+    assert nothing.code == 2 and "--queue PATTERN" in nothing.err
+    no_time = cli.any("alert", "silence", "--queue", "*", "--for", "0", "--reason", "r")
+    assert no_time.code == 1 and no_time.err.count("/ends_at") == 1 and "future" in no_time.err
+    too_long = cli.any("alert", "silence", "--queue", "*", "--for", "400d", "--reason", "r")
+    assert too_long.code == 1 and too_long.err.count("/ends_at") == 1 and "at most a year" in too_long.err
+
+
 def test_rules_of_a_file_are_made_once_and_changed_when_told_to(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     rules = [

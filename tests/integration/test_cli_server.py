@@ -150,7 +150,7 @@ def test_doctor_names_the_queue_it_could_not_delete(cli: Cli, tmp_path: Path) ->
 def test_doctor_says_what_is_wrong_and_what_mends_it(cli: Cli) -> None:
     absent = cli.any("doctor", f"http://127.0.0.1:{free_port()}")
     assert absent.code == 5
-    assert absent.out.startswith("FAIL  tcp")
+    assert absent.out.startswith("FAIL  tcp") and ": Connection refused\n" in absent.out
     assert "pushq serve" in absent.out
     report = cli.any("doctor", "--json", env={"PUSHQ_KEY": "pushq_no_such"})
     assert report.code == 4

@@ -147,7 +147,8 @@ def test_wrong_settings_are_refused(tmp_path: Path, flags: list[str], env: dict[
 
 def test_a_data_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot open the data folder" in refused_start(tmp_path, data=tmp_path / "file")
+    file = tmp_path / "file"
+    assert f"cannot open the data folder {file}: File exists" in refused_start(tmp_path, data=file)
 
 
 def test_a_deep_data_folder_still_has_its_socket(start_server: StartServer, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_absent_context_ends_with_6_and_names_those_there_are(arguments: tuple[s
     kept()
     ran = run(*arguments)
     assert ran.exit_code == Exit.NOT_FOUND
-    assert "there are prod, test" in ran.stderr and "pushq context add absent" in ran.stderr
+    assert "saved: prod, test" in ran.stderr and "pushq context add absent" in ran.stderr
 
 
 @pytest.mark.parametrize("variable", ["PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"])
