@@ -119,6 +119,8 @@ class BackendHost:
         self.before_drain: Callable[[], Awaitable[None]] | None = None
         """Ends what the layer above has to end before shards are handed over."""
         self._drains_itself = False
+        self._given: set[ShardNumber] = set()
+        """Shards that this node handed over because it drains itself."""
         self._saying = asyncio.Lock()
         """Serializes writes of this node's row: of two concurrent ones the older could be the last."""
         self.is_closing = False
@@ -405,8 +407,8 @@ class BackendHost:
 
     def _successor(self, shard: HostedShard) -> NodeId | None:
         leader = shard.replicated.replica.leader
-        if leader is None:
-            return None
+        if leader is None or shard.number in self._given:
+            return None  # a shard that came back came from a node that stops, too: they would hand it to and fro
         now, number, me, record = asyncio.get_running_loop().time(), shard.number, self.config.name, leader.record
         plan = self.view.plans.get(number)
         wanted = record.replicas if plan is None else plan.replicas
@@ -434,7 +436,8 @@ class BackendHost:
 
     async def _hand_over(self, shard: HostedShard, target: NodeId) -> None:
         try:
-            await shard.hand_over(target)
+            if await shard.hand_over(target) and self._drains_itself:
+                self._given.add(shard.number)
         finally:
             self._home_since.pop(shard.number, None)
             self._handing.discard(shard.number)

@@ -63,6 +63,23 @@ async def test_handover_carries_on_without_a_lost_row(tmp_path: Path) -> None:
         await eventually(lambda: leaders[ShardNumber(0)].node == second, "the others know who serves")
 
 
+async def test_when_all_stop_at_once_a_shard_is_not_handed_to_and_fro(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, shards=6) as cluster:
+        for number in range(6):
+            _, shard = await cluster.leader(number)
+            await cluster.in_sync(3, number)
+            await put(node_of(shard), "before", str(number))
+        led: list[ShardNumber] = []
+        for host in cluster.hosts.values():
+            host.listen(on_lead=lambda shard, node: led.append(shard.number), on_lose=lambda shard: None)
+        led.clear()
+        await asyncio.gather(*(host.drain() for host in cluster.hosts.values()))
+        for number in range(6):
+            _, shard = await cluster.leader(number)
+            assert rows(shard) == {"before": str(number)}
+        assert len(led) <= 6 * 3, "each of them gave each shard away once at most"
+
+
 async def test_with_too_few_in_sync_nothing_is_confirmed_until_one_is_back(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         first, shard = await cluster.leader()
