@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -100,6 +98,8 @@ def _failed(name: str, failure: Failure, fix: str) -> Finding:
 
 
 async def _tcp(url: str) -> Finding:
+    from push.client.discover import reason
+
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     where = f"{parts.hostname}:{port}"
@@ -108,18 +108,12 @@ async def _tcp(url: str) -> Finding:
         async with asyncio.timeout(TCP_TIMEOUT_S):
             _, writer = await asyncio.open_connection(parts.hostname, port)
     except (OSError, TimeoutError) as error:
-        reason = _reason(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
+        is_late = isinstance(error, TimeoutError) and error.errno is None
+        why = f"no answer within {TCP_TIMEOUT_S:g} s" if is_late else reason(error)
         fix = "start the server with `pushq serve`, or fix the address or firewall"
-        return Finding("tcp", False, f"{where}: {reason}", fix, Exit.UNAVAILABLE)
+        return Finding("tcp", False, f"{where}: {why}", fix, Exit.UNAVAILABLE)
     writer.close()
     return Finding("tcp", True, f"{where} in {_ms(began)}")
-
-
-def _reason(error: OSError) -> str:
-    """What the system says; "" for a time-out. Of a refused connection asyncio gives its own words and the number."""
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    return os.strerror(error.errno)
 
 
 async def _health(admin: Admin, name: str, path: str) -> Finding:

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import Key, find_tls, find_url, redirected, resolve_key, without_secrets
+from push.client.discover import Key, find_tls, find_url, reason, redirected, resolve_key, without_secrets
 from push.client.errors import NOT_PUSHQ, ApiError, OutcomeUnknown, Problem, Unavailable, api_error, problem_of
 from push.client.transports.addresses import Addresses, addressed, trusted
 
@@ -105,11 +105,9 @@ class Api:
         try:
             return await self._http.request(method, path, content=content, params=params, headers=sent, timeout=timeout)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise Unavailable(f"no server at {self._where}: {error or type(error).__name__}") from error
+            raise Unavailable(f"no server at {self._where}: {reason(error)}") from error
         except httpx2.RequestError as error:
-            raise OutcomeUnknown(
-                f"{method} {path} at {self._where} got no response: {error or type(error).__name__}"
-            ) from error
+            raise OutcomeUnknown(f"{method} {path} at {self._where} got no response: {reason(error)}") from error
 
     async def ask(
         self,

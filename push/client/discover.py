@@ -17,6 +17,9 @@ Key = str | Callable[[], str | None] | Callable[[], Awaitable[str | None]] | Non
 """An API key or JWT, or a function that returns one: it is called again for every connection."""
 
 
+_OF_A_TRACEBACK = re.compile(r"^\[(?:Errno -?\d+|SSL(?:: \w+)?)\] | \(_ssl\.c:\d+\)$")
+
+
 def find_url(url: str | None = None) -> str:
     """The server's base URL without a trailing slash: the argument, else `PUSHQ_URL`, else the local default."""
     found = (url or os.environ.get("PUSHQ_URL") or DEFAULT_URL).rstrip("/")
@@ -107,3 +110,13 @@ def _sendable(credential: object) -> str | None:
 
 def _unusable(why: str) -> Unauthenticated:
     return Unauthenticated(Problem(code="unauthenticated", status=401, detail=f"the key cannot be sent: {why}"))
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection failed, in the words of the system or of TLS, without numbers and places in a source."""
+    text = str(error) or type(error).__name__
+    if "[SSL: WRONG_VERSION_NUMBER]" in text:
+        return "it does not speak TLS; use http://"
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)
+    return _OF_A_TRACEBACK.sub("", text)

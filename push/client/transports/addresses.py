@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 
 from push.client.config import Limits
+from push.client.discover import reason
 
 Result = TypeVar("Result")
 
@@ -156,7 +157,7 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
         except (TimeoutError, httpx2.TimeoutException):
             refusal = NotNow(address, f"{address} does not respond", 1)
         except httpx2.TransportError as error:
-            refusal = NotNow(address, f"{address}: {str(error) or type(error).__name__}", 2)
+            refusal = NotNow(address, f"{address}: {reason(error)}", 2)
         refusals.append(refusal)
         raise refusal
 

@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import redirected
+from push.client.discover import reason, redirected
 from push.client.errors import NOT_PUSHQ, ApiError, Problem, api_error, problem_of
 from push.client.frames import (
     Ack,
@@ -354,7 +354,7 @@ class HttpTransport:
         try:
             await work(*args)
         except httpx2.RequestError as error:
-            self.cut(str(error) or type(error).__name__)
+            self.cut(reason(error))
         except msgspec.MsgspecError as error:
             self.cut(f"malformed response: {error}")
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
+from push.client.discover import reason
 from push.client.errors import Problem, problem_from_frame, problem_of
 from push.client.frames import (
     Codec,
@@ -49,7 +50,7 @@ class SseStream:
         try:
             await self._read()
         except httpx2.RequestError as error:
-            self._end(Problem(code="unavailable", status=503, detail=str(error) or type(error).__name__))
+            self._end(Problem(code="unavailable", status=503, detail=reason(error)))
 
     def give_credit(self, n: int) -> None:
         self._credit += n

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from push.client.config import Limits
-from push.client.discover import redirected, without_secrets
+from push.client.discover import reason, redirected, without_secrets
 from push.client.errors import NOT_PUSHQ, ApiError, Forbidden, Problem, api_error, problem_of
 from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
 from push.client.transports.addresses import Addresses, race
@@ -124,7 +124,7 @@ class Dialer:
             raise ValueError(str(error)) from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
             where = address.get("host", without_secrets(self._uri))
-            raise Cut(f"no connection to {where}: {str(error) or type(error).__name__}") from error
+            raise Cut(f"no connection to {where}: {reason(error)}") from error
         if opened.subprotocol != self._codec.subprotocol:
             opened.transport.abort()
             raise ApiError(

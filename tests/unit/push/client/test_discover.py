@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import socket
+import ssl
 from pathlib import Path
 
 import pytest
 
-from push.client.discover import find_key, find_url, resolve_key
+from push.client.discover import find_key, find_url, reason, resolve_key
 
 pytestmark = pytest.mark.anyio
 
@@ -57,3 +59,24 @@ async def test_a_key_may_be_a_value_a_function_or_a_coroutine_function() -> None
     assert await resolve_key(lambda: "two") == "two"
     assert await resolve_key(fetch) == "three"
     assert await resolve_key(None) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (OSError("Multiple exceptions: a, b"), "Multiple exceptions: a, b"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (
+            RuntimeError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
+            "it does not speak TLS; use http://",
+        ),
+        (
+            ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed (_ssl.c:1006)"),
+            "certificate verify failed: self-signed",
+        ),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_why_a_connection_failed_is_told_without_what_belongs_to_a_traceback(error: Exception, said: str) -> None:
+    assert reason(error) == said
