@@ -49,7 +49,8 @@ KINDS: dict[str, Kind] = {
 }
 """Each code of the public protocol with its HTTP status and title. A code never changes its meaning."""
 
-RETRY_AFTER_MS_DEFAULT = 1000
+RETRY_AFTER_MS_DEFAULTS: Mapping[int, int] = MappingProxyType({429: 1_000, 503: 1_000, 507: 5_000})
+"""By status, for errors that name no time. Room comes back as consumers settle, which takes longer than a peak."""
 
 
 def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
@@ -74,9 +75,9 @@ def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
 
 
 def retry_after(error: PushqError) -> int | None:
-    """When trying again makes sense, in ms. Always set for 429 and 503."""
-    if error.retry_after_ms is None and KINDS[error.code].status in (429, 503):
-        return RETRY_AFTER_MS_DEFAULT
+    """When trying again makes sense, in ms. Always set for 429, 503 and 507."""
+    if error.retry_after_ms is None:
+        return RETRY_AFTER_MS_DEFAULTS.get(KINDS[error.code].status)
     return error.retry_after_ms
 
 

@@ -177,7 +177,13 @@ def _problem(status: int) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ answers' headers
 
 _EVERY_ANSWER: Final = ("RateLimit", "RateLimit-Policy")
-_OF_REFUSALS: Final = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
+_OF_REFUSALS: Final = {
+    401: ("WWW-Authenticate",),
+    405: ("Allow",),
+    429: ("Retry-After",),
+    503: ("Retry-After",),
+    507: ("Retry-After",),
+}
 HEADERS: Final = {
     "RateLimit": "Remaining quota of the tightest rate limit, and when it resets.",
     "RateLimit-Policy": "The rate limits that apply to the request.",

@@ -66,9 +66,9 @@ def test_a_problem_has_the_shape_of_rfc_9457() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(KINDS))
-def test_429_and_503_always_say_when_to_try_again(code: str) -> None:
+def test_429_503_and_507_always_say_when_to_try_again(code: str) -> None:
     found = problem(PushqError("x", code=code))
-    assert ("retry_after_ms" in found) == (KINDS[code].status in (429, 503))
+    assert ("retry_after_ms" in found) == (KINDS[code].status in (429, 503, 507))
     assert retry_after(Overloaded("x", retry_after_ms=7)) == 7
 
 
