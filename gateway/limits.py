@@ -36,8 +36,9 @@ SCOPE_CHARS_MAX: Final = 6 * 1024
 """The claim `scope` of a token; it may have as many scopes as a key."""
 KEY_ID_CHARS_MAX: Final = 256
 """The `kid` of a key in a key set."""
-JWT_LEEWAY_SECONDS_DEFAULT: Final = 30
-JWT_LEEWAY_SECONDS_MAX: Final = 300
+JWT_LEEWAY_SECONDS_DEFAULT: Final = 20
+"""With `KEY_CHECK_SECONDS` and a beat of housekeeping, live sessions end less than 30 s after their token."""
+JWT_LEEWAY_SECONDS_MAX: Final = 60
 """The largest `auth.jwt.leeway_s`."""
 JWT_KEY_DAYS_DEFAULT: Final = 90
 JWT_KEY_DAYS_MAX: Final = 3_650

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -107,6 +107,16 @@ def test_a_session_ends_with_its_token(server: PushqServer) -> None:
         began = time.monotonic()
         assert socket.ends(8) == ("unauthenticated", 4401)
         assert 1 < time.monotonic() - began < 7
+
+
+def test_a_session_ends_within_30_s_of_its_tokens_end(start_server: Callable[..., PushqServer]) -> None:
+    """With the leeway that holds without a setting. The token was over before, so that the rest is short."""
+    ended_s = 16
+    server = start_server(env=issuers_env({"issuer": OTHER, "tenant": "default", "secret": SECRET}))
+    with Socket(server, with_secret(claims(OTHER, "consume:*", lives_s=-ended_s))) as socket:
+        began = time.monotonic()
+        assert socket.ends(30) == ("unauthenticated", 4401)
+        assert time.monotonic() - began < 28 - ended_s, "a token's times are whole seconds, and 2 s are to spare"
 
 
 def test_another_callers_token_ends_the_session(server: PushqServer) -> None:

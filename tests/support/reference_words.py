@@ -109,7 +109,7 @@ SETTINGS = {
     "this machine, if `http.listen` is a loopback address too; `nobody`; or `everybody`.",
     "metrics.listen": "A separate address for `/metrics` that needs no key; empty for none.",
     "auth.jwt.audience": "The value that a token's `aud` claim must contain.",
-    "auth.jwt.leeway_s": "Allowed clock skew of issuers in seconds, 0 to 300.",
+    "auth.jwt.leeway_s": "Allowed clock skew of issuers in seconds, 0 to 60. Sessions end at most 3 s later.",
     "auth.jwt.key_days_max": "Maximum lifetime of API keys that are created or rotated with a token, 0 to 3,650 "
     "days; with 0, tokens cannot create keys.",
     "auth.jwt.algorithms": "Allowed signature algorithms. `HS256` applies only to issuers with a secret, the "
