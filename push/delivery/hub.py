@@ -457,16 +457,15 @@ class Hub:
             if self.unread_ms and session.listen(now_ms, self.unread_ms):
                 self.withheld += 1
                 log.info("slow consumer", session=session.id[:6], unread_s=self.unread_ms // 1000)
-            if now_ms < session.ping_at_ms and session.wire.is_writable:
+            silent_ms = now_ms - session.heard_ms
+            if now_ms < session.ping_at_ms and session.wire.is_writable and silent_ms <= SILENT_MS_MAX:
                 continue
             if session.wire.blocked_seconds() > WRITE_BLOCKED_SECONDS_MAX:
                 session.close(Close.SLOW_CONSUMER, f"the client read nothing for {WRITE_BLOCKED_SECONDS_MAX:.0f} s")
-            elif now_ms - session.heard_ms > SILENT_MS_MAX:
+            elif silent_ms > SILENT_MS_MAX:
                 session.close(Close.TIMED_OUT, f"no data received for {SILENT_MS_MAX // 1000} s")
             elif now_ms >= session.ping_at_ms:
-                session.ping_at_ms = (
-                    self.next_ping_ms() if now_ms - session.heard_ms < PING_MS else now_ms + PONG_MS_MAX
-                )
+                session.ping_at_ms = self.next_ping_ms()
                 session.ping()
 
     def next_ping_ms(self) -> int:

@@ -165,6 +165,47 @@ async def test_who_does_not_connect_in_5_s_is_told_and_closed_and_nobody_else() 
 
 
 @pytest.mark.anyio
+async def test_who_is_silent_is_pinged_within_25_s_and_closed_after_35() -> None:
+    now_ms = [1_000_000]
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: now_ms[0], unread_s=0)
+    said: dict[str, list[tuple[int, str]]] = {"silent": [], "answers": []}
+
+    def passed_s() -> int:
+        return (now_ms[0] - 1_000_000) // 1_000
+
+    def member(name: str) -> Any:
+        session = reader(name, blocked_s=0.0, closed=[])
+        session.heard_ms, session.ping_at_ms = hub.now_ms, hub.next_ping_ms()
+
+        def ping() -> None:
+            said[name].append((passed_s(), "ping"))
+            if name == "answers":
+                session.heard_ms = hub.now_ms
+
+        def close(code: int, reason: str) -> None:
+            said[name].append((passed_s(), f"{int(code)}"))
+            del hub.sessions[name]
+
+        session.ping, session.close = ping, close
+        return session
+
+    for name in said:
+        hub.sessions[name] = member(name)
+    for _ in range(119):
+        now_ms[0] += 1_000
+        hub._beat()
+        hub._check_alive()
+    (first, ping), *others, (end, code) = said["silent"]
+    assert ping == "ping" and 20 <= first <= 25, "a fifth earlier at most: not all at once"
+    assert code == "4002" and 35 < end <= 37 and {what for _, what in others} <= {"ping"}
+    assert {what for _, what in said["answers"]} == {"ping"} and 4 <= len(said["answers"]) <= 5
+    hub.sessions.clear()
+    await hub.close()
+
+
+@pytest.mark.anyio
 async def test_where_memory_is_short_the_slowest_in_a_hundred_are_closed_and_nobody_who_reads() -> None:
     store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
     desk: Any = None

@@ -443,3 +443,36 @@ def test_a_client_that_does_not_read_its_events_is_told_one_late_gap_for_many(
     gaps = [json.loads(line[6:]) for line in asyncio.run(said()).splitlines() if line.startswith(b"data: ")]
     assert [gap["from"] for gap in gaps] == list(range(len(gaps))) and gaps[-1]["to"] == 499
     assert stream.outbox_bytes == 0 and stream.sub.gaps == [Gap(0, 499)]
+
+
+@pytest.mark.anyio
+async def test_a_quiet_stream_of_events_has_a_comment_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a proxy would take it for dead."""
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    said: list[bytes] = []
+    principal: Any = SimpleNamespace(tenant="t", id="k")
+    hub: Any = SimpleNamespace(
+        feeder=lambda queue: Feeder(queue, loop),
+        loop=loop,
+        open=SimpleNamespace(add=lambda kind, stream: None, remove=lambda stream: None),
+        resume_ms=0,
+        stream_closed=lambda stream: None,
+        stream_opened=lambda stream: None,
+        throttle=SimpleNamespace(enter=lambda kind, who: None, leave=lambda kind, who: None),
+    )
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message.get("body", b"").split(b"\n")[0].strip())
+        if said.count(b": keep-alive") == 2:
+            gone.set()
+
+    answer = sse.response(hub, principal, queue_of(World()), credit=1, ack="manual", from_=None, last_event_id=None)
+    async with asyncio.timeout(10):
+        await answer({"type": "http", "method": "GET"}, receive, send)
+    assert b": welcome" in said and said.count(b": keep-alive") >= 2
