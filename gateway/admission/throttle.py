@@ -243,8 +243,16 @@ class Account:
 
     def headers(self) -> tuple[Header, ...]:
         if self._outcome is None:
-            return ()
+            return self._uncharged_headers()
         return headers([charge.rule for charge in self._charges], self._outcome.rule, self._outcome.remaining)
+
+    def _uncharged_headers(self) -> tuple[Header, ...]:
+        """The headers of an answer that was refused before anything was charged, from what is known here."""
+        charges = [charge._replace(cost=0) for charge in self._throttle.request(self.who, "receive", self.queue)]
+        outcome = self._throttle.limiter.hit(charges) if charges else None
+        if outcome is None:
+            return ()
+        return headers([charge.rule for charge in charges], outcome.rule, outcome.remaining)
 
 
 async def within(asking: Coroutine[Any, Any, Outcome], until: float) -> Outcome:

@@ -74,9 +74,9 @@ class Api:
                     caller = self._caller(scope, headers, match)
                 except LookingUp:
                     caller = await found(lambda: self._caller(scope, headers, match))
-                if is_stream and b"authorization" in headers and isinstance(caller, Principal):
-                    self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
+                if is_stream and b"authorization" in headers and isinstance(caller, Principal):
+                    self._pace(account.who)
                 _note_account(caller)
                 is_timed = TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match)
                 if is_timed and scope["method"] not in READS:
@@ -100,7 +100,8 @@ class Api:
         finally:
             if asked is not None:
                 answered(asked)
-        told: tuple[Header, ...] = () if account is None else account.headers()
+        charged = Account(self._gateway.throttle, Who(address=_address(scope)), None) if account is None else account
+        told = charged.headers()
         if b"origin" in headers and self._allows_origin(headers):
             told = (*told, *cors.granted(headers[b"origin"]))
         try:

@@ -45,6 +45,7 @@ def test_sockets_and_streams_above_the_pace_get_503(start_server: StartServer) -
         stream = httpx2.get(f"{server.url}/v1/queues/q/events", params={"ticket": ticket})
         assert (stream.status_code, stream.json()["code"]) == (503, "overloaded")
         assert 1 <= int(stream.headers["retry-after"]) <= 30
+        assert "50000" in stream.headers["ratelimit-policy"] and stream.headers["ratelimit"]
         # Whoever shows nothing comes to no stream, and is told so.
         stranger = httpx2.get(f"{server.url}/v1/queues/q/events")
         assert (stranger.status_code, stranger.json()["code"]) == (401, "unauthenticated")
