@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from backend_store.model import NotFound, PushqError, Unavailable
-from gateway.api.http import Answer, json_answer, problem_answer
+from gateway.api.http import Answer, encode_json, json_answer, problem_answer
 from gateway.context import Gateway
+from push.problems import problem
 from throttling.admission import Level
 
 CHECKS = ("draining", "disk", "load")
@@ -16,12 +17,15 @@ async def livez(gateway: Gateway, query: dict[str, str]) -> Answer:
 
 
 async def readyz(gateway: Gateway, query: dict[str, str]) -> Answer:
-    """200 while everything works; 503 while draining, or while publishes are refused for lack of disk or for load."""
+    """200 while everything works; 503 while draining, or while publishes are refused for lack of disk or for load.
+    `?verbose` lists all checks."""
     failing = _failing(gateway)
+    checks = {name: failing[name].detail if name in failing else "ok" for name in CHECKS}
+    shown = {"checks": checks} if "verbose" in query else {}
     if failing:
-        return problem_answer(next(iter(failing.values())))
-    checks = {"checks": dict.fromkeys(CHECKS, "ok")} if "verbose" in query else {}
-    return json_answer({"status": "ok", **checks})
+        first = next(iter(failing.values()))
+        return problem_answer(first)._replace(body=encode_json({**problem(first), **shown}))
+    return json_answer({"status": "ok", **shown})
 
 
 async def lbz(gateway: Gateway, query: dict[str, str]) -> Answer:

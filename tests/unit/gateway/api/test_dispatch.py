@@ -96,6 +96,9 @@ async def test_a_full_disk_stops_publishes_and_nothing_else(http: httpx2.AsyncCl
     acked = await http.post("/v1/queues/q/ack", json={"receipts": [message["receipt"]]})
     assert acked.json()["results"][0]["ok"]
     assert (await http.get("/readyz")).status_code == 503
+    told = (await http.get("/readyz?verbose")).json()
+    assert told["code"] == "unavailable" and "full" in told["checks"].pop("disk")
+    assert told["checks"] == {"draining": "ok", "load": "ok"}
     assert [(await http.get(path)).status_code for path in ("/lbz", "/livez")] == [200, 200]
     assert "pushq_publishes_allowed 0.0" in (await http.get("/metrics", headers={"Host": "localhost"})).text
 
