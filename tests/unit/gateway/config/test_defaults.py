@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.client.embedded import MOVED_MS
+from backend_store.cluster import limits as cluster
 from backend_store.core import limits as core
 from backend_store.core.dedupe.dedupe import Bounds
+from backend_store.core.host_lanes import limits as lanes
 from backend_store.core.outer import limits as outer
+from backend_store.core.replication import limits as replication
 from backend_store.node import limits as node
+from backend_store.shard import limits as shard
 from gateway import limits as gateway
+from gateway.alerts import limits as alerts
 from gateway.config.load import load_settings
 from push import limits as push
 from push import protocol
@@ -17,6 +23,7 @@ from push.transports import sse
 from throttling import config as throttling
 
 KIB, MIB = 1024, 1024 * 1024
+DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize(
@@ -78,6 +85,15 @@ def test_a_setting_that_is_not_set_has_the_promised_value(
         ((outer.HOT_AT, outer.SHRINK_BELOW), (0.8, 0.3)),
         ((throttling.BREAKER_FAILED_FRACTION, throttling.BREAKER_WINDOW_MS), (0.5, 5_000)),
         (throttling.RETRIES_PER_CALL_FRACTION, 0.1),
+        (MOVED_MS, 7 * DAY_MS),
+        (gateway.DEDUPE_WINDOW_MS_MAX, 14 * DAY_MS),
+        (alerts.HISTORY_MS_MAX, 30 * DAY_MS),
+        (shard.SESSION_SECONDS_DEFAULT, 5),
+        (shard.COMMIT_STALL_SECONDS_MAX, 1),
+        ((cluster.KEEP_ALIVE_SECONDS, cluster.SESSION_HELD_FRACTION), (0.5, 0.8)),
+        (replication.LAG_MS_MAX, 2_000),
+        ((lanes.BULK_LEASE_MESSAGES_MAX, lanes.BULK_LEASE_MS_MAX), (100, 10_000)),
+        (lanes.CLOSED_EVERY_MS, 100),
     ],
 )
 def test_a_limit_without_a_setting_has_the_promised_value(limit: object, value: object) -> None:
