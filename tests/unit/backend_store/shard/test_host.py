@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,34 @@ async def test_with_too_few_in_sync_nothing_is_confirmed_until_one_is_back(tmp_p
         await cluster.start(others[0])
         await asyncio.wait_for(waiting, 30)
         assert rows(cluster.hosts[others[0]].shards[ShardNumber(0)]) == {"alone": "1"}
+
+
+async def test_a_leader_whose_disk_hangs_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process and its connections are as well as before: only its own word can end its session."""
+    async with Cluster(tmp_path) as cluster:
+        first, shard = await cluster.leader()
+        await cluster.in_sync(3)
+        goes_on = threading.Event()
+        engine = shard.replicated.store.engine
+        commit = engine.commit
+
+        def hang(batch: Batch, staged: Callable[[], None]) -> None:
+            staged()
+            goes_on.wait(60)
+            commit(batch, lambda: None)
+
+        monkeypatch.setattr(engine, "commit", hang)
+        waiting = asyncio.ensure_future(put(node_of(shard), "hangs", "1"))
+        try:
+            await eventually(lambda: not cluster.hosts[first].is_well(), "a commit takes more than a second")
+            others = [host.shards[ShardNumber(0)] for name, host in cluster.hosts.items() if name != first]
+            await eventually(lambda: any(one.is_serving for one in others), "another leads")
+        finally:
+            goes_on.set()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await eventually(lambda: cluster.hosts[first].is_well(), "its disk goes on")
 
 
 async def test_replica_far_behind_takes_a_snapshot(tmp_path: Path) -> None:
