@@ -1,1 +1,1 @@
-"""Spark over usage files: their types, jobs that roll up, audit and plan, and the session they run in."""
+"""Spark over usage files: their schemas, the jobs that roll up, audit and plan, and the session they run in."""

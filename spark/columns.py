@@ -1,8 +1,8 @@
-"""The sums of `screen`, computed by columns where a file is read: Spark's parser and rows take several times as long.
+"""Computes the sums of `screen` by column while reading a file, several times faster than Spark's JSON parser and rows.
 
-Sums only rows that look as servers write them. If anything is odd it raises `Odd`, and Spark checks each row of that
-file. So sums from here equal those that `screen.sums_of` makes of the same rows, and why a row cannot be counted is
-decided in one place, `quality`.
+Only sums rows in the form that servers write. For anything unusual it raises `Odd`, and Spark then checks each row of
+that file. The sums therefore equal those of `screen.sums_of` for the same rows, and `quality` alone decides why a row
+cannot be counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 _TYPES: Final[dict[type[DataType], pa.DataType]] = {
     LongType: pa.int64(),
     StringType: pa.string(),
-    TimestampType: pa.string(),  # as text, unparsed
+    TimestampType: pa.string(),  # kept as text, not parsed
 }
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _HOUR_DIGITS: Final = 13
@@ -42,14 +42,14 @@ _PRIMES: Final = tuple(
 
 
 class Odd(Exception):
-    """The file contains something that only a check of each row can judge."""
+    """The file contains something that only a row-by-row check can judge."""
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
 def table_of(lines: bytes) -> pa.Table:
-    """The `audit.COLUMNS` of whole lines, each of which is a countable row. Times are text. Raises `Odd`."""
+    """Parses complete lines, each a countable row, into a table of `audit.COLUMNS`. Times stay text. Raises `Odd`."""
     if ADDED["ledger"]:
         raise Odd("rows of older versions lack fields")
     types = [(name, _TYPES[type(LEDGER[name].dataType)]) for name in audit.COLUMNS]
@@ -57,11 +57,11 @@ def table_of(lines: bytes) -> pa.Table:
     reading = pj.ReadOptions(use_threads=False, block_size=len(lines))
     try:
         table = pj.read_json(pa.BufferReader(lines), reading, parsing).combine_chunks()
-        table.validate(full=True)  # checks that text is UTF-8
+        table.validate(full=True)  # also checks that text is valid UTF-8
     except (pa.ArrowException, UnicodeError) as error:
         raise Odd(str(error)) from None
     if table.num_rows != lines.count(b"\n"):
-        raise Odd("not a row a line")
+        raise Odd("not one row per line")
     for name in audit.COLUMNS:
         if not LEDGER[name].nullable and table[name].null_count:
             raise Odd(f"{name} is missing")
@@ -70,7 +70,7 @@ def table_of(lines: bytes) -> pa.Table:
             raise Odd(f"{name} is negative")
     for name in {*AMOUNTS} & {*audit.COLUMNS}:
         if pc.max(table[name]).as_py() > AMOUNT_MAX:
-            raise Odd(f"{name} is too much")
+            raise Odd(f"{name} is too large")
     return table
 
 
@@ -88,11 +88,11 @@ SUMS: Final = StructType(
         *[StructField(name, LongType()) for name in ("chain_1", "chain_2", "flow", *audit.FLOWS)],
     ]
 )
-"""The columns of `screen.sums_of`, without the file and the day."""
+"""The columns of `screen.sums_of`, except the file and the day."""
 
 
 def sums_of(lines: bytes) -> pa.RecordBatch:
-    """`SUMS` of whole lines. Raises `Odd`."""
+    """The `SUMS` of complete lines. Raises `Odd`."""
     rows = table_of(lines)
     start, end, count = (_ints(rows[name]) for name in ("from", "to", "count"))
     kinds = rows["kind"].combine_chunks().dictionary_encode()
@@ -100,7 +100,7 @@ def sums_of(lines: bytes) -> pa.RecordBatch:
     if not LEDGER_FLOWS.keys() >= set(names):
         raise Odd("kind is unknown")
     if (end <= start).any():
-        raise Odd("to is not behind from")
+        raise Odd("to is not greater than from")
     _check_sums(count, len(count) << HASH_BITS)
     _check_sums(end, len(end))
     of_row = kinds.indices.to_numpy(zero_copy_only=False)
@@ -124,7 +124,7 @@ def sums_of(lines: bytes) -> pa.RecordBatch:
         weighed = np.where(is_held, count * (after - before), flow * before)
         made[f"chain_{n}"] = by.sum(weighed, is_held | (sign != 0))
     made["flow"] = by.sum(flow, sign != 0)
-    for name in audit.TOLD:
+    for name in audit.REPORTED:
         made[name] = by.sum(count, is_kind.get(name, none))
     for name, kinds_of in (("other_in", audit.OTHER_IN), ("other_out", audit.OTHER_OUT)):
         made[name] = by.sum(count, _any([is_kind[kind] for kind in kinds_of if kind in is_kind], none))
@@ -132,10 +132,10 @@ def sums_of(lines: bytes) -> pa.RecordBatch:
 
 
 def _last(by: Groups, end: Numbers, count: Numbers, is_held: Mask) -> pa.Array:
-    """What was held at the last offset; the most, if several rows are about it."""
+    """The messages held at the last offset; the largest count if several rows end there."""
     at = by.most(end, is_held)
-    place = _ints(pc.fill_null(at, 0))
-    held = by.most(count, is_held & (end == by.spread(place)))
+    last_end = _ints(pc.fill_null(at, 0))
+    held = by.most(count, is_held & (end == by.spread(last_end)))
     return pa.StructArray.from_arrays([at, held], ["to", "held"], mask=pc.is_null(at))
 
 
@@ -143,8 +143,8 @@ def _last(by: Groups, end: Numbers, count: Numbers, is_held: Mask) -> pa.Array:
 
 
 class Groups:
-    """Rows, at least one, grouped by the values of some columns: `keys` has each column's value for each group. Sums
-    skip unmarked rows, and are null for a group without a marked row."""
+    """Rows (at least one) grouped by the values of some columns. `keys` holds each column's value for each group.
+    Reductions skip unmarked rows, and are null for a group without marked rows."""
 
     def __init__(self, columns: Iterable[pa.Array | pa.ChunkedArray]) -> None:
         encoded = [_whole(column).dictionary_encode() for column in columns]
@@ -176,7 +176,7 @@ class Groups:
         return self._reduced(np.maximum, values, marked, np.iinfo(np.int64).min)
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """A group's value for each of its rows, in the order of the rows."""
+        """Broadcasts each group's value to its rows, in the order of the rows."""
         found = np.empty(len(self._order), values.dtype)
         found[self._order] = values[self._group]
         return found
@@ -189,7 +189,7 @@ class Groups:
 
 
 def _hours(times: pa.ChunkedArray) -> pa.Array:
-    """The hour digits of times. Raises `Odd` if one is not a valid time."""
+    """The hour digits of each time. Raises `Odd` if a time is invalid."""
     encoded = _whole(times).dictionary_encode()
     try:
         pc.cast(encoded.dictionary, _MOMENT)
@@ -213,9 +213,9 @@ def _any(masks: Sequence[Mask], none: Mask) -> Mask:
 
 
 def _check_sums(values: Numbers, times: int) -> None:
-    """Raises `Odd` unless a sum of `times` such values fits an integer."""
+    """Raises `Odd` unless a sum of `times` such values fits into a 64-bit integer."""
     if len(values) and int(values.max()) * times >= _SUM_MAX:
-        raise Odd("a sum may not fit a number")
+        raise Odd("a sum may overflow")
 
 
 # ----------------------------------------------------------------------------------------------------------- hashes
@@ -239,7 +239,7 @@ def _rotated(values: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
 
 
 def _weight(offsets: Numbers, n: int) -> Numbers:
-    """The weight of an offset, as in `screen`."""
+    """The weight of an offset, as defined in `screen`."""
     mixed = _xxhash(offsets).view(np.uint64)
     part = mixed if n == 1 else mixed >> np.uint64(HASH_BITS)
     return ((part & np.uint64((1 << HASH_BITS) - 1)) + np.uint64(1)).view(np.int64)

@@ -1,7 +1,7 @@
 """HTML reports: one self-contained page of tables, with plots as inline SVG.
 
-A plot has a title, its unit, an axis with round numbers, and a legend if it shows several series. The colours can be
-told apart by colour-blind readers, on light and on dark paper.
+A plot has a title, its unit, an axis with round numbers, and a legend if it shows several series. Colour-blind readers
+can tell the colours apart, on light and on dark backgrounds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ tbody tr:nth-child(even) { background: var(--zebra) } .n { text-align: right; fo
 
 
 class Column(NamedTuple):
-    """`label` is the heading, with the unit."""
+    """`label` is the heading, including the unit."""
 
     name: str
     label: str
@@ -69,8 +69,8 @@ class Column(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """`series` are names, each with as many values as there are labels. If `is_ranked`, the plot has horizontal bars,
-    of one series."""
+    """`series` are names with one value per label. With `is_ranked`, the plot has horizontal bars of a single
+    series."""
 
     title: str
     unit: str
@@ -86,11 +86,11 @@ class Section(NamedTuple):
     rows: Sequence[Sequence[Any]]
     plots: Sequence[Plot] = ()
     hidden: int = 0
-    """How many more rows there are."""
+    """How many rows are not shown."""
 
 
 def page(title: str, about: str, sections: Sequence[Section]) -> str:
-    """The whole page. It says so where rows are left out."""
+    """The whole page, which says where rows are left out."""
     links = "".join(f'<a href="#{_id(one.title)}">{escape(one.title)}</a>' for one in sections)
     body = "".join(_section(section) for section in sections)
     head = (
@@ -158,8 +158,8 @@ def _columns(one: Plot) -> str:
             tall = max(0.0, value) / most * high
             x = _LEFT + at * wide + wide * _GAP / 2 + number_ * each
             what = f"{label}: {number(value)}" + (f" {name}" if len(one.series) > 1 else "")
-            place = f'x="{x:.1f}" y="{_TOP + high - tall:.1f}" width="{max(0.5, each):.1f}" height="{tall:.1f}"'
-            parts.append(f'<rect class="s{number_}" {place}><title>{escape(what)}</title></rect>')
+            box = f'x="{x:.1f}" y="{_TOP + high - tall:.1f}" width="{max(0.5, each):.1f}" height="{tall:.1f}"'
+            parts.append(f'<rect class="s{number_}" {box}><title>{escape(what)}</title></rect>')
     every = math.ceil(len(one.labels) / _LABELS_MAX)
     for at in range(0, len(one.labels), max(1, every)):
         x = _LEFT + (at + 0.5) * wide
@@ -177,9 +177,9 @@ def _ranked(one: Plot) -> str:
         y, long = n * BAR_HEIGHT, max(0.0, value) / most * room
         shown = label if len(label) <= _NAME_CHARS_MAX else label[: _NAME_CHARS_MAX - 1] + "…"
         parts.append(f'<text x="{_NAMES - 8}" y="{y + 16}" text-anchor="end">{escape(shown)}</text>')
-        place = f'x="{_NAMES}" y="{y + 3}" width="{long:.1f}" height="{BAR_HEIGHT - 6}"'
-        told = f"<title>{escape(label)}: {number(value)}</title>"
-        parts.append(f'<rect class="s0" {place}>{told}</rect>')
+        box = f'x="{_NAMES}" y="{y + 3}" width="{long:.1f}" height="{BAR_HEIGHT - 6}"'
+        tooltip = f"<title>{escape(label)}: {number(value)}</title>"
+        parts.append(f'<rect class="s0" {box}>{tooltip}</rect>')
         parts.append(f'<text x="{_NAMES + long + 6:.1f}" y="{y + 16}">{number(value)}</text>')
     return _svg(one.title, max(1, len(one.labels)) * BAR_HEIGHT, parts)
 
@@ -198,7 +198,7 @@ def _round_up(value: float) -> float:
 
 
 def _short(value: float) -> str:
-    """2.5 M: as much as fits beside an axis."""
+    """2.5 M: short enough for an axis label."""
     for unit, step in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= step:
             return f"{value / step:g} {unit}"

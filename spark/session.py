@@ -1,7 +1,7 @@
-"""Makes the Spark session that every job, test and notebook of ours uses.
+"""Creates the Spark session that our jobs, tests and notebooks share.
 
-A session reads times as UTC, merges small shuffle partitions, and cuts files into splits small enough that two cores
-are busy to the end. Under `spark-submit`, its master and memory take precedence.
+A session reads times as UTC, merges small shuffle partitions, and splits files finely enough to keep two cores busy to
+the end. Under `spark-submit`, its master and memory take precedence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ LOCAL: Final = "local[*]"
 MEMORY: Final = "2g"
 SHUFFLE_PARTITIONS: Final = 16
 SPLIT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The most of one file that one task reads: a few splits a core even for a small day, so that no core waits for
-another."""
+"""Bytes of one file per task: even a small day makes a few splits per core, so that no core waits for another."""
 LITTLE_LOCAL: Final = "local[2]"
 LITTLE: Final = {
     "spark.default.parallelism": "2",
@@ -31,7 +30,7 @@ LITTLE: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # A job of seconds is not worth compiling well, and loading classes is no reason to collect garbage.
+    # A job of a few seconds does not repay full compilation, and loading classes should not trigger garbage collection.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m",
 }
 """Settings of a session for little data."""
@@ -40,7 +39,7 @@ _shipped: set[str] = set()
 
 
 class CannotStart(RuntimeError):
-    """No session can be made; the text says what is missing, and how to get it."""
+    """No session can be created; the message says what is missing, and how to get it."""
 
 
 def spark_session(
@@ -53,15 +52,15 @@ def spark_session(
     folder: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session of this process, made if there is none.
+    """The session of this process, created if there is none.
 
-    `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` is the driver's (`4g`), which has an effect only if
-    this call starts Java. `little`: a session on this machine is configured for little data, unless `spark-submit`
-    started it. `folder` is for Spark's files other than results. `settings` override all of ours. Raises `CannotStart`
-    without Java.
+    `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` is the driver's (`4g`), which only takes effect if
+    this call starts the JVM. `little`: a session on this machine is configured for little data, unless `spark-submit`
+    started it. `folder` is for Spark's own files, other than results. `settings` override all of ours. Raises
+    `CannotStart` without Java.
     """
     _find_java()
-    given = os.environ.get("SPARK_ENV_LOADED")  # spark-submit has decided on the machine
+    given = os.environ.get("SPARK_ENV_LOADED")  # set by spark-submit, which chooses master and memory
     wanted = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
@@ -71,8 +70,7 @@ def spark_session(
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Otherwise Java notes the Python line of each part of an expression, which takes longer than making the
-        # expression.
+        # Otherwise the JVM records the Python line of each expression, which takes longer than building the expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if given is None:
@@ -95,7 +93,7 @@ def spark_session(
 
 
 def ship_code(session: SparkSession) -> None:
-    """Sends this package to the session's executors, once, so that Python there can import it."""
+    """Ships this package to the session's executors, once, so that their Python can import it."""
     context = session.sparkContext
     if context.applicationId in _shipped:
         return
@@ -116,6 +114,6 @@ def _find_java() -> None:
     java = shutil.which("java", path=os.environ.get("PATH", os.defpath))
     if java is None:
         raise CannotStart(
-            "Spark needs Java 17, and there is no java; install it: apt-get install openjdk-17-jre-headless"
+            "Spark needs Java 17, and no `java` was found; install it: apt-get install openjdk-17-jre-headless"
         )
     os.environ["JAVA_HOME"] = str(Path(java).resolve().parents[1])

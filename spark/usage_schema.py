@@ -1,7 +1,7 @@
-"""The Spark types of Pushq's usage files. Nothing else of Pushq is needed to read them.
+"""The Spark schemas of Pushq's usage files. Reading them needs nothing else of Pushq.
 
-`docs/reference/usage-schema.md` says what each field means. A field that is not named here is one of a later version:
-Spark skips it.
+`docs/reference/usage-schema.md` explains each field. Spark skips fields that are not named here: they come from later
+versions.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ LEDGER_FLOWS: Final = {
     "unexplained": 0,
     "held": 0,
 }
-"""The ledger's kinds, and whether a message of a kind adds to what is held (1), takes from it (-1), or neither (0)."""
+"""The ledger's kinds, and whether a message of that kind adds to what is held (1), subtracts from it (-1), or
+neither."""
 
 LATENCY_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
-"""Upper bounds of `latency_counts` in seconds; the last count is of all that took longer."""
+"""Upper bounds of `latency_counts`, in seconds; the last count is of everything slower."""

@@ -1,1 +1,1 @@
-"""Jobs: what each reads and writes, and its arguments. `pushq usage run JOB` and `spark-submit` both run them."""
+"""The jobs: inputs, outputs and arguments of each. Run by `pushq usage run JOB` or `spark-submit`."""

@@ -1,11 +1,11 @@
-"""The rules that `pushq alert import` reads: suggestions from anomalies, as far as alerts can watch them.
+"""The rule file that `pushq alert import` reads: rules suggested by anomalies, where some kind of alert covers them.
 
     {"version": 1, "rules": [{"name": "held above usual: orders", "kind": "depth", "queue": "orders", "limit": 5000,
                               "for_ms": 300000, "note": "…"}]}
 
-Alerts watch waiting messages. A queue that holds more than usual gets a rule on depth. One that gets more than its
-consumers usually settle, or whose consumers settle half of the usual, gets a rule on growth, by the difference. No kind
-of alert watches for fewer messages published than usual, or more settled.
+Alerts watch waiting messages. A queue that holds more than usual gets a rule on depth. A queue that receives more than
+its consumers usually settle, or whose consumers settle half as much as usual, gets a rule on growth, limited to the
+difference. No kind of alert covers fewer published or more settled messages than usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark.wording import counted
 
 VERSION: Final = 1
 RULES_MAX: Final = 1_000
-"""For all tenants together; those furthest from usual first."""
+"""For all tenants together; the largest deviations come first."""
 FOR_MS: Final = 300_000
 WINDOW_MS: Final = 300_000
 NAME_CHARS_MAX: Final = 128
@@ -30,8 +30,8 @@ Suggestion = Mapping[str, Any]
 
 
 def rules(suggested: Iterable[Suggestion]) -> dict[str, list[dict[str, Any]]]:
-    """The rules of each tenant, in the form that `POST /v1/alert-rules` takes. Of several with one name the first
-    stays."""
+    """The rules of each tenant, in the form that `POST /v1/alert-rules` takes. The first of several rules with the same
+    name wins."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for one in suggested:
         if (limit := _limit(one)) is not None and limit > 0:
@@ -48,14 +48,14 @@ def written(tenants_rules: Sequence[Mapping[str, Any]]) -> str:
 def _rule(one: Suggestion, limit: float) -> dict[str, Any]:
     is_depth = one["measure"] == "held"
     name = f"{one['measure']} {one['side']} usual: {one['queue']}"
-    far = f"{one['score_max']:.1f} deviations at most"
+    far = f"up to {one['score_max']:.1f} deviations"
     note = f"{one['measure']} {one['side']} its median in {counted(one['hours'], 'hour')}, by {far}"
     rule = {"name": name[:NAME_CHARS_MAX], "kind": "depth" if is_depth else "growth", "queue": one["queue"]}
     return rule | {"limit": limit, "for_ms": FOR_MS, "note": note} | ({} if is_depth else {"window_ms": WINDOW_MS})
 
 
 def _limit(one: Suggestion) -> float | None:
-    """Messages, or messages a second; None for what no alert watches."""
+    """The limit in messages or messages per second; None if no kind of alert covers the measure."""
     match one["measure"], one["side"]:
         case "held", "above":
             return float(one["high"])

@@ -1,4 +1,5 @@
-"""`anomalies`: hours of queues that differ from the same hour of the weeks before, and the alerts they suggest."""
+"""`anomalies`: hours in which a queue differs from the same hour of earlier weeks, and alert rules that follow from
+them."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ from spark.transforms import anomalies
 
 SHOWN_MAX: Final = 100
 RULES: Final = "alert_rules"
-"""A file for each tenant, as `pushq alert import` reads it."""
+"""One file per tenant, in the form that `pushq alert import` reads."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the tables are to be.")
-    parser.add_argument("--since", type=moment, required=True, help="The first hour to judge: 2026-11-22T00:00:00Z.")
-    parser.add_argument("--weeks", type=whole, default=3, help="How many weeks a baseline needs.  [3]")
-    parser.add_argument("--sigmas", type=above_zero, default=4.0, help="How many deviations are too many.  [4]")
-    parser.add_argument("--messages", type=from_zero, default=100, help="Smaller differences are none.  [100]")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder of the `usage_rollup` tables.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Folder to write the tables to.")
+    parser.add_argument("--since", type=moment, required=True, help="First hour to check: 2026-11-22T00:00:00Z.")
+    parser.add_argument("--weeks", type=whole, default=3, help="Weeks of history that a baseline needs.  [3]")
+    parser.add_argument("--sigmas", type=above_zero, default=4.0, help="Deviations that make an hour unusual.  [4]")
+    parser.add_argument("--messages", type=from_zero, default=100, help="Smaller differences are ignored.  [100]")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns the number of hours, the first suggestions, and the number of alert rules in the tenants' files."""
+    """Returns the number of unusual hours, the first suggestions, and the number of alert rules written."""
     with Tables(session, options.source).still():
         return _made(session, options)
 
@@ -64,7 +65,7 @@ def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
 
 
 def _write(folder: Path, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Writes each tenant's file, and removes those of earlier runs."""
+    """Writes one file per tenant, and removes those of earlier runs."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {f"{quote(tenant, safe='')}.json": theirs for tenant, theirs in rules.items()}
     for name, theirs in files.items():
@@ -75,7 +76,7 @@ def _write(folder: Path, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> No
 
 
 def _last_hour(flows: DataFrame, usage: DataFrame | None) -> int:
-    """The last hour in the tables: where a queue is silent, other queues and requests show that time went on."""
+    """The last hour in any table: if one queue is silent, other queues and requests show that time went on."""
     hours = flows.select(F.date_trunc("hour", "at").alias("hour"))
     if usage is not None:
         hours = hours.unionByName(usage.select("hour"))

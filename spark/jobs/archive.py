@@ -1,4 +1,4 @@
-"""`archive`: copies a stream, or a queue's dead letters, to Parquet by day: all messages since the last run."""
+"""`archive`: copies the messages of a stream, or a queue's dead letters, since the last run to Parquet by day."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark.source.options import parsed
 from spark.transfer.archive import archive
-from spark.transfer.arguments import add_archive, options_of, told
+from spark.transfer.arguments import add_archive, options_of, translated_errors
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
     """Returns how many messages this run added. Raises `TransferFailed`."""
     given = options_of(options)
-    with told():
+    with translated_errors():
         parsed(given)
         return {"messages": archive(session, given, options.folder), "folder": options.folder}
 

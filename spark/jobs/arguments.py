@@ -1,4 +1,4 @@
-"""Types of job arguments: an invalid value is reported before Spark starts."""
+"""Types of job arguments, so that invalid values are reported before Spark starts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _DURATION: Final = re.compile(r"\d{1,6} +(second|minute|hour|day)s?")
 
 
 def moment(text: str) -> str:
-    """An RFC 3339 time, or a day; UTC if it has no zone."""
+    """An RFC 3339 time or a date; in UTC if it has no zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time such as 2026-11-22T00:00:00Z") from None
+        raise ArgumentTypeError(f"{text!r} is not a time such as 2026-11-22T00:00:00Z") from None
     return found.replace(tzinfo=found.tzinfo or UTC).isoformat()
 
 
 def duration(text: str) -> str:
     if _DURATION.fullmatch(text) is None:
-        raise ArgumentTypeError(f"{text!r} is no time such as '5 minutes'")
+        raise ArgumentTypeError(f"{text!r} is not a duration such as '5 minutes'")
     return text
 
 
@@ -35,9 +35,9 @@ def from_zero(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """An integer of 1 or more."""
+    """A positive integer."""
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
@@ -47,5 +47,5 @@ def _number(text: str, *, is_zero_fine: bool) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found) or found < 0 or (found == 0 and not is_zero_fine):
-        raise ArgumentTypeError(f"{text!r} is no number {'from 0 on' if is_zero_fine else 'above 0'}")
+        raise ArgumentTypeError(f"{text!r} is not a number {'of at least 0' if is_zero_fine else 'above 0'}")
     return found

@@ -1,9 +1,9 @@
-"""The state that an audit keeps of each day, and how new files change it: files are not read again, except for days of
-logs whose sums no longer vouch for them.
+"""The state that an audit keeps of each day, and how new files change it. Files are read only once, except for those of
+a log's day that its sums no longer verify.
 
-A day of a log is in one of two tables. `audit_hours` has the sums of its hours, while these vouch for the day;
-`audit_ranges` has its ranges, if the sums did not vouch or it was not screened. `audit_days` is what `audit.day_of`
-makes of either. So what is known of a day follows from its rows, whatever runs they came in.
+A log's day is stored in one of two tables: `audit_hours` has the sums of its hours, as long as these verify the day;
+`audit_ranges` has its ranges, if the sums do not, or if it was never screened. `audit_days` is the result of
+`audit.day_of` for either. The result therefore depends only on the day's rows, not on the runs in which they arrived.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _NAMED_MAX: Final = 3
 
 
 class Look(NamedTuple):
-    """The result of a first look at new files: sums of hours, or ranges; neither if there are no files."""
+    """The result of reading new files: sums of hours, or ranges; neither if there are no files."""
 
     rows: Rows | None
     """The rows that Spark checked one by one."""
     quick: int
-    """How many further rows there are."""
+    """The number of rows that did not need this check."""
     sums: DataFrame | None
     parts: DataFrame | None
     days: set[str]
     files: Mapping[str, set[str]]
-    """For each file, the days for which it may be needed again."""
+    """For each file, the days for which it may have to be read again."""
 
     def counted(self) -> tuple[int, int]:
         """(rows, bad rows)."""
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 
 class Days:
-    """The days in a folder of tables; the caller holds its lock. `sources` are usage files, both read and new ones."""
+    """The days in a folder of tables, whose lock the caller holds. `sources` are all usage files, old and new."""
 
     def __init__(self, session: SparkSession, tables: Tables, sources: Iterable[Path]):
         self._session = session
@@ -65,7 +65,7 @@ class Days:
         return [path for name, path in self._sources.items() if name not in self._known]
 
     def look_at(self, new: Sequence[Path], *, screens: bool) -> Look:
-        """Reads new files, once. Raises `BadFolder` if one is empty."""
+        """Reads new files once. Raises `BadFolder` if one is empty."""
         check_whole(new)
         if not new:
             return Look(None, 0, None, None, set(), {})
@@ -73,8 +73,8 @@ class Days:
         return look or self._ranged(new)
 
     def bring_up_to_date(self, look: Look, *, opens_all: bool) -> None:
-        """Replaces the days that new files change, and the tables about all days. `opens_all`: no day stays that only
-        sums vouch for. Raises `BadFolder` if files are needed again and missing."""
+        """Replaces the days that new files change, and the tables that cover all days. With `opens_all`, no day remains
+        that only its sums verify. Raises `BadFolder` if a file is needed again but missing."""
         days = look.days | self._tables.days(HOURS) if opens_all else look.days
         hours, chunks, opened = self._hours(look, days, opens_all=opens_all)
         parts = self._parts(look, days, opened)
@@ -95,7 +95,7 @@ class Days:
         )
 
     def _summed(self, new: Sequence[Path]) -> Look | None:
-        """None if a time is invalid: only a check of each row finds which row that is."""
+        """Returns None if a time is invalid: only a row-by-row check finds the row."""
         quick = sums_of(self._session, new)
         sums, rows = screen.with_day(quick.frame), None
         if quick.odd:
@@ -117,8 +117,8 @@ class Days:
     def _hours(
         self, look: Look, days: set[str], *, opens_all: bool
     ) -> tuple[DataFrame | None, DataFrame | None, DataFrame | None]:
-        """The hours that are vouched for, their chunks, and the days of logs (`DAY_LOG`) that were vouched for until
-        now, or might have been."""
+        """Returns the hours that their sums verify, their chunks, and the days of logs (`DAY_LOG`) to check range by
+        range, which until now were verified by sums or were not stored in ranges."""
         stored = self._tables.read(HOURS, days)
         if look.sums is not None:
             apart = self._tables.read(RANGES, days)
@@ -135,7 +135,7 @@ class Days:
         return hours, screen.chunks_of(hours), opened
 
     def _parts(self, look: Look, days: set[str], opened: DataFrame | None) -> DataFrame | None:
-        """All ranges of the days of logs that are checked range by range."""
+        """All ranges of the log days that are checked range by range."""
         stored = self._tables.read(RANGES, days, like=self._parts_now())
         found = [*_some(stored), *_some(look.parts)]
         again: list[DataFrame] = []
@@ -157,13 +157,13 @@ class Days:
         return audit.parts_of(self._session.createDataFrame([], LEDGER)).schema
 
     def _again(self, names: Sequence[str], logs: DataFrame) -> list[DataFrame]:
-        """The files' rows about the given days of logs."""
+        """The rows of the given log days, read from the files again."""
         if gone := [name for name in names if name not in self._sources]:
             shown = ", ".join(gone[:_NAMED_MAX]) + (", …" if len(gone) > _NAMED_MAX else "")
             what = counted(len(gone), "audited file is", "audited files are")
             raise BadFolder(
-                f"--from: {what} needed again and not there ({shown}): put {'it' if len(gone) == 1 else 'them'} back, "
-                "or begin anew with another folder in --to"
+                f"--from: {what} needed again but missing ({shown}): put {'it' if len(gone) == 1 else 'them'} back, "
+                "or start over with a new folder for --to"
             )
         if not names:
             return []
@@ -175,7 +175,7 @@ class Days:
 
 
 def _keep(frame: DataFrame) -> DataFrame:
-    """Materializes a frame that is used more than once, and ends its plan: Spark would otherwise plan all its inputs
+    """Materializes a frame that is used more than once, and cuts its lineage: otherwise Spark would plan all its inputs
     each time."""
     return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
@@ -200,5 +200,5 @@ def _together(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _gathered(frame: DataFrame | None) -> DataFrame | None:
-    """Repartitions, so that a day of a tenant is a few files; a big one several."""
+    """Repartitions so that a tenant's day is written to few files, and to several only if it is large."""
     return None if frame is None else frame.hint("rebalance", *[F.col(name) for name in PARTITIONED_BY])

@@ -1,4 +1,4 @@
-"""`capacity_plan`: the future need and cost of each queue and the cluster, and a plan of partitions and moves as
+"""`capacity_plan`: future load and cost of each queue and of the cluster, and a plan of partitions and moves as
 JSON."""
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from spark.transforms import capacity
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and plan.json are to be.")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder of the `usage_rollup` tables.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Folder to write the table and plan.json to.")
     parser.add_argument("--prices", type=Path, help='JSON: {"per_million_messages": 0.4, "per_gigabyte": 0.09}.')
-    parser.add_argument("--storage-bytes", type=whole, default=100_000_000_000, help="What the cluster can store.")
+    parser.add_argument("--storage-bytes", type=whole, default=100_000_000_000, help="The cluster's storage capacity.")
     parser.add_argument(
-        "--per-partition", type=above_zero, default=5_000.0, help="Messages a second that one can take."
+        "--per-partition", type=above_zero, default=5_000.0, help="Messages per second that one can handle."
     )
-    parser.add_argument("--placements", type=Path, help="JSON: a list of {uid, partition, cluster}, as they are.")
-    parser.add_argument("--clusters", nargs="*", default=[], help="Clusters that may have queues, besides those.")
+    parser.add_argument("--placements", type=Path, help="JSON: a list of the current {uid, partition, cluster}.")
+    parser.add_argument("--clusters", nargs="*", default=[], help="Further clusters that may host queues.")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns how many queues there are, and how many partitions and moves are proposed."""
+    """Returns the number of queues, and how many partition changes and moves are proposed."""
     with Tables(session, options.source).still():
         return _made(session, options)
 
@@ -42,15 +42,15 @@ def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
     if flows is None:
         raise BadFolder(f"--from {options.source}: there is no table `flows`; run usage_rollup first")
     if not all(options.clusters):
-        raise BadFolder("--clusters: a name is empty; give the names of clusters, or leave it out")
+        raise BadFolder("--clusters: empty name; list the names of clusters, or leave the option out")
     prices, placed = _prices(options.prices), _placements(options.placements)
     found = capacity.with_held_growth(capacity.queues(flows), flows)
     found = capacity.with_days_left(found, storage_bytes=options.storage_bytes)
     found = capacity.with_advice(found, per_partition_per_second=options.per_partition)
     found = capacity.with_cost(found, **prices)
-    place = str(options.to / "capacity")
-    found.write.mode("overwrite").parquet(place)
-    written = session.read.parquet(place)
+    path = str(options.to / "capacity")
+    found.write.mode("overwrite").parquet(path)
+    written = session.read.parquet(path)
     heaviest = written.orderBy(F.desc("peak_per_second"), "queue_uid")
     wider = heaviest.where("partitions_wanted > partitions and not is_skewed").limit(plan_file.PROPOSALS_MAX).collect()
     hot = heaviest.where("is_hot").limit(plan_file.PROPOSALS_MAX).collect()

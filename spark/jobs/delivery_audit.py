@@ -1,8 +1,8 @@
-"""`delivery_audit`: whether every published message is accounted for, from the ledger's files alone.
+"""`delivery_audit`: checks that every published message is accounted for, from the ledger's files alone.
 
-Reads only files that are not in the tables yet, and adds them to the days they are about. Running it again, or with a
-late file, counts nothing twice. Much data is screened in one pass, and only days that the screen cannot vouch for are
-checked range by range.
+Reads only files that are not in the tables yet, and adds them to their days. Running it again, or with a late file,
+counts nothing twice. Large inputs are screened in one pass first, and only days that fail the screening are checked
+range by range.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ SUMS: Final = ("published", "settled", "outstanding")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="A folder of usage files.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the tables are.")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder of usage files.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Folder of the tables.")
     parser.add_argument(
         "--screen", choices=["auto", "always", "never"], default="auto", help="Whether to screen first."
     )
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns the counts of files, rows and bad rows of this run; totals and faults of all runs, and the first
-    faults."""
+    """Returns the counts of files, rows and bad rows of this run, the totals and fault count over all runs, and the
+    first faults."""
     files = usage_files(options.source, "ledger")
     tables = Tables(session, options.to, AUDITED)
     with tables.alone():
         done = _bring_up_to_date(session, tables, files, options)
-        return done | _told(tables)
+        return done | _totals(tables)
 
 
 def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], options: Namespace) -> dict[str, Any]:
@@ -64,8 +64,8 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
     return done | {"days": sorted(look.days)}
 
 
-def _told(tables: Tables) -> dict[str, Any]:
-    """The totals, from two tables; it is faster to read them here, part by part, than in queries."""
+def _totals(tables: Tables) -> dict[str, Any]:
+    """The totals from two tables. Reading them here, part by part, is faster than running queries."""
     counted = dict.fromkeys(("faults", "lost", *SUMS), 0)
     first: pa.Table | None = None
     for faults in tables.parts(FAULTS):

@@ -1,4 +1,4 @@
-"""Atomic writes of files, safe at a power cut: written to a temporary name, made durable, then renamed."""
+"""Atomic file writes that survive a power failure: write to a temporary name, sync, then rename."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PART: Final = ".part"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replaces a file's text; concurrent readers get the old text."""
+    """Replaces a file's text; until then, concurrent readers see the old text."""
     part = path.with_name(path.name + PART)
     with part.open("w") as file:
         file.write(text)
@@ -21,7 +21,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes a file's contents, or the names in a folder, durable."""
+    """Makes a file's contents, or a folder's entries, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -30,8 +30,8 @@ def sync(path: Path) -> None:
 
 
 def sync_below(folder: Path) -> None:
-    """Makes all files in a folder durable, and their names."""
-    for place, _, names in os.walk(folder):
+    """Makes all files below a folder durable, with their names."""
+    for parent, _, names in os.walk(folder):
         for name in names:
-            sync(Path(place, name))
-        sync(Path(place))
+            sync(Path(parent, name))
+        sync(Path(parent))

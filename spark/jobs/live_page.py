@@ -1,8 +1,8 @@
-"""The page of live usage that a gateway shows: a file for each tenant about the last hour, rewritten when a minute
-changes.
+"""The live usage page that gateways show: one file per tenant with the last hour, rewritten when a minute changes.
 
-`now.json` names the current folder. It is replaced when everything in the folder is durable, and its modification time
-is updated while the job runs. So a reader gets one whole page or the next, and sees when the job has stopped.
+`now.json` names the current folder. It is replaced once everything in that folder is durable, and its modification time
+is updated while the job runs. A reader therefore gets one complete version of the page, and sees when the job has
+stopped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from spark.jobs.durable import sync_below, write_whole
 from spark.transforms import live
 
-PLACE: Final = "console"
-"""The part of the job's folder that gateways read."""
+PAGE_FOLDER: Final = "console"
+"""The subfolder of the job's output that gateways read."""
 VERSION: Final = 1
 FOLDERS_KEPT: Final = 3
-"""The current folder and those before it: a reader that has begun with one can finish."""
+"""The current folder and the ones before it, so that a reader can finish the version it started with."""
 _NOW: Final = "now.json"
 _PREFIX: Final = "page-"
 _ROWS: Final = "rows"
@@ -32,7 +32,7 @@ _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 
 class LivePage:
-    """The pages in a folder, written by one job. Every step may be repeated."""
+    """The page versions in a folder, written by one job. Every step may be repeated."""
 
     def __init__(self, session: SparkSession, folder: Path):
         self._session = session
@@ -45,7 +45,7 @@ class LivePage:
             self._point(None, None)
 
     def turn(self, changed: DataFrame) -> None:
-        """Replaces the rows of the same minutes by rows of `live.live`."""
+        """Replaces the rows of the minutes in `changed`, which has rows of `live.live`."""
         changed = changed.drop("day").persist()
         try:
             newest = changed.agg(F.date_format(F.max("minute"), _TIME).alias("last")).first()
@@ -55,20 +55,20 @@ class LivePage:
             changed.unpersist()
 
     def _make(self, changed: DataFrame, newest: str) -> None:
-        told: dict[str, Any] = json.loads((self._folder / _NOW).read_text())
-        last = max(newest, told["last_minute"] or "")
+        current: dict[str, Any] = json.loads((self._folder / _NOW).read_text())
+        last = max(newest, current["last_minute"] or "")
         name = f"{_PREFIX}{uuid.uuid4().hex}"
-        place = self._folder / name
-        rows = live.brought_up_to_date(self._rows(told["folder"], like=changed), changed, last)
-        rows.coalesce(1).write.parquet(str(place / _ROWS))
-        page = live.page_of(self._session.read.parquet(str(place / _ROWS))).repartition(1)
-        page.write.partitionBy("tenant").json(str(place / "tenants"))
-        sync_below(place)
+        folder = self._folder / name
+        rows = live.brought_up_to_date(self._rows(current["folder"], like=changed), changed, last)
+        rows.coalesce(1).write.parquet(str(folder / _ROWS))
+        page = live.page_of(self._session.read.parquet(str(folder / _ROWS))).repartition(1)
+        page.write.partitionBy("tenant").json(str(folder / "tenants"))
+        sync_below(folder)
         self._point(name, last)
         self._clear()
 
     def is_alive(self) -> None:
-        """Marks the job as running, whether or not there was anything to count."""
+        """Marks the job as running, even if there was nothing to count."""
         os.utime(self._folder / _NOW)
 
     def _point(self, name: str | None, until: str | None) -> None:
@@ -76,11 +76,11 @@ class LivePage:
 
     def _rows(self, name: str | None, *, like: DataFrame) -> DataFrame:
         """The rows of the current page; none if the page was removed."""
-        place = self._folder / str(name) / _ROWS
-        return self._session.read.parquet(str(place)) if place.is_dir() else like.limit(0)
+        folder = self._folder / str(name) / _ROWS
+        return self._session.read.parquet(str(folder)) if folder.is_dir() else like.limit(0)
 
     def _clear(self) -> None:
-        """Removes old folders; a reader sees each vanish as a whole."""
+        """Removes old folders, each atomically to readers."""
         there = sorted(self._folder.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in there[FOLDERS_KEPT:]:
             path.rename(path.with_name(f"_{path.name}"))

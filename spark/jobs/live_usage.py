@@ -1,8 +1,8 @@
-"""`live_usage`: current usage, minute by minute, from usage files as they appear. Runs until it is stopped.
+"""`live_usage`: current usage by minute, from usage files as they appear. Runs until it is stopped.
 
-Two queries read the files. One makes a table: rows wait for late ones until the watermark has passed their minute; then
-the minute is written once, and rows that come even later are left out. `usage_rollup` counts them all. The other makes
-the page that gateways show: a minute appears with its first row, and changes with late ones.
+Two queries read the files. One appends to a table: a minute is written once, when the watermark has passed it, and rows
+that arrive even later are left out; `usage_rollup` counts them all. The other updates the page that gateways show: a
+minute appears with its first row, and changes with late ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.jobs.arguments import duration
-from spark.jobs.live_page import PLACE, LivePage
+from spark.jobs.live_page import PAGE_FOLDER, LivePage
 from spark.jobs.reading import BadFolder
 from spark.progress import awaited
 from spark.transforms.live import live, of_tenants
@@ -32,29 +32,29 @@ _CHECKPOINT: Final = "_checkpoint"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="A folder where usage files appear.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and its checkpoint are.")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder in which usage files appear.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Folder of the table and its checkpoint.")
     parser.add_argument(
-        "--late", type=duration, default="5 minutes", help="How much later than others a row may come.  [5 minutes]"
+        "--late", type=duration, default="5 minutes", help="How late a row may arrive after newer ones.  [5 minutes]"
     )
-    parser.add_argument("--once", action="store_true", help="Do what there is to do, and end.")
+    parser.add_argument("--once", action="store_true", help="Process what is there, then exit.")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns how many rows were read, and how often the table was added to."""
+    """Returns how many rows were read, and how often the table was appended to."""
     if not options.source.is_dir():
         raise BadFolder(f"--from {options.source}: there is no such folder")
     if options.to.resolve().is_relative_to(options.source.resolve()):
-        raise BadFolder(f"--to {options.to}: Spark would read it as usage; name a folder outside of --from")
+        raise BadFolder(f"--to {options.to}: Spark would read its own output as usage; name a folder outside of --from")
     if (options.to / TABLE / "_spark_metadata").exists() and not (options.to / _CHECKPOINT).exists():
-        # Spark would number its batches anew, and skip those with numbers that the table has.
-        detail = f"the checkpoint of its table is gone; remove {TABLE}, or name another folder, and all is read anew"
+        # Spark would restart its batch numbers, and skip batches whose numbers are already in the table.
+        detail = f"the checkpoint of its table is missing; remove {TABLE} or name another folder to start over"
         raise BadFolder(f"--to {options.to}: {detail}")
-    page = LivePage(session, options.to / PLACE)
+    page = LivePage(session, options.to / PAGE_FOLDER)
     page.begin()
     table = (
         live(_lines(session, options), options.late)
-        .repartition("day", "tenant")  # a tenant's rows are one file, not one for each task
+        .repartition("day", "tenant")  # one file per tenant, not one per task
         .writeStream.format("parquet")
         .outputMode("append")
         .partitionBy("day", "tenant")
@@ -71,13 +71,13 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
     queries = [writer.trigger(**how).start() for writer in (table, pages)]
     with _asked_to_stop() as stopping:
 
-        def looked() -> None:
+        def on_poll() -> None:
             page.is_alive()
             if stopping.is_set():
                 _stop(queries)
 
         try:
-            seen = awaited(queries[0], queries[1:], looked)
+            seen = awaited(queries[0], queries[1:], on_poll)
         finally:
             _stop(queries)
     return {"rows": seen.rows, "batches": seen.steps}
@@ -90,8 +90,8 @@ def _stop(queries: Iterable[StreamingQuery]) -> None:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
-    """Sets an event on SIGINT and SIGTERM, so that the queries end between two calls to Java: in the middle of a call,
-    the signal would print a traceback of thousands of lines."""
+    """Sets an event on SIGINT and SIGTERM, so that the queries stop between two calls into the JVM: a signal in the
+    middle of a call would print a traceback of thousands of lines."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

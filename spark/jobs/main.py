@@ -1,4 +1,4 @@
-"""`JOB …`: finds the job, makes the session, and prints the result as one line of JSON."""
+"""Runs a job by name: creates its session, and prints the result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ JOBS: Final = {
     "usage_rollup": "hours, days and bills from usage files",
     "delivery_audit": "whether every message is accounted for",
     "capacity_plan": "growth, peaks, skew and cost, and a plan of partitions and moves",
-    "anomalies": "hours that are unlike the same hour of the weeks before",
-    "live_usage": "what is used now, minute by minute, until it is stopped",
-    "report": "one HTML page about what the tables have",
+    "anomalies": "hours that differ from the same hour of earlier weeks",
+    "live_usage": "current usage by minute, until it is stopped",
+    "report": "an HTML page about the tables",
     "archive": ARCHIVE,
     "replay": REPLAY,
 }
@@ -33,22 +33,22 @@ JOBS: Final = {
 ENDLESS: Final = ("live_usage",)
 FAILED: Final = 1
 _PATTERN: Final = frozenset("*?[]{}\\")
-"""Spark takes a name with one of these characters for a pattern."""
+"""Spark treats a path with one of these characters as a glob pattern."""
 
 
 def parser() -> ArgumentParser:
-    made = ArgumentParser(prog="pushq usage run", description="Jobs on Spark, over usage files and messages.")
+    made = ArgumentParser(prog="pushq usage run", description="Spark jobs over usage files and messages.")
     jobs = made.add_subparsers(dest="job", required=True, metavar="JOB")
     for name, text in JOBS.items():
         one = jobs.add_parser(name, help=text, description=text)
-        one.add_argument("--master", help="Spark's master; local[*] unless spark-submit says another.")
-        one.add_argument("--memory", help="The driver's memory, such as 4g.")
+        one.add_argument("--master", help="Spark master; local[*] unless spark-submit sets another.")
+        one.add_argument("--memory", help="Driver memory, such as 4g.")
         importlib.import_module(f"spark.jobs.{name}").add_arguments(one)
     return made
 
 
 def run_job(arguments: Sequence[str]) -> dict[str, Any]:
-    """Runs one job in a session of its own. Raises `CannotStart`, `BadFolder`, `Busy`, `TransferFailed`."""
+    """Runs one job in its own session. Raises `CannotStart`, `BadFolder`, `Busy`, `TransferFailed`."""
     options = parser().parse_args(arguments)
     _check_names(options)
     session = spark_session(f"pushq {options.job}", options.master, options.memory, little=_is_little(options))
@@ -60,17 +60,17 @@ def run_job(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_names(options: Namespace) -> None:
-    """Raises `BadFolder` for a folder that Spark would take for a pattern."""
+    """Raises `BadFolder` for a folder whose name Spark would treat as a glob pattern."""
     for option, name in (("--from", "source"), ("--to", "to")):
         folder: Path | None = getattr(options, name, None)
         if folder is not None and not _PATTERN.isdisjoint(str(folder)):
-            detail = "to Spark its name is a pattern, for the sake of one of * ? [ ] { } \\; give it another name"
+            detail = "Spark treats names with any of * ? [ ] { } \\ as patterns; give it another name"
             raise BadFolder(f"{option} {folder}: {detail}")
 
 
 def _is_little(options: Namespace) -> bool:
-    """Whether the folders of a job have little data in them. False for jobs on messages and on files still to come,
-    whose size is not known."""
+    """Whether a job's folders contain little data. False for jobs on messages, and on files yet to arrive, as their
+    size is unknown."""
     if options.job in ENDLESS or not hasattr(options, "source"):
         return False
     return is_little([options.source, options.to])
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def main_of(file: str) -> NoReturn:
-    """Runs the job whose module `file` is, with the arguments of the process: for `python -m` and `spark-submit`."""
+    """Runs the job of the module `file` with the process's arguments: for `python -m` and `spark-submit`."""
     sys.exit(main([Path(file).stem, *sys.argv[1:]]))
 
 

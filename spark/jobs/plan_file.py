@@ -1,10 +1,10 @@
-"""The plan that `pushq cluster apply-plan` reads: queues that get more partitions, and partitions that change clusters.
+"""The plan that `pushq cluster apply-plan` reads: queues that get more partitions, and partitions that change cluster.
 
     {"version": 1,
      "moves": [{"tenant": "default", "queue": "orders", "from": "eu", "to": "us", "partition": 3}],
      "partitions": [{"tenant": "default", "queue": "clicks", "partitions": 8, "clusters": ["eu", "us"]}]}
 
-A queue is in one of the lists, once: more partitions spread it over the clusters already.
+A queue appears at most once, in one of the lists: adding partitions already spreads it over the clusters.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final
 
 PLAN_VERSION: Final = 1
 PROPOSALS_MAX: Final = 1_000
-"""Of each kind; the heaviest queues first."""
+"""Limit for each kind; the heaviest queues come first."""
 PARTITIONS_MAX: Final = 256
-"""The most that a queue can have."""
+"""The largest number of partitions of a queue."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The cluster where a partition of a queue is."""
+    """The cluster that hosts a partition of a queue."""
 
     uid: int
     partition: int
@@ -32,7 +32,7 @@ class Placed:
 
 
 def placements(given: object) -> list[Placed]:
-    """Parses a list of {uid, partition, cluster}. Raises `ValueError`, with the position in the list."""
+    """Parses a list of {uid, partition, cluster}. Raises `ValueError` with the index of the invalid item."""
     if not isinstance(given, list):
         raise ValueError("it is not a list of {uid, partition, cluster}")
     found: dict[tuple[int, int], Placed] = {}
@@ -42,11 +42,11 @@ def placements(given: object) -> list[Placed]:
         except (KeyError, TypeError):
             raise ValueError(f"[{at}] needs uid, partition and cluster") from None
         if type(uid) is not int or type(partition) is not int or not 0 <= partition < PARTITIONS_MAX:
-            raise ValueError(f"[{at}]: uid is a number, and partition one from 0 to {PARTITIONS_MAX - 1}")
+            raise ValueError(f"[{at}]: uid must be a number, and partition one from 0 to {PARTITIONS_MAX - 1}")
         if not isinstance(cluster, str) or not cluster:
-            raise ValueError(f"[{at}].cluster is the name of a cluster")
+            raise ValueError(f"[{at}].cluster must be the name of a cluster")
         if (uid, partition) in found:
-            raise ValueError(f"[{at}]: partition {partition} of queue {uid} is there twice; name it once")
+            raise ValueError(f"[{at}]: partition {partition} of queue {uid} is listed twice")
         found[uid, partition] = Placed(uid, partition, cluster)
     return list(found.values())
 
@@ -57,8 +57,8 @@ def proposed(
     placed: Sequence[Placed],
     clusters: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The plan. `wider` are queues (`tenant`, `queue`, `queue_uid`, `partitions_wanted`) that need more partitions,
-    `hot` are hot queues, both the heaviest first; `clusters` are further clusters besides those in `placed`."""
+    """The plan. `wider`: queues (`tenant`, `queue`, `queue_uid`, `partitions_wanted`) that need more partitions; `hot`:
+    hot queues. In both, the heaviest come first. `clusters`: clusters in addition to those in `placed`."""
     where: dict[int, list[Placed]] = {}
     for one in sorted(placed, key=lambda one: (one.uid, one.partition)):
         where.setdefault(one.uid, []).append(one)
@@ -84,7 +84,7 @@ def written(plan: Mapping[str, Any]) -> str:
 
 
 def _shared_by(here: Sequence[Placed], known: Sequence[str]) -> list[str]:
-    """All clusters; those that have most of the queue come first, so that the fewest partitions move."""
+    """All clusters, those with most partitions of the queue first, so that the fewest partitions move."""
     have = Counter(one.cluster for one in here)
     return sorted(known, key=lambda cluster: (-have[cluster], cluster))
 
@@ -92,8 +92,8 @@ def _shared_by(here: Sequence[Placed], known: Sequence[str]) -> list[str]:
 def _moves(
     hot: Sequence[Mapping[str, Any]], where: Mapping[int, Sequence[Placed]], known: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Spreads hot queues: of the partitions of one queue that share a cluster, the further ones go to the clusters that
-    have fewest partitions of hot queues."""
+    """Spreads hot queues: if several partitions of a queue share a cluster, all but the first move to the clusters with
+    the fewest partitions of hot queues."""
     load = dict.fromkeys(known, 0)
     for uid in {row["queue_uid"] for row in hot}:
         for one in where.get(uid, ()):
@@ -111,8 +111,8 @@ def _moves(
             if at in used and load[emptiest] < load[at] - 1:
                 load[at] -= 1
                 load[emptiest] += 1
-                told = {"tenant": row["tenant"], "queue": row["queue"], "from": at, "to": emptiest}
-                moves.append({**told, "partition": one.partition})
+                move = {"tenant": row["tenant"], "queue": row["queue"], "from": at, "to": emptiest}
+                moves.append({**move, "partition": one.partition})
                 at = emptiest
             used.add(at)
     return moves[:PROPOSALS_MAX]

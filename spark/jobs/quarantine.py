@@ -11,8 +11,8 @@ QUARANTINE = "quarantine"
 
 
 def set_aside(bad: DataFrame, folder: Path, but: Collection[str] = ()) -> None:
-    """Adds rows to `quarantine`, in one folder for each source file: repeating it changes nothing. Rows of files in
-    `but` stay as they are: they were set aside by a job that reads more fields of each row."""
+    """Adds rows to `quarantine`, in one folder per source file, so that repeating it changes nothing. Rows of the files
+    in `but` are left alone: a job that reads more fields of each row has already set them aside."""
     from pyspark.sql import functions as F
 
     named = bad.withColumn("source", F.regexp_extract("file", "([^/]+)$", 1)).drop("file")

@@ -1,6 +1,6 @@
-"""Sums of a large ledger, file by file in tasks, and the files in which Spark must check each row.
+"""Sums a large ledger in tasks, file by file, and finds the files in which Spark must check each row.
 
-Spark hands out names of files and gets sums. A file with anything odd in it, even in its last row, yields none.
+Tasks receive file names and return sums. A file with anything unusual in it, even in its last row, yields no sums.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from spark import columns
 from spark.session import ship_code
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
-"""How much of a file is in memory at a time, besides the beginning of a line, which is shorter."""
+"""Bytes of a file in memory at a time, in addition to the start of an incomplete line, which is shorter."""
 TASK_BYTES: Final = 4 * 1024 * 1024
-"""Compressed bytes of one task: it takes a second or two, so that no core waits long for another."""
+"""Compressed bytes per task: one or two seconds of work, so that no core waits long for another."""
 _MARKS: Final = [StructField("file", StringType()), StructField("rows", LongType())]
-"""Each file ends with a row that has only these: the number of its rows."""
+"""The last row of each file has only these columns: the number of its rows."""
 _ODD: Final = -1
 QUICK_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Compressed. Spark reads less than this directly: starting this takes a while, too."""
+"""Compressed. Spark reads less than this directly, because starting these tasks takes time, too."""
 
 
 class Sums(NamedTuple):
-    """The sums of files. `frame` is materialized, and has the `file` of each row."""
+    """The sums of files. `frame` is materialized, and names the `file` of each row."""
 
     frame: DataFrame
     rows: int
     odd: list[Path]
-    """Files that are not in it."""
+    """Files that `frame` does not cover."""
 
 
 def is_much(files: Sequence[Path]) -> bool:
@@ -48,7 +48,7 @@ def is_much(files: Sequence[Path]) -> bool:
 
 
 def sums_of(session: SparkSession, files: Sequence[Path]) -> Sums:
-    """Reads files of the ledger, once."""
+    """Reads ledger files, each once."""
     ship_code(session)
     session.dataSource.register(SumsSource)
     read = session.read.format(SumsSource.name()).option("files", json.dumps([str(path.absolute()) for path in files]))
@@ -79,7 +79,7 @@ class SumsReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Small files share a task; a big one has its own."""
+        """Small files share a task; a large one has its own."""
         shares: list[list[str]] = []
         left = 0
         for file in self._files:
@@ -96,7 +96,7 @@ class SumsReader(DataSourceReader):
             yield from self._sums(Path(file))
 
     def _sums(self, path: Path) -> Iterator[pa.RecordBatch]:
-        """All of a file's sums, or none."""
+        """Yields all sums of a file, or none."""
         found: list[pa.RecordBatch] = []
         rows = 0
         try:
@@ -114,7 +114,8 @@ class SumsReader(DataSourceReader):
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's lines, many at a time. Raises `columns.Odd` if the file does not end with a line, or is truncated."""
+    """Yields a file's lines in large pieces. Raises `columns.Odd` if the file is truncated, or its last line
+    incomplete."""
     rest = b""
     try:
         with gzip.open(path) as file:
@@ -129,4 +130,4 @@ def pieces(path: Path) -> Iterator[bytes]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise columns.Odd(str(error)) from None
     if rest:
-        raise columns.Odd("it does not end with a line")
+        raise columns.Odd("the last line is incomplete")

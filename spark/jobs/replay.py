@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark.source.options import parsed
-from spark.transfer.arguments import add_replay, options_of, told
+from spark.transfer.arguments import add_replay, options_of, translated_errors
 from spark.transfer.replay import Wanted, replay
 
 
@@ -17,9 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns how many messages were selected, whether the queue had them or not. Raises `TransferFailed`."""
+    """Returns how many messages were selected, including those that the queue already had. Raises `TransferFailed`."""
     given, wanted = options_of(options), Wanted(options.since, options.until, options.where)
-    with told():
+    with translated_errors():
         parsed(given)
         return {"messages": replay(session, options.folder, given, wanted), "queue": options.queue}
 

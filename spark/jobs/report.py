@@ -1,4 +1,4 @@
-"""`report`: one HTML page from the tables: the bill, the days, the audit, capacity and unusual hours."""
+"""`report`: one HTML page about the tables: bill, days, audit, capacity and unusual hours."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _QUEUE: Final = (Column("tenant", "Tenant"), Column("queue", "Queue"))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="The folder of tables.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="The HTML file.")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder of the tables.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="HTML file to write.")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
         sections = [make(rows) for make, name in makers if (rows := tables.read(name)) is not None]
     if not sections:
         raise BadFolder(f"--from {options.source}: there are no tables; run usage_rollup or another job first")
-    about = "Days and hours are those of UTC. 1 kB is 1,000 bytes."
+    about = "Days and hours are in UTC. 1 kB is 1,000 bytes."
     write_whole(options.to, report.page("Pushq: usage", about, sections))
     return {"sections": [section.title for section in sections], "file": str(options.to)}
 
@@ -54,7 +54,7 @@ def _bill(bill: DataFrame) -> Section:
     queues = bill.groupBy("tenant", "queue").agg(*_sums(names)).orderBy(F.desc("published"), "tenant", "queue")
     days = _days(bill, *_sums(("published", "delivered")))
     plot = Plot(
-        "Messages a day",
+        "Messages per day",
         "messages",
         [str(row["day"]) for row in days],
         [(name, [float(row[name]) for row in days]) for name in ("published", "delivered")],
@@ -63,11 +63,11 @@ def _bill(bill: DataFrame) -> Section:
         *_QUEUE,
         Column("published", "Published", "count"),
         Column("delivered", "Delivered", "count"),
-        Column("published_bytes", "Published, size", "bytes"),
+        Column("published_bytes", "Published size", "bytes"),
         Column("expired", "Expired", "count"),
         Column("dead_lettered", "Dead-lettered", "count"),
     ]
-    about = "What each queue is billed for: exact, to the message. Delivered is acknowledged, by each consumer group."
+    about = "What each queue is billed for, exact to the message. Each consumer group's acknowledgement is a delivery."
     return _section("Bill", about, queues, columns, [plot])
 
 
@@ -79,7 +79,7 @@ def _usage(usage: DataFrame) -> Section:
     is_ok, requests = F.col("outcome") == "ok", F.col("requests")
     days = _days(usage, F.sum(F.when(is_ok, requests)).alias("ok"), F.sum(F.when(~is_ok, requests)).alias("refused"))
     plot = Plot(
-        "Requests a day, by outcome",
+        "Requests per day, by outcome",
         "requests",
         [str(row["day"]) for row in days],
         [(name, [float(row[name] or 0) for row in days]) for name in ("ok", "refused")],
@@ -92,7 +92,7 @@ def _usage(usage: DataFrame) -> Section:
         Column("messages", "Messages", "count"),
         Column("bytes_in", "Received", "bytes"),
         Column("bytes_out", "Sent", "bytes"),
-        Column("slow", "p99 of the worst day, s", "seconds"),
+        Column("slow", "p99 on the worst day, s", "seconds"),
     ]
     about = "Requests by tenant, operation and outcome. A percentile is the upper bound of its bucket."
     return _section("Usage", about, found, columns, [plot])
@@ -105,7 +105,7 @@ def _audit(queues: DataFrame) -> Section:
         *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("published", "lost")],
     ).first()
     assert counts is not None
-    said = f"{counted(counts['queues'], 'queue')}, {counted(counts['published'], 'message')} published"
+    summary = f"{counted(counts['queues'], 'queue')}, {counted(counts['published'], 'message')} published"
     wrong = f"{counted(counts['off'], 'queue')} not accounted for" if counts["off"] else "all accounted for"
     columns = [
         *_QUEUE,
@@ -115,13 +115,13 @@ def _audit(queues: DataFrame) -> Section:
         Column("read", "Read from streams", "count"),
         Column("expired", "Expired", "count"),
         Column("dead_lettered", "Dead-lettered", "count"),
-        Column("other_in", "Came otherwise", "count"),
-        Column("other_out", "Went otherwise", "count"),
+        Column("other_in", "Other inflow", "count"),
+        Column("other_out", "Other outflow", "count"),
         Column("outstanding", "Outstanding", "count"),
         Column("lost", "Lost", "count"),
     ]
     rows = queues.orderBy("is_accounted", F.desc("published"), "tenant", "queue")
-    return _section("Audit", f"What became of each queue's messages: {said}; {wrong}.", rows, columns)
+    return _section("Audit", f"What became of each queue's messages: {summary}; {wrong}.", rows, columns)
 
 
 def _faults(faults: DataFrame) -> Section:
@@ -135,7 +135,7 @@ def _faults(faults: DataFrame) -> Section:
         Column("messages", "Messages", "count"),
     ]
     rows = faults.orderBy("tenant", "queue", "node", "partition", "from", "fault")
-    return _section("Faults", "Ranges of the ledger that do not add up.", rows, columns)
+    return _section("Faults", "Ledger ranges that do not add up.", rows, columns)
 
 
 def _capacity(capacity: DataFrame) -> Section:
@@ -146,7 +146,7 @@ def _capacity(capacity: DataFrame) -> Section:
     dear = capacity.where("cost_per_day > 0").orderBy(F.desc("cost_per_day"), "tenant", "queue").limit(RANKED_MAX)
     costs = dear.collect()
     cost = Plot(
-        "Cost a day",
+        "Cost per day",
         "in the currency of the prices",
         [f"{row['tenant']}/{row['queue']}" for row in costs],
         [("cost", [row["cost_per_day"] for row in costs])],
@@ -154,19 +154,19 @@ def _capacity(capacity: DataFrame) -> Section:
     )
     columns = [
         *_QUEUE,
-        Column("published_per_day", "Messages a day", "count"),
-        Column("peak_per_second", "Peak, a second", "number"),
+        Column("published_per_day", "Messages per day", "count"),
+        Column("peak_per_second", "Peak per second", "number"),
         Column("partitions", "Partitions", "count"),
         Column("partitions_wanted", "Wanted", "count"),
         Column("skew", "Skew", "number"),
         Column("share", "Share of all", "share"),
         Column("held_bytes", "Stored", "bytes"),
-        Column("held_growth_per_day", "Growth a day", "bytes"),
+        Column("held_growth_per_day", "Growth per day", "bytes"),
         Column("days_left", "Days until 80 % full", "days"),
-        Column("cost_per_day", "Cost a day", "money"),
-        Column("cost_per_million", "Cost a million messages", "money"),
+        Column("cost_per_day", "Cost per day", "money"),
+        Column("cost_per_million", "Cost per million messages", "money"),
     ]
-    about = "What each queue needs and costs. Skew is its fullest partition against an even share."
+    about = "Load and cost of each queue. Skew is the load of its fullest partition relative to an even share."
     return _section("Capacity", about, rows, columns, [peak, cost])
 
 
@@ -177,11 +177,11 @@ def _unusual(anomalies: DataFrame) -> Section:
         Column("measure", "What"),
         Column("value", "Was", "count"),
         Column("median", "Usual", "count"),
-        Column("score", "Deviations away", "number"),
+        Column("score", "Deviations", "number"),
         Column("weeks", "Weeks compared", "count"),
     ]
     rows = anomalies.orderBy(F.desc(F.abs("score")), "hour", "tenant", "queue", "measure")
-    about = "Hours that are unlike the same hour of the weeks before, the furthest first. Usual is the median."
+    about = "Hours that differ from the same hour of earlier weeks, largest deviations first. Usual is the median."
     return _section("Unusual hours", about, rows, columns)
 
 
@@ -192,7 +192,7 @@ def _section(title: str, text: str, rows: DataFrame, columns: Sequence[Column], 
 
 
 def _as_shown(rows: DataFrame, name: str) -> SparkColumn:
-    """Times as text: collected times would be in the zone of this machine."""
+    """Times as text: collected timestamps would be in this machine's time zone."""
     if isinstance(rows.schema[name].dataType, TimestampType):
         return F.date_format(name, "yyyy-MM-dd HH:mm").alias(name)
     return F.col(name)

@@ -1,14 +1,14 @@
-"""Parquet tables that a job brings up to date: the changed days are replaced, all of them or none.
+"""Parquet tables that a job updates: the changed days are replaced, all or none.
 
-New days are written aside and made durable. They count from the moment when a journal names them and the files they
-were made of; then they move to their places. A run that died before the journal left nothing; one that died after it is
-completed by the next. So a file is never counted twice, and never forgotten. The folder must be mounted on every
-worker.
+New days are written aside and made durable. They take effect when a journal names them and the files they were made
+from; then they are moved into place. A run that dies before the journal is written leaves nothing behind; the work of
+one that dies later is completed by the next run. So no file is ever counted twice or lost. The folder must be mounted
+on every worker.
 
-A writer holds one lock all the time. Days move under a second lock, which readers share: readers see all of a run or
+A writer holds one lock throughout. It moves days under a second lock, which readers share: readers see all of a run or
 nothing of it, and may read while the writer works.
 
-Several jobs may have tables in one folder. Each notes the files that it has read in a file of its own.
+Several jobs may keep tables in one folder. Each records the files that it has read in a file of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark.jobs.durable import sync, sync_below, write_whole
 
 ROLLED_UP: Final = "_files.json"
 AUDITED: Final = "_audited.json"
-"""The files that a job has read, and for each the days for which it may be needed again."""
+"""The files that a job has read, each with the days for which it may have to be read again."""
 _JOURNAL: Final = "_journal.json"
 _LOCK: Final = "_lock"
 _READERS: Final = "_readers"
@@ -57,7 +57,7 @@ class Tables:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other writers out meanwhile, and completes what an earlier run left. Raises `Busy`."""
+        """Excludes other writers, and completes what an earlier run left unfinished. Raises `Busy`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             try:
@@ -69,8 +69,8 @@ class Tables:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Keeps all days in their places meanwhile. Completes what a run that died left. Raises `Busy` if a writer
-        waits for readers to leave."""
+        """Keeps all days in place meanwhile, after completing the work of a run that died. Raises `Busy` if a writer is
+        waiting for readers to finish."""
         while self.folder.is_dir():
             with _held(self.folder / _READERS, fcntl.LOCK_SH):
                 if not (self.folder / _JOURNAL).exists():
@@ -80,26 +80,26 @@ class Tables:
                 with self.alone():
                     pass
             except (Busy, OSError):
-                detail = "a job that writes there is at its end, or died at it; run this job again when one has ended"
+                detail = "a job is replacing days there, or died doing so; run this job again when it has ended"
                 raise Busy(f"--from {self.folder}: {detail}") from None
         yield
 
     def files(self) -> dict[str, list[str]]:
-        """The names of the files that are in the tables, with the days that were noted for each."""
+        """The names of the files in the tables, with the days recorded for each."""
         return self._noted(self._done)
 
     def days(self, table: str) -> set[str]:
-        """The days of which a table has rows."""
+        """The days for which a table has rows."""
         return {path.name.partition("=")[2] for path in (self.folder / table).glob("day=*")}
 
     def read(
         self, table: str, days: Iterable[str] | None = None, *, like: StructType | None = None
     ) -> DataFrame | None:
-        """A table, or only some days of it; None while it is empty. `like`: the table's present columns; in days of
-        earlier versions some are null. Without it the columns are those of one of the files."""
+        """A table, or only some days of it; None if it is empty. `like`: the table's current columns; those that
+        earlier versions did not write are null in their days. Without it, the columns are those of one of the files."""
         root = self.folder / table
-        places = [root] if days is None else [root / f"day={day}" for day in days]
-        paths = [place for place in places if next(place.rglob("*.parquet"), None)]
+        folders = [root] if days is None else [root / f"day={day}" for day in days]
+        paths = [path for path in folders if next(path.rglob("*.parquet"), None)]
         if not paths:
             return None
         reader = self._session.read.option("basePath", str(root))
@@ -108,11 +108,11 @@ class Tables:
         rows = reader.parquet(*[str(path) for path in paths])
         if "day" not in rows.columns:
             return rows
-        tenant = F.coalesce("tenant", F.lit(""))  # the folder of an empty name reads as null
+        tenant = F.coalesce("tenant", F.lit(""))  # the partition folder of an empty name reads as null
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
 
     def parts(self, table: str) -> Iterator[pa.Table]:
-        """Rows of a table without days, some at a time; none while it is empty."""
+        """Rows of a table without days, in parts; none if it is empty."""
         root = self.folder / table
         if root.exists():
             for batch in dataset(root, format="parquet").to_batches():
@@ -127,9 +127,9 @@ class Tables:
         days: Iterable[str] = (),
         whole: Mapping[str, DataFrame] | None = None,
     ) -> None:
-        """Replaces whole days, and notes the files that they contain. For each of `days`, a table then has only the
-        given rows; None stands for no rows. The tables in `whole` have no days, and are replaced as a whole. The frames
-        may read the tables that they replace."""
+        """Replaces whole days, and records the files that they contain. For each of `days`, a table then has only the
+        given rows; None means no rows. The tables in `whole` have no days, and are replaced entirely. The frames may
+        read the tables that they replace."""
         aside = self.folder / _ASIDE / uuid.uuid4().hex
         aside.mkdir(parents=True)
         for name, rows in tables.items():
@@ -139,12 +139,12 @@ class Tables:
             writer.option("compression", "zstd").parquet(str(aside / name))
         for name, all_rows in (whole or {}).items():
             all_rows.write.mode("overwrite").option("compression", "zstd").parquet(str(aside / name))
-        places = [f"{name}/day={day}" for name in tables for day in days]
+        day_folders = [f"{name}/day={day}" for name in tables for day in days]
         noted = {
             "aside": str(aside.relative_to(self.folder)),
             "done": self._done,
             "files": {name: sorted(files[name]) for name in sorted(files)},
-            "gone": [place for place in places if not (aside / place).exists()],
+            "gone": [path for path in day_folders if not (aside / path).exists()],
             "whole": sorted(whole or {}),
         }
         sync_below(aside)
@@ -170,32 +170,33 @@ class Tables:
         shutil.rmtree(self.folder / _ASIDE, ignore_errors=True)
 
     def _move(self, aside: Path, whole: Iterable[str], gone: Iterable[str]) -> None:
-        """Moves what is replaced aside: at no moment is a day missing from the disk."""
+        """Moves the replaced data aside before the new data into place, so that no day is ever missing from the
+        disk."""
         days = {str(day.relative_to(aside)) for day in aside.glob("*/day=*")}
         changed = {*days, *whole, *gone}
         for name in sorted(changed):
-            new, place, old = aside / name, self.folder / name, aside / _OLD / name
-            if place.exists() and (new.exists() or name in gone):
+            new, current, old = aside / name, self.folder / name, aside / _OLD / name
+            if current.exists() and (new.exists() or name in gone):
                 old.parent.mkdir(parents=True, exist_ok=True)
-                place.rename(old)
+                current.rename(old)
             if new.exists():
-                place.parent.mkdir(exist_ok=True)
-                new.rename(place)
+                current.parent.mkdir(exist_ok=True)
+                new.rename(current)
         for table in {name.partition("/")[0] for name in changed} | {table.name for table in aside.glob("*")}:
-            if (place := self.folder / table).is_dir():
-                sync(place)
+            if (path := self.folder / table).is_dir():
+                sync(path)
         sync(self.folder)
 
 
 def _by_name(files: Mapping[str, list[str]] | list[str]) -> dict[str, list[str]]:
-    """Converts the notes of older versions, which had names alone."""
+    """Converts the records of older versions, which contain only names."""
     return dict(files) if isinstance(files, Mapping) else {name: [] for name in files}
 
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[None]:
     """Holds a lock on a file. Raises `BlockingIOError`. A reader without write permission locks an existing file, or
-    nothing."""
+    else nothing."""
     try:
         file = path.open("a")
     except OSError as error:

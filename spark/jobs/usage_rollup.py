@@ -1,7 +1,7 @@
-"""`usage_rollup`: hours and days of usage, ranges of the ledger, and the bill, as Parquet by day and tenant.
+"""`usage_rollup`: hours and days of usage, ledger ranges, and the bill, as Parquet by day and tenant.
 
-Reads only files that are not in the tables yet, and adds them to the days they are about. Running it again, or with a
-late file, counts nothing twice.
+Reads only files that are not in the tables yet, and adds them to their days. Running it again, or with a late file,
+counts nothing twice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from spark.transforms import rollup
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="A folder of usage files.")
-    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the tables are.")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="Folder of usage files.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Folder of the tables.")
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """Returns the counts of files, rows and bad rows, and the days that changed."""
+    """Returns the number of files, rows and bad rows, and the days that changed."""
     tables = Tables(session, options.to)
     with tables.alone():
         return _bring_up_to_date(session, tables, options)

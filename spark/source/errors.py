@@ -1,4 +1,4 @@
-"""Errors between Spark and a gateway. Each names the option to change, and how."""
+"""Errors of the data source. Each names the option to change, and how."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class PushqSourceError(RuntimeError):
 
 
 class WrongOption(PushqSourceError):
-    """`option "NAME": …`: which values it may have."""
+    """`option "NAME": …`, with the values it accepts."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f'option "{name}": {detail}')
@@ -16,11 +16,11 @@ class WrongOption(PushqSourceError):
 
 
 class WrongRow(PushqSourceError):
-    """A row that cannot become a message."""
+    """A row that cannot be published as a message."""
 
 
 class Refused(PushqSourceError):
-    """The gateway refused, and trying again does not help."""
+    """The gateway refused a request, and retrying does not help."""
 
     def __init__(self, detail: str, status: int, code: str) -> None:
         super().__init__(f"{detail} ({status} {code})")
@@ -29,11 +29,11 @@ class Refused(PushqSourceError):
 
 
 class Unreachable(PushqSourceError):
-    """No gateway took the request for as long as it was retried."""
+    """No gateway accepted the request for as long as it was retried."""
 
 
 class StreamChanged(PushqSourceError):
-    """A checkpoint belongs to another stream than the present one of that name."""
+    """A checkpoint belongs to an earlier stream of the same name."""
 
 
 class DataLost(PushqSourceError):

@@ -1,6 +1,6 @@
-"""Parses messages out of JSON with their bodies unchanged: not a digit of a number changes.
+"""Parses messages from JSON and keeps their bodies unchanged: not a digit of a number differs.
 
-The standard decoder says where a value ends, so a body is cut out of the text and never rewritten.
+The standard decoder finds where a value ends, so a body is cut out of the text and never re-encoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cut(str):
 
 
 def messages_of(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """An answer with `messages`: its other fields, and the messages, in which `body` is a `Cut`."""
+    """Parses a response with `messages`: returns its other fields, and the messages, each `body` as a `Cut`."""
     found: list[dict[str, Any]] = []
     rest: dict[str, Any] = {}
     at = _expect(text, 0, "{")
@@ -68,7 +68,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _after(text: str, at: int) -> int:
-    """The position after a value: the next one's beginning, or the closing bracket."""
+    """The position after a value: the start of the next value, or the closing bracket."""
     at = _skip(text, at)
     return _skip(text, at + 1) if text[at] == "," else at
 
@@ -76,7 +76,7 @@ def _after(text: str, at: int) -> int:
 def _expect(text: str, at: int, sign: str) -> int:
     at = _skip(text, at)
     if text[at] != sign:
-        raise ValueError(f"no {sign!r} at character {at}")
+        raise ValueError(f"expected {sign!r} at character {at}")
     return _skip(text, at + 1)
 
 

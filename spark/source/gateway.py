@@ -1,7 +1,7 @@
-"""A gateway over HTTP, with the standard library alone: executors need no code of ours but this package.
+"""An HTTP client of a gateway that uses only the standard library: executors need no other code of ours.
 
-Requests that may be repeated are retried, with a growing pause, until `retrySeconds` are over. Raises `Refused` for
-what the gateway refuses, `Unreachable` if none answered in time.
+Requests that may be repeated are retried, with growing pauses, for `retrySeconds`. Raises `Refused` if the gateway
+refuses a request, `Unreachable` if no gateway answered in time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spark.source.offsets import Layout, layout_of
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _OPEN: Final = frozenset({500, 502, 504})
 _FIXES: Final = {
-    401: ("token", "the gateway does not know this key; make one with `pushq key create`"),
-    403: ("token", "the key may not do this"),
-    404: ("queue", "there is none of that name for this key's tenant; make it with `pushq queue create`"),
+    401: ("token", "the gateway does not know this key; create one with `pushq key create`"),
+    403: ("token", "the key lacks the permission for this"),
+    404: ("queue", "this key's tenant has no queue of that name; create it with `pushq queue create`"),
 }
 
 
 class Patience:
-    """Retries of one operation: with a growing pause, until its time is over."""
+    """Retries of one operation: with growing pauses, until its time is up."""
 
     def __init__(self, where: str, retry_s: float) -> None:
         self._where = where
@@ -38,12 +38,12 @@ class Patience:
         self._pause = 0.05
 
     def wait(self, problem: str, retry_after_s: float) -> None:
-        """Waits before the next try. Raises `Unreachable` when the time is over."""
+        """Waits before the next attempt. Raises `Unreachable` when the time is up."""
         left = self._over - time.monotonic()
         if left <= 0:
             raise Unreachable(
-                f'{self._where}: {problem}; tried for {self._retry_s:g} s. Is option "url" right and the gateway '
-                'up? Option "retrySeconds" waits longer'
+                f'{self._where}: {problem}; gave up after {self._retry_s:g} s. Check option "url" and that the '
+                'gateway is running, or raise option "retrySeconds" to wait longer'
             )
         time.sleep(min(max(left, 0.01), max(retry_after_s, self._pause * random.uniform(0.5, 1.0))))
         self._pause = min(self._pause * 2, RETRY_PAUSE_SECONDS_MAX)
@@ -89,8 +89,8 @@ class Gateway:
         may_repeat: bool = True,
         patience: Patience | None = None,
     ) -> str:
-        """The answer's text. `may_repeat`: the request may be carried out twice; otherwise it is retried only if it was
-        refused. `patience` is for several requests that share one time."""
+        """Returns the body of the response. `may_repeat`: the request may be carried out twice; otherwise it is retried
+        only if it was refused. Several requests that share a time limit share `patience`."""
         target = self._parts.path.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         patience = patience or Patience(self._where, self._retry_s)
         while True:
@@ -99,8 +99,8 @@ class Gateway:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not may_repeat:
-                    raise Unreachable(f"{self._where}: {_said(error)}; whether it was done is open") from None
-                problem, retry_after = _said(error), 0.0
+                    raise Unreachable(f"{self._where}: {_described(error)}; it may have been carried out") from None
+                problem, retry_after = _described(error), 0.0
             else:
                 if status < 300:
                     return text
@@ -111,8 +111,9 @@ class Gateway:
             patience.wait(problem, retry_after)
 
     def publish(self, queue: str, messages: Sequence[str], *, may_repeat: bool) -> list[dict[str, Any]]:
-        """The result of each message, a JSON text. A queue of several partitions may take some and refuse others: only
-        the refused ones are sent again. Raises `Refused` if one is refused for good; the others are stored."""
+        """Returns the result of each message (a JSON text). A queue with several partitions may store some and refuse
+        others: only the refused ones are sent again. Raises `Refused` if one is refused for good; the others are
+        stored."""
         path = f"/v1/queues/{quote(queue, safe='')}/messages"
         patience = Patience(self._where, self._retry_s)
         found: list[dict[str, Any]] = [{} for _ in messages]
@@ -125,13 +126,13 @@ class Gateway:
             waiting = [at for at in waiting if found[at].get("error")]
             if not waiting:
                 return found
-            told = f"{len(waiting)} of {len(messages)} messages of a publish"
+            which = f"{len(waiting)} of {len(messages)} messages of a publish"
             problems = [found[at]["error"] for at in waiting]
             for problem in problems:
                 if not _may_go_again(problem["status"], may_repeat=may_repeat):
-                    raise Refused(f"{told}: {problem['detail']}", problem["status"], problem["code"])
+                    raise Refused(f"{which}: {problem['detail']}", problem["status"], problem["code"])
             after_s = max(problem.get("retry_after_ms", 0) for problem in problems) / 1000
-            patience.wait(f"{told}: {problems[0]['detail']} ({problems[0]['code']})", after_s)
+            patience.wait(f"{which}: {problems[0]['detail']} ({problems[0]['code']})", after_s)
 
     # ----------------------------------------------------------------------------------------------------- one trip
 
@@ -149,8 +150,8 @@ class Gateway:
         data = answer.read(ANSWER_BYTES_MAX + 1)
         if len(data) > ANSWER_BYTES_MAX:
             self.close()
-            raise Refused(f"an answer has more than {ANSWER_BYTES_MAX} bytes", 0, "too-large")
-        if answer.length:  # read with an amount does not detect a connection that ended before
+            raise Refused(f"a response is larger than {ANSWER_BYTES_MAX} bytes", 0, "too-large")
+        if answer.length:  # a read with a size limit does not detect a connection that was closed early
             raise http.client.IncompleteRead(data, answer.length)
         after = answer.getheader("Retry-After", "0")
         return answer.status, data.decode(), float(after) if after.isdigit() else 0.0
@@ -165,11 +166,11 @@ class Gateway:
 
 
 def _may_go_again(status: int, *, may_repeat: bool) -> bool:
-    """Whether a request may be sent again: some answers leave open whether it was carried out."""
+    """Whether a request may be sent again: some responses leave open whether it was carried out."""
     return status in _AGAIN and (may_repeat or status not in _OPEN)
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

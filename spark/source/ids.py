@@ -1,8 +1,7 @@
-"""Derives ids for messages that have none: the same row of the same batch gets the same id, however often its task
-runs.
+"""Derives ids for messages that have none: a row of a batch gets the same id each time its task runs.
 
-An id is made of the query's run, the batch, the task's partition and the row's contents; equal rows are counted. So a
-repeated task may see its rows in another order, as a shuffle does not promise one.
+An id is made from the query's run, the batch, the task's partition, the row's contents, and a counter of equal rows. A
+repeated task may therefore see its rows in another order, as a shuffle does not guarantee one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class DerivedIds:
         nth = self._seen.get(digest, 0)
         if not nth and len(self._seen) >= self._rows_max:
             raise WrongRow(
-                f"a task has more than {self._rows_max} rows without ids: cut the data into more tasks with "
+                f"a task has more than {self._rows_max} rows without ids: split the data into more tasks with "
                 'repartition(n), or name a column with option "idColumn"'
             )
         self._seen[digest] = nth + 1
@@ -35,7 +34,7 @@ class DerivedIds:
 
 
 def _written(content: Mapping[str, Any]) -> bytes:
-    """The contents as bytes, each value with its name and length: no two contents give the same bytes."""
+    """The contents as bytes, each value with its name and length, so that different contents give different bytes."""
     parts = []
     for name in sorted(content):
         value = content[name]

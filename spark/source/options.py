@@ -1,7 +1,7 @@
-"""The options of `format("pushq")`: read and checked once, each error with the option's name and how to fix it.
+"""The options of `format("pushq")`, parsed and checked once. Each error names the option and how to fix it.
 
-A key comes from the option `token` (Spark hides options of that name), from a file, or from the environment of the
-driver. It appears in no plan and no checkpoint; `repr` leaves it out.
+A key comes from the option `token` (Spark redacts options of that name), from a file, or from the driver's environment.
+It appears in no plan and no checkpoint; `repr` leaves it out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BESIDE: Final = frozenset({"path", "checkpointlocation", "paths", "outputmode"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Times in ms, unless their name says seconds."""
+    """Times are in ms, unless the name says seconds."""
 
     url: str
     queue: str
@@ -64,7 +64,7 @@ class Options:
     starting: Bound
     ending: Bound
     max_offsets: int | None
-    """Offsets of all partitions together in one batch of a stream."""
+    """Offsets per batch of a stream, over all partitions."""
     split: int
     fail_on_data_loss: bool
     max_messages: int
@@ -110,7 +110,7 @@ def parsed(given: Mapping[str, str], env: Mapping[str, str] = os.environ) -> Opt
 
 
 class _Given:
-    """Options by name, case-insensitive: Spark does not preserve the case."""
+    """Options by name, ignoring case: Spark does not preserve it."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -119,7 +119,7 @@ class _Given:
         known = {name.lower() for name in NAMES} | _BESIDE
         for name in self._given:
             if name not in known:
-                raise WrongOption(name, f"there is none of that name{_meant(name)}; there are: {', '.join(NAMES)}")
+                raise WrongOption(name, f"no such option{_meant(name)}; the options are: {', '.join(NAMES)}")
 
     def get(self, name: str, default: str | None = None) -> str | None:
         value = self._given.get(name.lower(), default)
@@ -134,7 +134,7 @@ class _Given:
     def flag(self, name: str, default: bool) -> bool:
         text = (self.get(name) or str(default)).lower()
         if text not in ("true", "false"):
-            raise WrongOption(name, f"is {text[:50]!r}; it is true or false")
+            raise WrongOption(name, f"is {text[:50]!r}, not true or false")
         return text == "true"
 
     def number(self, name: str, default: int | None, *, low: int, high: int | None = None) -> int | None:
@@ -142,8 +142,8 @@ class _Given:
         if text is None:
             return default
         if not (text.isascii() and text.isdigit()) or int(text) < low or (high is not None and int(text) > high):
-            bound = f"from {low} up" if high is None else f"from {low} to {high}"
-            raise WrongOption(name, f"is {text[:50]!r}; it is a whole number {bound}")
+            bound = f"of at least {low}" if high is None else f"from {low} to {high}"
+            raise WrongOption(name, f"is {text[:50]!r}, not a whole number {bound}")
         return int(text)
 
 
@@ -156,18 +156,18 @@ def _url(options: _Given, env: Mapping[str, str]) -> str:
     url = options.get("url") or env.get(URL, "")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise WrongOption("url", f"is {url[:200]!r}; it is a gateway's address such as http://gateway:8080 (or {URL})")
+        raise WrongOption("url", f"is {url[:200]!r}, not a gateway's address such as http://gateway:8080 (or {URL})")
     if parts.username or parts.password:
-        raise WrongOption("url", "holds credentials, which plans and logs would show; use tokenFile or " + KEY)
+        raise WrongOption("url", "contains credentials, which plans and logs would show; use tokenFile or " + KEY)
     return url.rstrip("/")
 
 
 def _token(options: _Given, env: Mapping[str, str]) -> str:
     token = options.get("token") or _from_file(options, "tokenFile") or env.get(KEY, "").strip()
     if not token:
-        raise WrongOption("token", f"no key is given: set tokenFile, token, or {KEY} in the driver's environment")
+        raise WrongOption("token", f"no key given: set tokenFile, token, or {KEY} in the driver's environment")
     if not token.isascii() or not token.isprintable() or " " in token or len(token) > TOKEN_BYTES_MAX:
-        raise WrongOption("token", "is no API key: `pushq key create` prints one")
+        raise WrongOption("token", "is not an API key: `pushq key create` prints one")
     return token
 
 

@@ -1,4 +1,4 @@
-"""Rows as messages to publish: the JSON text of each, or the error of a row that cannot be one."""
+"""Converts rows to messages to publish: the JSON text of each, or an error for a row that cannot be one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEANT: Final = ("json", "bytes")
 
 
 def check_columns(schema: StructType, id_column: str | None) -> None:
-    """Raises `WrongOption` or `WrongRow` for columns that cannot be written. All columns of a reader are accepted."""
+    """Raises `WrongOption` or `WrongRow` for columns that cannot be written. Accepts all columns of a reader."""
     if "body" not in schema.names:
         have = ", ".join(schema.names)
         raise WrongRow(f'there is no column "body" ({have}): select(to_json(struct("*")).alias("body"))')
@@ -51,22 +51,22 @@ def check_columns(schema: StructType, id_column: str | None) -> None:
             fix = ": to_json(…) makes JSON of it" if field.name == "body" else f': cast("{words.split(" ")[0]}")'
             raise WrongRow(f'column "{field.name}" is {field.dataType.simpleString()}, not {words}{fix}')
         if types is None and field.name not in SCHEMA.names and field.name != id_column:
-            raise WrongRow(f'column "{field.name}" is nothing that a message has: drop it, or put it into body')
+            raise WrongRow(f'column "{field.name}" is not a field of a message: drop it, or put it into body')
     if id_column is not None and id_column not in schema.names:
         raise WrongOption("idColumn", f"there is no column {id_column!r}, only {', '.join(schema.names)}")
 
 
 def content_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a row that make its message."""
+    """The fields of a row that make up its message."""
     return {name: row[name] for name in _TYPES if row.get(name) is not None and name != "sealed"}
 
 
 def message_json(content: Mapping[str, Any], message_id: str | None) -> str:
-    """The message as JSON. Raises `WrongRow`. JSON bodies are checked and sent unchanged."""
+    """The message as JSON. Raises `WrongRow`. JSON bodies are validated and sent unchanged."""
     fields: dict[str, Any] = {name: content[name] for name in _PLAIN if name in content}
     encoding = content.get("encoding", "json" if isinstance(content.get("body", ""), str) else "bytes")
     if encoding not in _MEANT:
-        raise WrongRow(f'column "encoding" is {encoding[:50]!r}; it is one of {", ".join(_MEANT)}')
+        raise WrongRow(f'column "encoding" is {encoding[:50]!r}, not one of {", ".join(_MEANT)}')
     if "content_type" in content and not (encoding == "json" and content["content_type"] == "application/json"):
         fields["content_type"] = content["content_type"]
     if content.get("headers"):

@@ -1,4 +1,4 @@
-"""`format("pushq")`: chooses the reader or writer of a query."""
+"""`format("pushq")`: creates the reader or writer of a query."""
 
 from __future__ import annotations
 

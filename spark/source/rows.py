@@ -1,6 +1,6 @@
-"""Messages as rows. `body` is bytes: for a JSON body, its text as published, in UTF-8; `encoding` says which.
+"""Messages as rows. `body` is bytes; for a JSON body, the text as published, in UTF-8. `encoding` says which.
 
-With a seal key, `body`, `headers` and the other columns that only consumers read are in `sealed`, and null themselves.
+With a seal key, `body`, `headers` and the other columns that only consumers read are encrypted in `sealed`, and null.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ CLEAR: Final = 11
 _SECRET: Final = ("content_type", "headers", "body", "reply_to", "correlation_id", "traceparent", "dead_letter")
 
 
-PLACE: Final = "^[0-9]{1,5}-[0-9a-f]{12,16}$"
-"""An id that the server assigned, as the producer gave none."""
+SERVER_ID: Final = "^[0-9]{1,5}-[0-9a-f]{12,16}$"
+"""An id assigned by the server because the producer gave none."""
 
 
 def told_apart(message_id: str | None, queue: str | None, uid: str | None) -> str | None:
-    """An id to publish a message under. A server-assigned id, which messages of other queues have as well, is prefixed
-    with its queue's name and uid. A dead letter keeps the id from its original offset, not from that in the dead-letter
+    """The id to publish a message under. Server-assigned ids are unique only within a queue, so they are prefixed with
+    the queue's name and uid. A dead letter keeps the id of its original offset, not of its offset in the dead-letter
     queue."""
-    if message_id is None or queue is None or uid is None or re.match(PLACE, message_id) is None:
+    if message_id is None or queue is None or uid is None or re.match(SERVER_ID, message_id) is None:
         return message_id
     return f"{queue}:{uid}:{message_id}"
 
@@ -104,12 +104,12 @@ def row_of(queue: str, uid: str, message: Mapping[str, Any], sealer: Sealer | No
 
 
 def bound_to(queue: str, uid: str, partition: int, offset: int) -> bytes:
-    """The associated data of a sealed row: it does not open as another row."""
+    """The associated data of a sealed row, so that it cannot be opened as another row."""
     return json.dumps([queue, uid, partition, offset]).encode()
 
 
 def opened(row: Mapping[str, Any], sealer: Sealer) -> dict[str, Any]:
-    """A sealed row with its secret columns. Raises `WrongOption` if it was sealed with another key."""
+    """Decrypts the secret columns of a sealed row. Raises `WrongOption` if it was sealed with another key."""
     bound = bound_to(row["queue"], row["uid"], row["partition"], row["offset"])
     return {**row, **sealer.open(row["sealed"], bound), "sealed": None}
 

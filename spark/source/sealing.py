@@ -1,6 +1,6 @@
-"""Seals bodies with a key of the archive's own: AES-256-GCM, a nonce a row, bound to the row's position.
+"""Seals bodies with the archive's own key: AES-256-GCM, with one nonce per row, bound to the row's position.
 
-Needs the package `cryptography` where it runs, on the executors.
+Needs the package `cryptography` on the executors.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ class Sealer:
                 raise InvalidTag
             secret: dict[str, Any] = json.loads(self._cipher.decrypt(nonce, rest, bound_to))
         except InvalidTag:
-            raise WrongOption("sealKey", "a sealed row does not open: it is another key, or the row was changed")
+            raise WrongOption("sealKey", "cannot open a sealed row: it is another key, or the row was changed")
         return {**secret, "body": b64decode(secret["body"])}

@@ -1,4 +1,4 @@
-"""Reads streams, and companions of queues, by offset: in one batch, or batch by batch from a checkpoint."""
+"""Reads streams, and companions of queues, by offset: in one batch, or in successive batches from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark.source.gateway import Gateway
 from spark.source.limits import RANGE_MESSAGES
 from spark.source.offsets import (
     Layout,
-    Places,
+    Positions,
     Split,
     advance,
     as_offset,
@@ -23,7 +23,7 @@ from spark.source.offsets import (
     check_kept,
     check_reached,
     joined,
-    places_of,
+    positions_of,
     reached,
     splits,
 )
@@ -44,7 +44,7 @@ class Range(InputPartition):
 
 
 def layout_now(options: Options) -> Layout:
-    """The present layout. Raises `WrongOption` for a queue that cannot be read by offset."""
+    """The current layout. Raises `WrongOption` for a queue that cannot be read by offset."""
     with Gateway(options.url, options.token, options.retry_s) as gateway:
         found = gateway.layout(options.queue)
     if found.kind not in KINDS:
@@ -54,7 +54,7 @@ def layout_now(options: Options) -> Layout:
 
 
 def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a split, page by page. Raises `StreamChanged` and `DataLost`."""
+    """Yields the rows of a split, page by page. Raises `StreamChanged` and `DataLost`."""
     sealer = Sealer(options.seal_key) if options.seal and options.seal_key is not None else None
     path = f"/v1/queues/{quote(options.queue, safe='')}/partitions/{split.partition}/messages"
     at = split.start
@@ -65,12 +65,12 @@ def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, 
                 page, messages = messages_of(gateway.ask("GET", path, query))
             except PushqSourceError as error:
                 if getattr(error, "code", "") == "conflict":
-                    raise StreamChanged(f"{error}: a job began with the stream that was there before")
+                    raise StreamChanged(f"{error}: the job started on an earlier stream of this name")
                 raise
             if options.fail_on_data_loss and page["first"] > at:
                 raise DataLost(
-                    f"{options.queue!r}, partition {split.partition}: offsets {at} to {page['first'] - 1} were dropped "
-                    'while they were read; keep the stream longer, or set option "failOnDataLoss" to false'
+                    f"{options.queue!r}, partition {split.partition}: offsets {at} to {page['first'] - 1} were removed "
+                    'while being read; keep the stream longer, or set option "failOnDataLoss" to false'
                 )
             for message in messages:
                 yield row_of(options.queue, uid, message, sealer)
@@ -78,8 +78,8 @@ def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, 
                 if not options.fail_on_data_loss:
                     break
                 raise DataLost(
-                    f"{options.queue!r}, partition {split.partition}: the stream ends at offset {at}, and {split.end} "
-                    "was its end when the job began: it was restored from a backup, or the gateway is behind"
+                    f"{options.queue!r}, partition {split.partition}: the stream ends at offset {at}, but ended at "
+                    f"{split.end} when the job started: it was restored from a backup, or the gateway is behind"
                 )
             at = page["next"]
 
@@ -95,22 +95,22 @@ class RangeReader(DataSourceReader):
         layout = layout_now(options)
         start = begin(options.starting, layout, "startingOffsets")
         end = begin(options.ending, layout, "endingOffsets")
-        if options.starting.at == "places":
+        if options.starting.at == "positions":
             _check(options, start, end, layout)
         return [Range(split, layout.uid) for split in splits(start, end, options.split)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        if not isinstance(partition, Range):  # Spark makes a task even if there is nothing to read
+        if not isinstance(partition, Range):  # Spark creates a task even if there is nothing to read
             return iter(())
         return read_split(self._options, partition.split, partition.uid)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batches, each from where the one before ended. Only Spark's checkpoint keeps the offsets."""
+    """Each batch starts where the previous one ended. Only Spark's checkpoint stores the offsets."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._until: Places | None = None
+        self._until: Positions | None = None
         """Where a query with `availableNow` ends."""
 
     def initialOffset(self) -> dict[str, Any]:
@@ -126,13 +126,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         layout = layout_now(self._options)
-        at = places_of(start, layout)
+        at = positions_of(start, layout)
         if self._options.fail_on_data_loss:
             check_reached(at, layout)
-        places = joined(reached(at, layout), layout)
+        positions = joined(reached(at, layout), layout)
         target = self._until or {part.partition: part.next for part in layout.parts}
-        end = advance(places, target, self._options.max_offsets)
-        return as_offset(layout, {**places, **end})
+        end = advance(positions, target, self._options.max_offsets)
+        return as_offset(layout, {**positions, **end})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         layout = layout_now(self._options)
@@ -140,11 +140,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         layout = layout_now(self._options)
-        began, until = places_of(start, layout), places_of(end, layout)
+        began, until = positions_of(start, layout), positions_of(end, layout)
         _check(self._options, began, until, layout)
         first = {part.partition: part.first for part in layout.parts}
         from_ = {number: began.get(number, first.get(number, 0)) for number in until}
-        here = {number: place for number, place in until.items() if number in first}
+        here = {number: offset for number, offset in until.items() if number in first}
         return [Range(split, layout.uid) for split in splits(from_, here, self._options.split)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -152,13 +152,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, partition.split, partition.uid)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the checkpoint has the position; a stream stores none of its readers."""
+        """Does nothing: the checkpoint has the position; a stream does not track its readers."""
 
     def stop(self) -> None:
-        """Does nothing: nothing is held."""
+        """Does nothing: there are no leases to release."""
 
 
-def _check(options: Options, start: Places, end: Places, layout: Layout) -> None:
+def _check(options: Options, start: Positions, end: Positions, layout: Layout) -> None:
     if options.fail_on_data_loss:
         check_reached(end, layout)
         check_kept(start, end, layout)

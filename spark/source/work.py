@@ -1,8 +1,9 @@
-"""A work queue as a stream: its messages are leased for a batch, and acknowledged when Spark has committed that batch
-and asks for more.
+"""Reads a work queue as a stream: messages are leased for a batch, and acknowledged once Spark has committed it and
+asks for more.
 
-At least once: messages that were not acknowledged (a query that ended, a batch longer than the lease) come again. A
-batch passes through the driver, which alone knows its receipts, so it is small; for large numbers use a stream.
+Delivery is at least once: messages that were not acknowledged, because the query ended or a batch outlasted the lease,
+are delivered again. A batch passes through the driver, which alone has its receipts, so it is kept small; for large
+volumes use a stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from spark.source.sealing import Sealer
 
 
 class Lot(InputPartition):
-    """Rows that the driver has already."""
+    """Rows that the driver already has."""
 
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         super().__init__(len(rows))
@@ -33,11 +34,11 @@ class Lot(InputPartition):
 
 
 class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the number of a batch. What is held is in this process: a batch of an earlier process is empty."""
+    """An offset is the number of a batch. This process holds the leases, so a batch of an earlier process is empty."""
 
     def __init__(self, options: Options, uid: str) -> None:
         if options.max_messages > QUEUE_BATCH_MESSAGES_MAX:
-            detail = f"is {options.max_messages}; of a work queue it is at most {QUEUE_BATCH_MESSAGES_MAX}"
+            detail = f"is {options.max_messages}; for a work queue it is at most {QUEUE_BATCH_MESSAGES_MAX}"
             raise WrongOption("maxMessagesPerBatch", detail)
         self._options = options
         self._uid = uid
@@ -46,7 +47,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows: dict[int, list[tuple[Any, ...]]] = {}
         self._receipts: dict[int, list[str]] = {}
         self._left: int | None = None
-        """For a query with `availableNow`: how many more messages it takes."""
+        """With `availableNow`: how many more messages the query takes."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {"queue": self._options.queue, "uid": self._uid, "batch": 0}
@@ -61,10 +62,10 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if start.get("uid") != self._uid:
             raise StreamChanged(
-                f"the checkpoint is of a queue with uid {start.get('uid')}, and {self._options.queue!r} has uid "
-                f"{self._uid} now: start with a new checkpointLocation"
+                f"the checkpoint belongs to a queue with uid {start.get('uid')}, but {self._options.queue!r} now has "
+                f"uid {self._uid}: use a new checkpointLocation"
             )
-        # Spark reports a commit only with the batch after it, which may never come; the batch it stands at is
+        # Spark reports a commit only along with the next batch, which may never come. The batch of `start` is
         # committed.
         self.commit(start)
         number = int(start["batch"]) + 1
@@ -76,7 +77,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, "batch": number}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """A batch that an earlier process had held is empty: its messages come again in a later one."""
+        """A batch held by an earlier process is empty: its messages are delivered again in a later one."""
         numbers = range(int(start["batch"]) + 1, int(end["batch"]) + 1)
         return [Lot(rows) for number in numbers if (rows := self._rows.get(number))]
 
@@ -93,7 +94,7 @@ class WorkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._gateway.ask("POST", f"{self._path}/ack", body=body)
 
     def stop(self) -> None:
-        """Closes the connection; what is held comes again when its lease is over."""
+        """Closes the connection; leased messages are delivered again when their leases expire."""
         self._gateway.close()
 
     def _received(self) -> tuple[list[tuple[Any, ...]], list[str]]:

@@ -1,6 +1,6 @@
-"""Publishes rows to a queue, each once: every message has an id, and a queue with `dedupe: id` stores an id once.
+"""Publishes rows to a queue, each once: every message has an id, and a queue with `dedupe: id` stores each id once.
 
-A task that runs again, or a batch after a restart, publishes the same ids; nothing is stored twice within the queue's
+A retried task, or a batch after a restart, publishes the same ids; nothing is stored twice within the queue's
 `dedupe_window_ms`. Messages become visible as their tasks store them, not all at once at the end of a batch.
 """
 
@@ -31,16 +31,16 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The result of one task. `known`: messages that the queue had already."""
+    """The result of one task. `known` counts messages that the queue already had."""
 
     messages: int
     known: int
 
 
 def checked_target(options: Options, overwrite: bool) -> None:
-    """Raises `WrongOption` for a queue that cannot do what was asked."""
+    """Raises `WrongOption` if the queue cannot be written as requested."""
     if overwrite:
-        raise WrongOption("mode", 'a queue is not overwritten: use .mode("append")')
+        raise WrongOption("mode", 'a queue cannot be overwritten: use .mode("append")')
     if not options.exactly_once:
         return
     with Gateway(options.url, options.token, options.retry_s) as gateway:
@@ -48,32 +48,32 @@ def checked_target(options: Options, overwrite: bool) -> None:
     if config.get("dedupe") != "id" and config.get("delivery") != "exactly_once":
         raise WrongOption(
             "exactlyOnce",
-            f"queue {options.queue!r} forgets ids (dedupe is {config.get('dedupe')!r}): a task that runs again would "
-            'publish twice. Set the queue\'s dedupe to "id", or the option to false for at least once',
+            f"queue {options.queue!r} does not keep ids (dedupe is {config.get('dedupe')!r}): a retried task would "
+            'publish twice. Set the queue\'s dedupe to "id", or this option to false for at-least-once delivery',
         )
 
 
 class BatchWriter(DataSourceWriter):
-    """Writes one job. Set `run` if a job that is started again must not publish twice."""
+    """Writes one job. Set `run` if a restarted job must not publish twice."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options.id_column)
         self._options = options
         self._run = options.run or uuid4().hex
-        """Made once, on the driver: all tasks of the job share it."""
+        """Chosen once, on the driver, and shared by all tasks of the job."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         return written(self._options, iterator, DerivedIds(self._run, None, _context().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: what tasks published is stored already."""
+        """Does nothing: what the tasks published is already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: what tasks stored stays; the job started again with the same `run` stores the rest."""
+        """Does nothing: what tasks stored remains; restarting the job with the same `run` stores the rest."""
 
 
 class StreamWriter(DataSourceStreamWriter):
-    """Writes the batches of a streaming query: its checkpoint names the run."""
+    """Writes the batches of a streaming query, whose checkpoint identifies the run."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options.id_column)
@@ -88,10 +88,10 @@ class StreamWriter(DataSourceStreamWriter):
         return written(self._options, iterator, DerivedIds(run, int(batch), context.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Does nothing: what tasks published is stored already."""
+        """Does nothing: what the tasks published is already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Does nothing: what tasks stored stays; the batch run again stores the rest."""
+        """Does nothing: what tasks stored remains; running the batch again stores the rest."""
 
 
 def _context() -> TaskContext:
@@ -131,7 +131,7 @@ def _message(options: Options, row: Mapping[str, Any], ids: DerivedIds, sealer: 
         else:
             message_id = row.get(options.id_column)
         if message_id is None and options.id_column is not None:
-            raise WrongRow(f'column "{options.id_column}" is null, and it is the idColumn')
+            raise WrongRow(f'column "{options.id_column}" is null, but it is the idColumn')
         if message_id is None and options.exactly_once:
             message_id = ids.next(content)
         return message_json(content, None if message_id is None else str(message_id))

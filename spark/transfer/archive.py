@@ -1,8 +1,8 @@
-"""Copies a stream, or a queue's dead letters, to Parquet by day: all messages since the last run, each once.
+"""Copies the messages of a stream, or a queue's dead letters, since the last run to Parquet by day, each once.
 
-It is a streaming query that takes what is there and ends. Its checkpoint is beside the files. Spark lists the files in
-`_spark_metadata` with the batch that wrote them: a run that is killed leaves files that are in no list, and the next
-run writes that batch again.
+A run is a streaming query that takes what is there and ends. Its checkpoint is stored next to the files. Spark lists
+the files in `_spark_metadata` with the batch that wrote them: a run that is killed may leave unlisted files, and the
+next run writes that batch again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spark.source import register
 ROWS: Final = "messages"
 CHECKPOINT: Final = "checkpoint"
 OFFSETS_PER_BATCH: Final = "1000000"
-"""What one batch takes, unless `maxOffsetsPerBatch` is given: a first run over a long stream goes step by step."""
+"""Offsets per batch, unless `maxOffsetsPerBatch` is given: the first run over a long stream takes several batches."""
 
 
 def archive(session: SparkSession, options: Mapping[str, str], folder: str) -> int:
-    """Appends to `folder`, a path or address that Spark can write. Returns how many messages this run added.
+    """Appends to `folder`, a path or URL that Spark can write to. Returns how many messages this run added.
 
-    `options` are those of `format("pushq")`; with `seal`, bodies are stored under the given key. Raises Spark's
+    `options` are those of `format("pushq")`; with `seal`, bodies are encrypted with the given key. Raises Spark's
     `StreamingQueryException` with the reason; the run can be started again.
     """
     register(session)

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from spark.source.errors import PushqSourceError
 
-ARCHIVE: Final = "a stream, or QUEUE.dead, into Parquet by day: what came since the last run"
-REPLAY: Final = "an archive back into a queue, each message once"
+ARCHIVE: Final = "copies a stream, or QUEUE.dead, to Parquet by day: the messages since the last run"
+REPLAY: Final = "publishes an archive back into a queue, each message once"
 
 
 class TransferFailed(RuntimeError):
@@ -21,9 +21,9 @@ class TransferFailed(RuntimeError):
 
 def add_archive(parser: ArgumentParser) -> None:
     parser.add_argument("queue")
-    parser.add_argument("folder", help="path or address that Spark can write")
-    parser.add_argument("--seal", action="store_true", help="bodies under the key of --seal-key-file")
-    parser.add_argument("--skip-lost", action="store_true", help="go on behind messages that were gone before this run")
+    parser.add_argument("folder", help="path or URL that Spark can write to")
+    parser.add_argument("--seal", action="store_true", help="encrypt bodies with the key of --seal-key-file")
+    parser.add_argument("--skip-lost", action="store_true", help="continue after messages removed before this run")
     parser.add_argument("--max-offsets-per-batch", dest="maxOffsetsPerBatch", type=int)
     _add_gateway(parser)
 
@@ -39,9 +39,9 @@ def add_replay(parser: ArgumentParser) -> None:
 
 
 def _add_gateway(parser: ArgumentParser) -> None:
-    parser.add_argument("--url", help="the gateway's address, else PUSHQ_URL")
-    parser.add_argument("--key-file", dest="tokenFile", help="a file with the API key, else PUSHQ_KEY")
-    parser.add_argument("--seal-key-file", dest="sealKeyFile", help="64 hex digits, else PUSHQ_ARCHIVE_KEY")
+    parser.add_argument("--url", help="gateway address; else PUSHQ_URL")
+    parser.add_argument("--key-file", dest="tokenFile", help="file with the API key; else PUSHQ_KEY")
+    parser.add_argument("--seal-key-file", dest="sealKeyFile", help="file with 64 hex digits; else PUSHQ_ARCHIVE_KEY")
 
 
 def options_of(given: Namespace) -> dict[str, str]:
@@ -58,8 +58,8 @@ def options_of(given: Namespace) -> dict[str, str]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Raises `TransferFailed` for errors of Spark or the data source."""
+def translated_errors() -> Iterator[None]:
+    """Translates errors of Spark and the data source to `TransferFailed`."""
     try:
         yield
     except (PushqSourceError, PySparkException) as error:
@@ -67,7 +67,7 @@ def told() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Our own sentence in a traceback that came from a worker."""
+    """Our own error message, extracted from a worker's traceback."""
     lines = str(error).splitlines()
     ours = [line for line in lines if line.startswith("spark.source.errors.")]
     return ours[-1].partition(": ")[2] if ours else (lines or [type(error).__name__])[0]

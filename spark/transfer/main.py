@@ -1,4 +1,4 @@
-"""The command line of `archive` and `replay` by themselves; `pushq usage run` has them among its jobs."""
+"""The standalone command line of `archive` and `replay`, which are also jobs of `pushq usage run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from spark.session import CannotStart, spark_session
 from spark.source.options import parsed
 from spark.transfer.archive import archive
-from spark.transfer.arguments import ARCHIVE, REPLAY, TransferFailed, add_archive, add_replay, options_of, told
+from spark.transfer.arguments import (
+    ARCHIVE,
+    REPLAY,
+    TransferFailed,
+    add_archive,
+    add_replay,
+    options_of,
+    translated_errors,
+)
 from spark.transfer.replay import Wanted, replay
 from spark.wording import counted
 
@@ -21,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     options = options_of(given)
     try:
-        with told():
+        with translated_errors():
             parsed(options)
             session = spark_session(f"pushq-{given.job}", given.master, given.memory)
             if given.job == "archive":
@@ -43,6 +51,6 @@ def _parser() -> ArgumentParser:
     for name, text, add_arguments in (("archive", ARCHIVE, add_archive), ("replay", REPLAY, add_replay)):
         job = jobs.add_parser(name, help=text)
         add_arguments(job)
-        job.add_argument("--master", help="Spark's master, else local[*]")
-        job.add_argument("--memory", help="the driver's memory, such as 4g")
+        job.add_argument("--master", help="Spark master; else local[*]")
+        job.add_argument("--memory", help="driver memory, such as 4g")
     return made

@@ -1,8 +1,8 @@
-"""Publishes an archive back into a queue, each message once: the ids are kept, and the queue's `dedupe: id` stores an
-id once.
+"""Publishes an archive back into a queue, each message once: ids are kept, and the queue's `dedupe: id` stores each id
+once.
 
-An id that a producer gave stays unchanged. An id that the server assigned is an offset, which messages of other queues
-have as well, so it is prefixed with the name and the uid of its queue.
+Ids given by producers stay unchanged. Server-assigned ids are offsets, and unique only within a queue, so they are
+prefixed with the queue's name and uid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark.source import register
-from spark.source.rows import PLACE
+from spark.source.rows import SERVER_ID
 from spark.transfer.archive import ROWS
 
 REPLAY_ID = "replay_id"
@@ -22,8 +22,8 @@ REPLAY_ID = "replay_id"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The messages to replay: `since` and `until` are days (2026-11-23), both included; `where` is SQL over the
-    columns."""
+    """Selects the messages to replay: `since` and `until` are days (2026-11-23), both inclusive; `where` is SQL over
+    the columns."""
 
     since: str | None = None
     until: str | None = None
@@ -43,7 +43,7 @@ def replay(session: SparkSession, folder: str, options: Mapping[str, str], wante
 
 
 def chosen(session: SparkSession, folder: str, wanted: Wanted) -> DataFrame:
-    """An archive's messages, with the id that each is published under. Days out of range are not read."""
+    """An archive's selected messages, each with the id to publish it under. Days out of range are not read."""
     rows = session.read.option("basePath", f"{folder.rstrip('/')}/{ROWS}").parquet(f"{folder.rstrip('/')}/{ROWS}")
     day = F.col("day").cast("string")
     if wanted.since is not None:
@@ -58,4 +58,4 @@ def chosen(session: SparkSession, folder: str, wanted: Wanted) -> DataFrame:
 def replay_id() -> Column:
     """The id to publish under, as `told_apart` computes it for a row."""
     own = F.concat_ws(":", F.col("queue"), F.col("uid"), F.col("id"))
-    return F.when(F.col("id").rlike(PLACE), own).otherwise(F.col("id"))
+    return F.when(F.col("id").rlike(SERVER_ID), own).otherwise(F.col("id"))

@@ -1,1 +1,1 @@
-"""The computations of jobs: DataFrames in, DataFrames out; no files, no clock, nothing collected."""
+"""The computations of the jobs, from DataFrames to DataFrames: no files, no clock, nothing collected."""

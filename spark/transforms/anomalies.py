@@ -16,11 +16,11 @@ MEASURES: Final = ("published", "settled", "held")
 
 
 def hours_of(flows: DataFrame, until: int) -> DataFrame:
-    """One row an hour of a queue: published, settled, and the most that was held; `slot` is the hour of the week.
+    """One row per hour of a queue: published, settled, and the maximum held; `slot` is the hour of the week.
 
-    The ledger has no rows for hours in which nothing happened to a queue. They are filled in, with nothing published or
-    settled, and with what the hour before left held: from a queue's first hour up to the hour `until`, in seconds since
-    1970, which may not be over yet, and at most `SILENT_HOURS_MAX` after its last hour.
+    The ledger has no rows for hours in which nothing happened to a queue. These are filled in with nothing published or
+    settled, and with what the previous hour left held: from a queue's first hour up to the hour `until`, in seconds
+    since 1970, which may not be over yet, and at most `SILENT_HOURS_MAX` after its last hour.
     """
     hour = F.date_trunc("hour", "at")
     partitions = flows.groupBy(*QUEUE, "node", "partition", hour.alias("hour")).agg(
@@ -41,7 +41,7 @@ def hours_of(flows: DataFrame, until: int) -> DataFrame:
 
 
 def _filled(hours: DataFrame, until: int) -> DataFrame:
-    """Each hour, and the empty ones between it and the queue's next."""
+    """Each hour, followed by the empty hours before the queue's next one."""
     an_hour = F.expr("interval 1 hour")
     longest = F.col("hour") + F.expr(f"interval {SILENT_HOURS_MAX + 1} hours")
     silent_until = F.least(longest, F.timestamp_seconds(F.lit(until)))
@@ -61,8 +61,8 @@ def _filled(hours: DataFrame, until: int) -> DataFrame:
 
 
 def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, messages_min: int) -> DataFrame:
-    """Hours from `since` (RFC 3339) on that are further than `sigmas` deviations, and `messages_min` messages, from the
-    median of their slot before. Slots with fewer than `weeks_min` weeks are not judged."""
+    """Hours from `since` (RFC 3339) on that differ from the median of their slot in earlier weeks by more than `sigmas`
+    deviations and more than `messages_min` messages. Slots with fewer than `weeks_min` weeks are not judged."""
     long = hours.select(
         *QUEUE,
         "hour",
@@ -89,7 +89,7 @@ def anomalies(hours: DataFrame, *, since: str, weeks_min: int, sigmas: float, me
 
 
 def suggestions(found: DataFrame) -> DataFrame:
-    """One row a queue and measure: a threshold that the baseline stays below, or above, and how often it was
+    """One row per queue and measure: a threshold that the baseline stays below, or above, and how often it was
     crossed."""
     up = F.col("score") > 0
     return found.groupBy(*QUEUE, "measure", F.when(up, "above").otherwise("below").alias("side")).agg(

@@ -1,10 +1,10 @@
-"""The audit of deliveries: every published offset is settled, dead-lettered, expired or outstanding.
+"""The delivery audit: every published offset is settled, dead-lettered, expired or outstanding.
 
-The ledger has, for each range of a log, how many messages came and went. `parts_of` collects a range's rows,
-`ranges_of` adds them up. `day_of` is what is kept of a day: sums of each log, faults inside the day, and the points
-where its ranges do not meet others of that day. `queues_of` and `faults_of` combine days.
+For each range of a log, the ledger has the number of messages that came and went. `parts_of` collects a range's rows,
+and `ranges_of` adds them up. `day_of` computes what is kept of a day: the sums of each log, faults within the day, and
+the points where its ranges do not meet others of that day. `queues_of` and `faults_of` combine days.
 
-Everything up to there can be merged: a day comes out the same whatever files its rows came in, and in whatever order.
+Everything before those can be merged: the result for a day does not depend on the files or the order of its rows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from spark.usage_schema import LEDGER_FLOWS
 
 COLUMNS: Final = [*LOG, "epoch", "kind", "from", "to", "count", "at"]
 """The fields of the ledger that an audit reads."""
-TOLD: Final = ["published", "settled", "read", "dead_lettered", "expired", "lost", "unexplained"]
+REPORTED: Final = ["published", "settled", "read", "dead_lettered", "expired", "lost", "unexplained"]
 RANGE: Final = [*DAY_LOG, "from", "to"]
-OTHER_IN: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign > 0 and kind not in TOLD]
-OTHER_OUT: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign < 0 and kind not in TOLD]
-FLOWS: Final = [*TOLD, "other_in", "other_out"]
+OTHER_IN: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign > 0 and kind not in REPORTED]
+OTHER_OUT: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign < 0 and kind not in REPORTED]
+FLOWS: Final = [*REPORTED, "other_in", "other_out"]
 PIECE: Final = [*DAY_LOG, "from", "to", "epoch", "at", "before", "held", *FLOWS]
-"""The columns of ranges, and of other stretches of a log that are known to be whole."""
+"""The columns of ranges, and of other segments of a log that are known to be complete."""
 
 
 def parts_of(ledger: DataFrame) -> DataFrame:
-    """One row a range and day. Rows that files repeat count once; `least_…` and `at_last` show where they differ."""
+    """One row per range and day. Rows repeated in several files count once; `least_…` and `at_last` show
+    differences."""
     count, kind, at = F.col("count"), F.col("kind"), F.unix_millis(F.col("at"))
     return ledger.groupBy(F.to_date("at").alias("day"), *LOG, "from", "to").agg(
         F.min("epoch").alias("epoch"),
@@ -42,7 +43,7 @@ def parts_of(ledger: DataFrame) -> DataFrame:
 
 
 def merged(parts: DataFrame) -> DataFrame:
-    """Each range once."""
+    """Merges the parts of each range."""
     return parts.groupBy(*RANGE).agg(
         *[F.min(name).alias(name) for name in ("epoch", "at")],
         *[F.max(name).alias(name) for name in ("at_last", *LEDGER_FLOWS)],
@@ -51,8 +52,8 @@ def merged(parts: DataFrame) -> DataFrame:
 
 
 def ranges_of(parts: DataFrame) -> DataFrame:
-    """`PIECE` rows of ranges that are there once. `is_at_odds`: the repeats of their rows differ; `is_incomplete`: a
-    row that each range must have is missing."""
+    """`PIECE` rows of ranges, each present once. `is_at_odds`: repeats of its rows differ; `is_incomplete`: a row that
+    every range must have is missing."""
     differ = F.col("at_last") != F.col("at")
     for kind in LEDGER_FLOWS:
         differ = differ | F.coalesce(F.col(kind) != F.col(f"least_{kind}"), F.lit(False))
@@ -62,7 +63,7 @@ def ranges_of(parts: DataFrame) -> DataFrame:
         "epoch",
         "at",
         (_count("held") - flow).alias("before"),
-        *[_count(kind).alias(kind) for kind in ("held", *TOLD)],
+        *[_count(kind).alias(kind) for kind in ("held", *REPORTED)],
         _sum([_count(kind) for kind in OTHER_IN]).alias("other_in"),
         _sum([_count(kind) for kind in OTHER_OUT]).alias("other_out"),
         differ.alias("is_at_odds"),
@@ -71,22 +72,22 @@ def ranges_of(parts: DataFrame) -> DataFrame:
 
 
 def judged(ranges: DataFrame) -> DataFrame:
-    """`DAY_LOG` and `FAULT` of single ranges that are incomplete, at odds, or report losses."""
+    """`DAY_LOG` and `FAULT` of individual ranges that are incomplete, at odds, or report losses."""
     none = F.lit(None).cast("long")
-    told = [
+    checks = [
         (F.col("is_at_odds"), "at_odds", none),
         (F.col("is_incomplete"), "incomplete", none),
         (F.col("lost") > 0, "lost", F.col("lost")),
         (F.col("unexplained") != 0, "unexplained", F.col("unexplained")),
     ]
-    faults = [F.when(is_so, F.struct(F.lit(name).alias("fault"), n.alias("messages"))) for is_so, name, n in told]
+    faults = [F.when(is_so, F.struct(F.lit(name).alias("fault"), n.alias("messages"))) for is_so, name, n in checks]
     found = ranges.select(*RANGE, F.inline(F.array_compact(F.array(*faults))))
     return found.select(*DAY_LOG, *FAULT)
 
 
 def day_of(pieces: DataFrame, wrong: DataFrame | None) -> DataFrame:
-    """What is kept of days, from all their `PIECE` rows and the faults inside of these. `row` is `log`, `fault`, or
-    `open`: a point that ranges of other days may meet."""
+    """What is kept of days, computed from all their `PIECE` rows and the faults within these. `row` is `log`, `fault`,
+    or `open`: a point that ranges of other days may meet."""
     points = sweep.points_of(pieces, DAY_LOG)
     faults = sweep.faults_at(points.where(f"not ({sweep.IS_OPEN})"), DAY_LOG)
     if wrong is not None:
@@ -99,15 +100,15 @@ def day_of(pieces: DataFrame, wrong: DataFrame | None) -> DataFrame:
 
 
 def faults_of(days: DataFrame) -> DataFrame:
-    """`FINDING` rows of all days: faults inside of each, and those where days meet."""
+    """`FINDING` rows of all days: faults within each day, and those where days meet."""
     inside = days.where("row = 'fault'").select(*LOG, *FAULT)
     ends = sweep.added(days.where("row = 'open'").select(*LOG, *POINT), LOG)
     return inside.unionByName(sweep.findings_of(ends, LOG))
 
 
 def queues_of(days: DataFrame) -> DataFrame:
-    """One row a queue, over all days. `is_accounted`: what was there and came, less what went, equals what is
-    outstanding."""
+    """One row per queue, over all days. `is_accounted`: the initial and the incoming messages, minus the outgoing ones,
+    equal the outstanding ones."""
     sums = [F.sum(name).alias(name) for name in FLOWS]
     logs = days.where("row = 'log'").groupBy(*LOG).agg(*sums, _first("before", "from"), _last("held", "to"))
     names = ["before", *FLOWS, "held"]
@@ -119,19 +120,19 @@ def queues_of(days: DataFrame) -> DataFrame:
 
 
 def _logs_of_days(pieces: DataFrame) -> DataFrame:
-    """For each day and log: what came and went, where it began and ended, and what was held then."""
+    """For each day and log: the messages in and out, where it begins and ends, and what was held there."""
     sums = [F.sum(name).alias(name) for name in FLOWS]
     ends = [F.min("from").alias("from"), F.max("to").alias("to")]
     return pieces.groupBy(*DAY_LOG).agg(*sums, _first("before", "from"), _last("held", "to"), *ends)
 
 
-def _first(name: str, place: str) -> Column:
-    """The value at the first place; the smallest, if there are several."""
-    return F.min(F.struct(place, name))[name].alias(name)
+def _first(name: str, offset: str) -> Column:
+    """The value at the smallest offset; the smallest value if there are several."""
+    return F.min(F.struct(offset, name))[name].alias(name)
 
 
-def _last(name: str, place: str) -> Column:
-    return F.max(F.struct(place, name))[name].alias(name)
+def _last(name: str, offset: str) -> Column:
+    return F.max(F.struct(offset, name))[name].alias(name)
 
 
 def _count(kind: str) -> Column:

@@ -1,7 +1,7 @@
-"""Capacity: growth, peaks and skew of each queue from its flows, and advice on partitions.
+"""Capacity: growth, peaks and skew of each queue, from its flows, and advice on partitions.
 
-Days are summed from `flows`. Growth is the slope of a line through a queue's daily bytes; skew is the share of its
-fullest partition, as a multiple of an even share.
+Days are sums of `flows`. Growth is the slope of a line fitted to a queue's daily bytes; skew is the share of its
+fullest partition as a multiple of an even share.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 QUEUE: Final = ["tenant", "queue", "queue_uid"]
 FULL_SHARE: Final = 0.8
 SKEWED: Final = 2.0
-"""From this multiple of an even share on, more partitions do not help: the load is one key's."""
+"""From this multiple of an even share on, more partitions do not help: a single key causes the load."""
 HOT_SHARE: Final = 0.2
 """A queue with this share of all messages is hot."""
 _SECONDS_PER_DAY: Final = 86_400
 
 
 def queues(flows: DataFrame) -> DataFrame:
-    """One row a queue: messages and bytes a day, the peak a second, growth, skew, and its share of everything."""
+    """One row per queue: messages and bytes per day, peak per second, growth, skew, and its share of everything."""
     first = F.datediff("day", F.lit("1970-01-01"))
     per_day = flows.groupBy(*QUEUE, first.alias("at_day")).agg(
         F.sum("published").alias("published"), F.sum("published_bytes").alias("bytes")
@@ -47,7 +47,7 @@ def queues(flows: DataFrame) -> DataFrame:
 
 
 def with_days_left(queues: DataFrame, *, storage_bytes: int) -> DataFrame:
-    """`days_left` until all stored data, with its growth, fills 80 % of the storage; null for never."""
+    """`days_left` until all stored data, at its growth, fills 80 % of the storage; null for never."""
     totals = queues.agg(F.sum("held_bytes").alias("all_held"), F.sum("held_growth_per_day").alias("all_growth"))
     room = F.lit(storage_bytes * FULL_SHARE) - F.col("all_held")
     days = F.when(room <= 0, 0.0).when(F.col("all_growth") > 0, room / F.col("all_growth"))
@@ -83,7 +83,7 @@ def with_cost(queues: DataFrame, *, per_million_messages: float, per_gigabyte: f
 
 
 def _slope(name: str) -> Column:
-    """The slope of a line through the days' values; null for a single day."""
+    """The slope of a line fitted to the daily values; null for a single day."""
     return F.regr_slope(F.col(name).cast("double"), F.col("at_day").cast("double"))
 
 

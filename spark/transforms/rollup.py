@@ -1,7 +1,7 @@
-"""Metering and bills: minutes become hours and days, the ledger's rows become one row a range, and ranges a bill.
+"""Metering and billing: minutes become hours and days, ledger rows become one row per range, and ranges a bill.
 
-Everything here can be merged: rows of `usage` add up, rows of `flows` are the same row if their range is. So a day can
-be updated with late rows, without the files it was made of.
+Everything here can be merged: rows of `usage` add up, and rows of `flows` with the same range are the same row. So a
+day can be updated with late rows, without the files it was made from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USAGE_KEYS: Final = ["day", "tenant", "hour", "queue", "principal", "operation",
 DAY_KEYS: Final = [name for name in USAGE_KEYS if name != "hour"]
 SUMS: Final = ["requests", "messages", "bytes_in", "bytes_out", "seconds"]
 HISTOGRAM: Final = [f"latency_{n}" for n in range(len(LATENCY_SECONDS) + 1)]
-"""A histogram is one column a bucket, as sums of numbers need no objects; `with_percentiles` reads them."""
+"""A histogram is one column per bucket, as sums of numbers need no objects; `with_percentiles` reads them."""
 
 RANGE_KEYS: Final = ["day", "tenant", "queue", "queue_uid", "node", "partition", "from", "to"]
 RANGE_FACTS: Final = ["epoch", "at", "published_bytes", "moved_in_bytes", "held_bytes", *LEDGER_FLOWS]
@@ -25,7 +25,7 @@ QUANTILES: Final = {"p50_seconds": 0.5, "p95_seconds": 0.95, "p99_seconds": 0.99
 
 
 def usage_of(minutes: DataFrame) -> DataFrame:
-    """One row an hour of `USAGE_KEYS`, from rows of minutes. Leaves out rows that only mark a start."""
+    """One row per hour of `USAGE_KEYS`, from rows of minutes. Leaves out rows that only mark a start."""
     hour = F.date_trunc("hour", F.col("minute"))
     flat = minutes.where("operation <> 'start'").select(
         F.to_date("minute").alias("day"),
@@ -43,8 +43,8 @@ def added(usage: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def with_percentiles(usage: DataFrame) -> DataFrame:
-    """`p50_seconds`, `p95_seconds`, `p99_seconds`: upper bounds of their buckets. What took longer than the last bound
-    counts as that bound."""
+    """`p50_seconds`, `p95_seconds`, `p99_seconds`: upper bounds of their buckets. Requests slower than the last bound
+    count as that bound."""
     return usage.withColumns({name: _quantile(share) for name, share in QUANTILES.items()})
 
 
@@ -59,8 +59,8 @@ def _quantile(share: float) -> Column:
 
 
 def flows_of(ledger: DataFrame) -> DataFrame:
-    """One row a range of the ledger, with a column of messages for each kind (0 if there were none). A row that files
-    repeat counts once."""
+    """One row per ledger range, with a column of message counts for each kind (0 if there were none). A row repeated in
+    several files counts once."""
     sizes = {"published_bytes": "published", "moved_in_bytes": "moved_in", "held_bytes": "held"}
     wide = ledger.select(
         F.to_date("at").alias("day"),
@@ -74,17 +74,17 @@ def flows_of(ledger: DataFrame) -> DataFrame:
 
 
 def once(flows: DataFrame) -> DataFrame:
-    """Each range once: rows of one range are equal, or parts of one row."""
+    """Each range once: rows with the same range are equal, or parts of one row."""
     facts = [F.max(name) for name in RANGE_FACTS]
-    told = [
+    filled = [
         fact.alias(name) if name in ("epoch", "at") else F.coalesce(fact, F.lit(0).cast("long")).alias(name)
         for fact, name in zip(facts, RANGE_FACTS, strict=True)
     ]
-    return flows.groupBy(*RANGE_KEYS).agg(*told)
+    return flows.groupBy(*RANGE_KEYS).agg(*filled)
 
 
 def bill_of(flows: DataFrame) -> DataFrame:
-    """What a tenant's queue is billed for on a day: exact, to the message and the byte."""
+    """What a tenant's queue is billed for on a day, exact to the message and the byte."""
     return flows.groupBy("day", "tenant", "queue", "queue_uid").agg(
         F.sum("published").alias("published"),
         F.sum("published_bytes").alias("published_bytes"),

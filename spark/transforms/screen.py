@@ -1,13 +1,13 @@
-"""The audit's first pass over much data: one pass, with next to nothing to shuffle, which names whatever it cannot
-vouch for.
+"""The audit's first pass over large inputs: a single pass with almost nothing to shuffle, which names everything that
+it cannot verify.
 
-Rows of an hour of a log are added up as they are read. If its ranges follow each other, all inner ends cancel out of
-the sums, and the rest follows from the first and the last. The number of offsets that the rows are about, compared with
-the distance in between, shows that no rows were counted several times. Sums over two hashes of each offset make it
-unlikely (less than 1 in 10^11) that a fault cancels out, too. A log's day that fails is audited range by range
-(`audit.py`). Only that second pass checks the order of ranges within an hour.
+The rows of a log's hour are summed as they are read. If its ranges follow each other, all inner ends cancel out of the
+sums, and the rest follows from the first and the last offset. Comparing the number of offsets in the rows with the
+distance between those two shows that no row was counted twice. Sums over two hashes of each offset make it unlikely
+(less than 1 in 10^11) that faults cancel out as well. A log's day that fails is audited range by range (`audit.py`);
+only that second pass checks the order of ranges within an hour.
 
-The sums of parts add up: an hour may come in several files, and in several runs.
+Partial sums add up: an hour may be spread over several files, and over several runs.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark.transforms import sweep
-from spark.transforms.audit import FLOWS, OTHER_IN, OTHER_OUT, PIECE, TOLD
+from spark.transforms.audit import FLOWS, OTHER_IN, OTHER_OUT, PIECE, REPORTED
 from spark.transforms.sweep import DAY_LOG, LOG
 from spark.usage_schema import LEDGER_FLOWS
 
 HASH_BITS: Final = 20
-"""Bits of each of the two hashes. Sums of common counts fit a long with them; a log whose sums do not fit fails."""
+"""Bits of each of the two hashes. Sums of ordinary counts then fit into a long; a log whose sums overflow fails."""
 _MASK: Final = (1 << HASH_BITS) - 1
 
 
 def sums_of(ledger: DataFrame) -> DataFrame:
-    """One row a `file`, day and hour of a log, from ledger rows whose `at` is text. `day` is null for an invalid
+    """One row per `file`, day and hour of a log, from ledger rows whose `at` is text. `day` is null for an invalid
     time."""
     kind, count = F.col("kind"), F.col("count")
     is_held = kind == "held"
@@ -46,7 +46,7 @@ def sums_of(ledger: DataFrame) -> DataFrame:
         F.max(F.when(is_held, F.struct("to", count.alias("held")))).alias("last"),
         *[F.try_sum(_weighed(is_held, sign, count, n)).alias(f"chain_{n}") for n in (1, 2)],
         F.try_sum(F.when(sign != 0, sign * count)).alias("flow"),
-        *[F.try_sum(F.when(kind == name, count)).alias(name) for name in TOLD],
+        *[F.try_sum(F.when(kind == name, count)).alias(name) for name in REPORTED],
         F.try_sum(F.when(kind.isin(*OTHER_IN), count)).alias("other_in"),
         F.try_sum(F.when(kind.isin(*OTHER_OUT), count)).alias("other_out"),
     )
@@ -54,12 +54,12 @@ def sums_of(ledger: DataFrame) -> DataFrame:
 
 
 def with_day(sums: DataFrame) -> DataFrame:
-    """`sums` of hours with their `day`; null for an invalid hour."""
+    """`sums` of hours with their `day`, which is null for an invalid hour."""
     return sums.withColumn("day", F.substring("hour", 1, 10).try_cast("date"))
 
 
 def merged(sums: DataFrame) -> DataFrame:
-    """One row a day and hour of a log. A sum that overflows is left out, so that the rest does not add up."""
+    """One row per day and hour of a log. A sum that overflows is dropped, so that the totals do not match."""
     return sums.groupBy(*DAY_LOG, "hour").agg(
         *[F.min(name).alias(name) for name in ("from", "epoch")],
         *[F.max(name).alias(name) for name in ("to", "epoch_last", "last")],
@@ -69,7 +69,7 @@ def merged(sums: DataFrame) -> DataFrame:
 
 
 def chunks_of(hours: DataFrame) -> DataFrame:
-    """`PIECE` rows of hours that are there once; `is_odd` if they do not add up."""
+    """`PIECE` rows of hours, each present once; `is_odd` if its sums do not add up."""
     zero = F.lit(0).cast("long")
     at = F.unix_millis(F.try_to_timestamp(F.concat("hour", F.lit(":00:00Z")), F.lit("yyyy-MM-dd'T'HH:mm:ssX")))
     whole = hours.withColumns({name: F.coalesce(F.col(name), zero) for name in [*FLOWS, "flow"]})
@@ -79,7 +79,7 @@ def chunks_of(hours: DataFrame) -> DataFrame:
 
 
 def suspects_of(chunks: DataFrame) -> DataFrame:
-    """The days of logs (`DAY_LOG`) that must be checked range by range."""
+    """The log days (`DAY_LOG`) that must be checked range by range."""
     odd = chunks.where("is_odd").select(*DAY_LOG)
     points = sweep.points_of(chunks, DAY_LOG)
     return odd.unionByName(sweep.findings_of(points, DAY_LOG).select(*DAY_LOG)).distinct()
@@ -92,14 +92,14 @@ def _sign(kind: Column) -> Column:
 
 
 def _weight(offset: Column, n: int) -> Column:
-    """A weight from 1 on, so that every offset has one."""
+    """A weight of at least 1, so that every offset counts."""
     mixed = F.xxhash64(offset)
     part = mixed if n == 1 else F.shiftrightunsigned(mixed, HASH_BITS)
     return part.bitwiseAND(F.lit(_MASK).cast("long")) + 1
 
 
 def _weighed(is_held: Column, sign: Column, count: Column, n: int) -> Column:
-    """What is held at a range's end, less what was held at its start, each weighted by its offset."""
+    """What is held at a range's end, minus what was held at its start, each weighted by its offset."""
     start, end = _weight(F.col("from"), n), _weight(F.col("to"), n)
     return F.when(is_held, F.try_multiply(count, end - start)).when(sign != 0, F.try_multiply(sign * count, start))
 

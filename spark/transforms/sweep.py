@@ -1,8 +1,8 @@
-"""Whether ranges follow each other: a sweep over the points where they begin and end.
+"""Checks that ranges follow each other, by a sweep over the points where they begin and end.
 
-Each range is two flat points, and points at one offset are added up. Where one range ends and the next begins nothing
-remains, so only the few odd points are ever sorted. Points add up over days as well: of a day it is enough to keep its
-open ends.
+Each range becomes two points, and points at the same offset are added up. Where one range ends and the next begins
+nothing remains, so only the few remaining points are ever sorted. Points also add up across days: of a day it is enough
+to keep its open ends.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ SUMS: Final = ["starts", "ends", "before", "held"]
 FIRSTS: Final = ["at_after", "epoch_after"]
 LASTS: Final = ["at_before", "epoch_before"]
 POINT: Final = ["point", *SUMS, *FIRSTS, *LASTS]
-PLACE: Final = 1 << 32
-"""Each place of a queue that moves between clusters assigns offsets from a multiple of this on."""
+FLOOR_STEP: Final = 1 << 32
+"""In each cluster that a queue moves to, it assigns offsets from a floor on, a multiple of this."""
 IS_OPEN: Final = "starts <> 1 or ends <> 1"
-"""A point at which other than one range ends and one begins."""
+"""A point where anything other than one range ends and one begins."""
 
 
 def points_of(ranges: DataFrame, log: list[str]) -> DataFrame:
-    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one an offset."""
+    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one per
+    offset."""
     zero, none, one = F.lit(0).cast("long"), F.lit(None).cast("long"), F.lit(1).cast("long")
     begin = [F.col("from"), one, zero, F.col("before"), zero, F.col("at"), F.col("epoch"), none, none]
     end = [F.col("to"), zero, one, zero, F.col("held"), none, none, F.col("at"), F.col("epoch")]
@@ -48,15 +49,15 @@ def added(points: DataFrame, log: list[str]) -> DataFrame:
 def findings_of(points: DataFrame, log: list[str]) -> DataFrame:
     """`log` and `FAULT` of points.
 
-    `missing`: no range is about these offsets. `doubled`: several are. `lost` and `appeared`: so many messages less, or
-    more, than the range before left. `out_of_order`: a range was closed before the one that it follows.
+    `missing`: no range covers these offsets. `doubled`: several do. `lost` and `appeared`: this many messages fewer, or
+    more, than the previous range left. `out_of_order`: a range was closed before the one that it follows.
     """
     return _uneven(points, log).unionByName(faults_at(points, log))
 
 
 def faults_at(points: DataFrame, log: list[str]) -> DataFrame:
-    """The findings about one offset: what a range assumes was held, compared with what the one before left, and when
-    each was closed. Nothing precedes a log's first offset."""
+    """The findings at single offsets: what a range expects to be held, compared with what the previous one left, and
+    when each was closed. Nothing precedes a log's first offset."""
     meet = F.expr("starts = 1 and (ends = 1 or point = 0)")
     off = F.col("before") - F.col("held")
     back = F.expr("at_after < at_before or epoch_after < epoch_before")
@@ -75,13 +76,15 @@ def _fault(name: str, messages: Column) -> Column:
 
 
 def _uneven(points: DataFrame, log: list[str]) -> DataFrame:
-    """Offsets that no range is about, or several are: between points at which not as many ranges begin as end. A queue
-    that left a cluster with nothing, and came back, goes on there at the first offset of a place."""
+    """Offsets covered by no range, or by several: between points where the numbers of ranges that begin and end differ.
+    A queue that left a cluster empty, and came back, continues there at a floor."""
     odd = points.where("starts <> ends or starts > 1")
     order = Window.partitionBy(*log).orderBy("point")
     depth = F.sum(F.col("starts") - F.col("ends")).over(order)
     to = F.lead("point").over(order)
-    is_new = (to % PLACE == 0) & (F.lead("before").over(order) == 0) & (F.col("held") == 0) & (F.col("starts") == 0)
+    is_new = (
+        (to % FLOOR_STEP == 0) & (F.lead("before").over(order) == 0) & (F.col("held") == 0) & (F.col("starts") == 0)
+    )
     between = odd.select(
         *log, F.col("point").alias("from"), to.alias("to"), depth.alias("depth"), is_new.alias("is_new")
     )

@@ -106,7 +106,7 @@ def test_a_wrong_value_is_said_before_spark_starts(
     with pytest.raises(SystemExit) as ended:
         main.parser().parse_args([*given, f"{option}={value}"])
     assert ended.value.code == 2
-    assert f"argument {option}: {value!r} is no " in capsys.readouterr().err
+    assert f"argument {option}: {value!r} is not a " in capsys.readouterr().err
 
 
 def test_a_price_that_is_none_is_named(tmp_path: Path) -> None:

@@ -180,16 +180,16 @@ def test_numbers_that_no_server_writes_are_set_aside_and_the_rest_is_counted(
     reasons = [row[0] for row in table(session, to, "quarantine", "reason")]
     assert reasons == [
         "bytes is negative",
-        "count is too much",
-        "count is too much",
+        "count is too large",
+        "count is too large",
         "latency_counts do not add up to requests",
         "latency_counts do not add up to requests",
         "latency_counts has a negative number",
-        "messages is too much",
-        "messages is too much",
+        "messages is too large",
+        "messages is too large",
         "not a row of this kind",
-        "seconds is too much",
-        "seconds is too much",
+        "seconds is too large",
+        "seconds is too large",
     ]
     assert table(session, to, "usage_hours", "messages", "seconds", "latency_0") == [(3, 0.5, 1)]
     assert sum(row[0] for row in table(session, to, "bill", "published")) == total(rows, "published")

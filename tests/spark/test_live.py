@@ -151,7 +151,7 @@ def test_a_table_whose_checkpoint_is_gone_is_refused(session: SparkSession, tmp_
     source, live = tmp_path / "files", tmp_path / "live"
     file(source, "minutes", 1, [minute(0)])
     (live / "live_usage" / "_spark_metadata").mkdir(parents=True)
-    with pytest.raises(BadFolder, match="the checkpoint of its table is gone"):
+    with pytest.raises(BadFolder, match="the checkpoint of its table is missing"):
         ran(session, live_usage, source, live, "--once")
 
 

@@ -134,7 +134,7 @@ def test_bytes_go_as_bytes(session: SparkSession, gateway: Gateway) -> None:
         ("struct(id) as body", r'column "body" is struct.*to_json'),
         ("id", 'no column "body"'),
         ("'x' as body", "not JSON"),
-        ("'1' as body, 7 as colour", 'column "colour" is nothing that a message has'),
+        ("'1' as body, 7 as colour", 'column "colour" is not a field of a message'),
     ],
 )
 def test_a_row_that_cannot_be_a_message_says_what_to_do(

@@ -33,7 +33,7 @@ def suggestion(measure: str = "held", side: str = "above", **more: Any) -> dict[
 def test_what_waits_is_watched(measure: str, side: str, kind: str, limit: float) -> None:
     (rule,) = rules([suggestion(measure, side)])["a"]
     assert (rule["kind"], rule["queue"], rule["limit"]) == (kind, "q", limit)
-    assert "in 1 hour, by 9.0 deviations" in rule["note"]
+    assert "in 1 hour, by up to 9.0 deviations" in rule["note"]
 
 
 @pytest.mark.parametrize(("measure", "side"), [("published", "below"), ("held", "below"), ("settled", "above")])

@@ -136,7 +136,7 @@ def test_an_answer_that_ends_in_its_middle_is_asked_for_again(stub: Stub) -> Non
 def test_a_stream_that_ends_before_a_split_does_is_no_empty_read(stub: Stub) -> None:
     page = {"uid": "7", "epoch": 1, "first": 0, "next": 3, "messages": []}
     stub.will_answer(page)
-    with pytest.raises(DataLost, match=r"ends at offset 3, and 9 was its end"):
+    with pytest.raises(DataLost, match=r"ends at offset 3, but ended at 9"):
         list(read_split(stub.options(), Split(0, 3, 9), "7"))
     stub.will_answer(page)
     assert list(read_split(stub.options(failOnDataLoss="false"), Split(0, 3, 9), "7")) == []

@@ -77,9 +77,9 @@ def test_every_plan_is_one_that_can_be_read(
         ([{"uid": 1, "partition": 0}], r"\[0\] needs uid, partition and cluster"),
         ([3], r"\[0\] needs"),
         ([{"uid": 1, "partition": -1, "cluster": "eu"}], "from 0 to 255"),
-        ([{"uid": "x", "partition": 1, "cluster": "eu"}], "uid is a number"),
-        ([{"uid": 1, "partition": 1, "cluster": ""}], r"\[0\].cluster is the name"),
-        ([{"uid": 1, "partition": 1, "cluster": "eu"}] * 2, r"\[1\]: partition 1 of queue 1 is there twice"),
+        ([{"uid": "x", "partition": 1, "cluster": "eu"}], "uid must be a number"),
+        ([{"uid": 1, "partition": 1, "cluster": ""}], r"\[0\].cluster must be the name"),
+        ([{"uid": 1, "partition": 1, "cluster": "eu"}] * 2, r"\[1\]: partition 1 of queue 1 is listed twice"),
     ],
 )
 def test_a_wrong_placement_is_named(given: object, told: str) -> None:

@@ -23,7 +23,7 @@ from spark.source.offsets import (
     check_reached,
     joined,
     parsed_bound,
-    places_of,
+    positions_of,
     reached,
     splits,
 )
@@ -79,9 +79,9 @@ def test_a_partition_that_came_since_is_read_from_its_beginning() -> None:
 def test_bounds() -> None:
     assert begin(parsed_bound("startingOffsets", "earliest"), LAYOUT, "startingOffsets") == {0: 5, 1: 0}
     assert begin(parsed_bound("startingOffsets", "latest"), LAYOUT, "startingOffsets") == {0: 20, 1: 100}
-    assert begin(Bound("places", {1: 9}), LAYOUT, "endingOffsets") == {0: 20, 1: 9}
+    assert begin(Bound("positions", {1: 9}), LAYOUT, "endingOffsets") == {0: 20, 1: 9}
     with pytest.raises(WrongOption, match="no partition 4, only 0, 1"):
-        begin(Bound("places", {4: 9}), LAYOUT, "startingOffsets")
+        begin(Bound("positions", {4: 9}), LAYOUT, "startingOffsets")
     for text in ("", "{}", '{"0": -1}', "[1]", '{"a": 1}'):
         with pytest.raises(WrongOption, match="earliest, latest, or an offset"):
             parsed_bound("startingOffsets", text)
@@ -89,9 +89,9 @@ def test_bounds() -> None:
 
 def test_a_checkpoint_is_of_one_stream() -> None:
     offset = json.loads(json.dumps(as_offset(LAYOUT, {0: 6, 1: 2})))
-    assert places_of(offset, LAYOUT) == {0: 6, 1: 2}
-    with pytest.raises(StreamChanged, match=r"uid 7.*uid 8 now"):
-        places_of(offset, Layout("q", "8", "stream", LAYOUT.parts))
+    assert positions_of(offset, LAYOUT) == {0: 6, 1: 2}
+    with pytest.raises(StreamChanged, match=r"uid 7.*now has uid 8"):
+        positions_of(offset, Layout("q", "8", "stream", LAYOUT.parts))
 
 
 def test_what_is_gone_is_told_with_its_offsets() -> None:
@@ -104,7 +104,7 @@ def test_what_is_gone_is_told_with_its_offsets() -> None:
 
 def test_a_stream_that_ends_before_a_place_is_told_and_gone_on_with_from_its_end() -> None:
     check_reached({0: 20, 1: 100, 2: 7}, LAYOUT)
-    with pytest.raises(DataLost, match=r"partition 0: the stream ends at offset 20.*stands at 21.*failOnDataLoss"):
+    with pytest.raises(DataLost, match=r"partition 0: the stream ends at offset 20.*is at 21.*failOnDataLoss"):
         check_reached({0: 21, 1: 0}, LAYOUT)
     assert reached({0: 21, 1: 30, 2: 7}, LAYOUT) == {0: 20, 1: 30, 2: 7}
 
@@ -161,8 +161,8 @@ def test_the_key_comes_from_option_file_or_environment_and_is_never_shown(tmp_pa
     ("option", "value", "said"),
     [
         ("token", "", "PUSHQ_KEY"),
-        ("token", "a b", "is no API key"),
-        ("url", "http://me:secret@gateway", "holds credentials"),
+        ("token", "a b", "is not an API key"),
+        ("url", "http://me:secret@gateway", "contains credentials"),
         ("url", "ftp://gateway", "http://gateway:8080"),
         ("tokenFile", "/nowhere/key", "cannot be read on the driver"),
         ("exactlyOnce", "yes", "true or false"),
