@@ -1,1 +1,1 @@
-"""What tests build their worlds from: a real server process, free ports, the machine's prerequisites."""
+"""Building blocks of tests: real server processes, free ports, the machine's prerequisites."""

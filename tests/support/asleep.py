@@ -1,4 +1,4 @@
-"""A machine that sleeps, as its processes see it when it is awake again."""
+"""A machine's sleep, as its processes see it after waking up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 class Asleep:
-    """Of its clocks only the one that counts that goes on."""
+    """Only the clock that counts time asleep goes on meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._slept_s = 0

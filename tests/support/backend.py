@@ -1,4 +1,4 @@
-"""A backend in a process of its own: nodes, not replicated, served to gateways; a shard each."""
+"""A backend process that serves unreplicated nodes to gateways, one per shard."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ READY = "backend ready"
 
 
 class Backend:
-    """One backend on one folder, with certificates of an authority of its own. The same port after a `kill`.
+    """One backend on one folder, with certificates of its own authority. After `kill`, `start` uses the same port.
 
-    It serves the `shards` named, of `count` that there are; the first one of those has the definitions of all.
+    It serves the given `shards` of `count` in total; the first shard of the cluster has the definitions of all queues.
     """
 
     def __init__(self, folder: Path, shards: Sequence[int] = (0,), *, count: int = 1) -> None:
@@ -53,7 +53,7 @@ class Backend:
 
     @property
     def gateway_env(self) -> dict[str, str]:
-        """Settings of a gateway that stores its messages here."""
+        """Settings of a gateway that stores its messages on this backend."""
         ca = self.folder / "ca"
         return {
             "PUSHQ_STORE__BACKENDS": f"127.0.0.1:{self.port}",

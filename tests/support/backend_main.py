@@ -1,6 +1,6 @@
-"""`pushq backend` with one thing more: a socket in its data folder, by which a test writes and reads rows.
+"""`pushq backend` with an extra socket in its data folder, through which a test writes and reads rows.
 
-put KEY VALUE  →  ok, lost (the outcome is unknown) or no (this one does not lead)      rows  →  JSON of the disk
+put KEY VALUE  →  ok, lost (outcome unknown) or no (not the leader)      rows  →  the rows on disk, as JSON
 """
 
 from __future__ import annotations

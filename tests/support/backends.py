@@ -1,4 +1,4 @@
-"""Three backends as processes of their own, with certificates, over a real etcd; killed, stopped and started again."""
+"""Three backend processes with certificates over a real etcd, which tests kill, stop and restart."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.tls import Authority
 
 WAIT_S = 60.0
 PROGRAM = ("tests.support.backend_main",)
-"""A backend that a test can ask for rows."""
+"""A backend that answers a test's questions about its rows."""
 ROLE = ("gateway", "backend")
-"""`pushq backend` as it is."""
+"""The plain `pushq backend`."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -95,7 +95,7 @@ class Backend:
         self._process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Its exit code."""
+        """Returns its exit code."""
         process, self._process = self._process, None
         assert process is not None and process.stdout is not None
         process.send_signal(signal.SIGCONT)
@@ -108,7 +108,7 @@ class Backend:
         return self._process is not None
 
     def ask(self, line: str, *, within_s: float = 5.0) -> str:
-        """ "" where nobody answers."""
+        """Returns the answer, or "" if nobody answers."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(within_s)
             asking.connect(str(self.data / SOCKET))
@@ -122,7 +122,7 @@ class Backend:
         return found
 
     def health(self) -> dict[str, Any]:
-        """{} where it does not answer."""
+        """Returns {} if it does not answer."""
         try:
             with urllib.request.urlopen(f"{self.http}/health", timeout=2) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -142,8 +142,8 @@ class Backends:
         env: Mapping[str, str] | None = None,
         beside: Backends | None = None,
     ):
-        """`names`: a letter for each backend. `env`: settings of all of them. `beside`: another cluster, with other
-        names, whose etcd and authority this one shares."""
+        """`names`: one letter per backend. `env`: settings of all backends. `beside`: another cluster with other names,
+        whose etcd and authority this one shares."""
         self._folder = folder
         self._names = names
         self._env = env
@@ -176,7 +176,7 @@ class Backends:
         return Backend(name, self._folder, self.authority, etcd, self._program, self._shards, self._env)
 
     def join(self, name: str) -> Backend:
-        """One more, which is ready when this returns."""
+        """Adds a backend, and returns it once it is ready."""
         one = self._backend(name)
         self.all.append(one)
         one.start()
@@ -194,11 +194,11 @@ class Backends:
 
     @property
     def coordinator(self) -> str:
-        """As the setting cluster.coordinator names it."""
+        """The value of the setting cluster.coordinator."""
         return self._etcd.endpoints[0].replace("http", "etcd", 1) + self._namespace
 
     def gateway_env(self, name: str) -> dict[str, str]:
-        """Settings of a gateway that keeps its messages here, with a certificate of that name."""
+        """Settings of a gateway that stores its messages here, with a certificate for `name`."""
         pair = self.authority.issue(name)
         return {
             "PUSHQ_STORE__BACKENDS": ",".join(one.service for one in self.all),
@@ -211,7 +211,7 @@ class Backends:
         self._etcd.kill()
 
     def write(self, *, besides: Backend | None = None, within_s: float = WAIT_S) -> Backend:
-        """One row, tried at all until one confirms it; who did."""
+        """Writes one row, asking each backend in turn until one confirms it; returns that backend."""
         self._number += 1
         key, value = f"{self._number:05}", f"of-{self._number}"
         found: list[Backend] = []
@@ -228,7 +228,7 @@ class Backends:
         return found[0]
 
     def all_in_sync(self) -> None:
-        """Each shard, or in a cluster of independent hosts each lane."""
+        """Waits until every shard is in sync, or every lane in a cluster of independent hosts."""
         expected = int((self._env or {}).get("PUSHQ_CLUSTER__LANES", self._shards))
 
         def is_so() -> bool:
@@ -241,6 +241,6 @@ class Backends:
         until(is_so, "all are in sync")
 
     def all_have_what_is_confirmed(self) -> None:
-        """And all have the same, of what was never confirmed too."""
+        """Waits until all backends have every confirmed row, and the same rows, unconfirmed ones included."""
         until(lambda: all(self.confirmed.items() <= one.rows().items() for one in self.all), "all have all")
         until(lambda: len({json.dumps(one.rows()) for one in self.all}) == 1, "all have the same")

@@ -1,6 +1,6 @@
-"""Two balancers that share an address, a server behind them and a client before them, each a host of its own.
+"""Two balancers that share an address, a server behind them and a client in front, each on its own simulated host.
 
-The files are those of `deploy/`: HAProxy and keepalived run on each balancer as they would on a machine.
+The configuration files are those of `deploy/`: each balancer runs HAProxy and keepalived as on a real machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Balancer:
     """HAProxy and keepalived on one host."""
 
     def __init__(self, role: str, address: str, folder: Path, pem: Path) -> None:
-        """`role`: the config id of its keepalived. `pem`: certificate and key."""
+        """`role`: the config id for keepalived. `pem`: file with certificate and key."""
         self.role = role
         self.address = address
         self.host = Host(role, folder)
@@ -62,7 +62,7 @@ class Balancer:
         return f" {VIP}/" in self.host.run("ip", "-4", "address", "show", "dev", "eth0")
 
     def state(self) -> str:
-        """What `notify.sh` was told last."""
+        """The last state reported to `notify.sh`."""
         path = self.host.path("/run/pushq-vip/pushq")
         return path.read_text().strip() if path.exists() else ""
 
@@ -71,7 +71,7 @@ class Balancer:
 
 
 class Site:
-    """The whole of it. It ends with the block."""
+    """All hosts together. Everything ends with the `with` block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class Site:
         self.primary = Balancer("primary", "192.0.2.11", folder, pem)
         self.secondary = Balancer("secondary", "192.0.2.12", folder, pem)
         trusting = {
-            # Whether a session resumes is to depend on the address that moved, and not on how busy this machine is.
+            # Whether a session resumes must depend on the moved address, not on how busy this machine is.
             "PUSHQ_RESUME_MS": "60000",
             "PUSHQ_HTTP__PROXY_PROTOCOL": "true",
             "PUSHQ_HTTP__TRUSTED_PROXIES": f"{self.primary.address},{self.secondary.address}",
@@ -99,7 +99,7 @@ class Site:
 
     @property
     def env(self) -> dict[str, str]:
-        """A client's."""
+        """Environment of a client."""
         return {"PUSHQ_KEY": self.server.key, "PUSHQ_CA_FILE": str(self.authority.certificate), "PUSHQ_URL": self.url}
 
     @property
@@ -128,13 +128,13 @@ class Site:
             put_files(balancer.host)
             balancer.start_haproxy()
         for balancer in self.balancers:
-            # Who has the address keeps it: the secondary, where the primary's HAProxy came up a little later.
+            # The current holder keeps the address, which is the secondary if the primary's HAProxy started later.
             balancer.start_keepalived()
             self.wait_for_vip(self.primary, ANSWER_S_MAX)
         until(self._answers, lambda: self.primary.host.log("haproxy"), within_s=ANSWER_S_MAX)
 
     def wait_for_vip(self, balancer: Balancer, seconds_max: float) -> float:
-        """Until `balancer` has the address, and nobody else; the seconds it took."""
+        """Waits until `balancer` alone has the address; returns the seconds that took."""
         others = [each for each in self.balancers if each is not balancer]
         return until(
             lambda: balancer.has_vip() and not any(each.has_vip() for each in others),
@@ -154,16 +154,16 @@ class Site:
 
 
 def put_files(host: Host) -> None:
-    """What keepalived needs, where a machine has it."""
+    """Files that keepalived expects on a machine."""
     host.run("mkdir", "-p", ETC)
     host.run("mount", "-t", "tmpfs", "tmpfs", ETC)
-    # keepalived skips a settings file that may be executed.
+    # keepalived ignores a configuration file that is executable.
     for name, mode in (("keepalived.conf", "644"), ("notify.sh", "755")):
         host.run("install", "-m", mode, str(DEPLOY / "keepalived" / name), f"{ETC}/{name}")
 
 
 def mistakes(host: Host, role: str, config: Path, out: Path) -> str:
-    """What keepalived says of a file; nothing when it is right. Its exit code is that of a signal, right or wrong."""
+    """keepalived's complaints about a file; empty if it is valid. Its exit code is a signal's in either case."""
     command = [require("keepalived"), "--config-id", role, f"--config-test={out}", "-f", str(config)]
     subprocess.run(
         host.command(*command),
@@ -171,6 +171,6 @@ def mistakes(host: Host, role: str, config: Path, out: Path) -> str:
         capture_output=True,
         check=False,
         timeout=20,
-        start_new_session=True,  # the signal that ends it goes to its whole group
+        start_new_session=True,  # the signal that ends it goes to the whole process group
     )
     return out.read_text()

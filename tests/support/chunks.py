@@ -1,4 +1,4 @@
-"""Chunks in memory whose messages have keys and no content, for what hands them out."""
+"""In-memory chunks whose messages have keys but no content, for tests of what hands them out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backend_store.model import Epoch, Offset
 
 
 def chunk_state(base: int, keys: Sequence[str | None], *, settled: int = 0) -> ChunkState:
-    """A chunk with a message for each key."""
+    """A chunk with one message for each key."""
     state = ChunkState(any_chunk(base, len(keys)), settled=settled)
     state.keys = list(keys)
     return state
@@ -26,12 +26,12 @@ def any_chunk(base: int, count: int) -> Chunk:
 
 
 def numbers(drawn: tuple[ChunkState, int] | None) -> list[int]:
-    """The offsets of the messages that a draw gave out."""
+    """The offsets of the messages that a draw handed out."""
     return [] if drawn is None else [drawn[0].base + index for index in indexes(drawn[1])]
 
 
 class ScannedLane:
-    """Runs and the chunks that lie before and behind them, each given as the list of its messages' keys."""
+    """Runs and the chunks before and after them, each given as the list of its messages' keys."""
 
     def __init__(self, runs: Runs, chunks: Sequence[Sequence[Key]] = ()):
         self.runs = runs
@@ -48,7 +48,7 @@ class ScannedLane:
         self.keys += keys
 
     def take(self, limit: int = 64) -> list[int]:
-        """Offsets of what a consumer gets, with as many chunks read as the runs ask for."""
+        """Offsets of the messages that a consumer gets, with as many chunks read as the runs request."""
         while True:
             if self.read < len(self.states) and self.runs.wants_more:
                 state = self.states[self.read]
@@ -91,7 +91,7 @@ class ScannedLane:
 
 
 class StrictLane:
-    """Runs with a few chunks, one for each string: a message a letter, which is its key."""
+    """Runs over a few chunks, one per string: each letter is a message with that letter as its key."""
 
     def __init__(self, *chunks: str, key_run_max: int = 32, is_patient: bool = False):
         self.runs = StrictRuns(key_run_max, is_patient=is_patient)
@@ -107,7 +107,7 @@ class StrictLane:
         return state
 
     def take(self, limit: int = 64) -> list[int]:
-        """Offsets of what one draw gave out."""
+        """Offsets of the messages that one draw handed out."""
         assert self.runs.missing() is None
         drawn = self.runs.draw(limit)
         if drawn is not None:
@@ -127,7 +127,7 @@ class StrictLane:
             self.runs.freed(state, bit)
 
     def give_back(self, *offsets: int) -> None:
-        """The last goes to the front first, as a commit does it."""
+        """Returns the last offset first, as a commit does."""
         for state, bit in reversed(list(self._of(*offsets))):
             state.leased &= ~bit
             self.runs.freed(state, bit)

@@ -1,6 +1,6 @@
-"""Runs `pushq` as a person or a script does: a process of its own against a real server.
+"""Runs `pushq` as a user or a script would: as a process of its own against a real server.
 
-Each is the fork of a process that has imported the command line, see `forked`.
+Each process is forked from one that has already imported the command line, see `forked`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 OF_OUR_TERMINAL = ("COLUMNS", "LINES", "TERM")
-"""What our environment says of it, or says where there is none: a command is to see its own."""
+"""Terminal settings in our environment, which must not reach a command under test."""
 RUN_S_MAX = PATIENCE_S
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Ran(NamedTuple):
-    """What a command said and how it ended."""
+    """The output and exit code of a command."""
 
     out: str
     err: str
@@ -37,7 +37,7 @@ class Ran(NamedTuple):
 
 
 class Started:
-    """A command that goes on while the test does; what of `subprocess.Popen` our tests use."""
+    """A command that runs alongside the test: the part of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Started:
         return self._process.returncode
 
     def communicate(self, given: bytes = b"", *, timeout: float) -> tuple[bytes, bytes]:
-        """Writes what it is given, reads what it says, and waits for its end. Raises `subprocess.TimeoutExpired`."""
+        """Writes `given`, reads all output, and waits for the end. Raises `subprocess.TimeoutExpired`."""
         with ThreadPoolExecutor(3) as threads:
             threads.submit(_write, self.stdin, given)
             out, err = threads.submit(_read, self.stdout), threads.submit(_read, self.stderr)
@@ -85,7 +85,7 @@ class Started:
             return out.result(RUN_S_MAX), err.result(RUN_S_MAX)
 
     def close(self) -> None:
-        """It is killed if it runs still."""
+        """Kills it if it is still running."""
         self.kill()
         self.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -95,7 +95,7 @@ class Started:
 
 
 def run(*arguments: str, env: Mapping[str, str], stdin: str | bytes = "", within_s: float = RUN_S_MAX) -> Ran:
-    """A command of `pushq`, to its end. Raises `subprocess.TimeoutExpired`."""
+    """Runs a `pushq` command to its end. Raises `subprocess.TimeoutExpired`."""
     with closing(Started(*arguments, env=env, stdin=subprocess.PIPE)) as process:
         given = stdin.encode() if isinstance(stdin, str) else stdin
         out, err = process.communicate(given, timeout=within_s)
@@ -104,7 +104,7 @@ def run(*arguments: str, env: Mapping[str, str], stdin: str | bytes = "", within
 
 
 class Cli:
-    """Runs commands against one server, which the environment names."""
+    """Runs commands against one server, given by the environment."""
 
     def __init__(self, server: PushqServer) -> None:
         self.server = server
@@ -114,23 +114,23 @@ class Cli:
         self.data = ("--data", str(server.data))
 
     def __call__(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
-        """Run to the end, which must be a good one."""
+        """Runs a command to its end, which must be successful."""
         ran = self.any(*arguments, stdin=stdin, env=env)
         assert ran.code == 0, ran
         return ran
 
     def any(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
-        """Run to the end, however it ends."""
+        """Runs a command to its end, successful or not."""
         return run(*arguments, env=self.env | (env or {}), stdin=stdin)
 
     @contextmanager
     def running(self, *arguments: str, **options: Any) -> Iterator[Started]:
-        """A command that goes on while the test does; stdout and stderr are pipes unless `options` say otherwise."""
+        """A command that runs alongside the test; stdout and stderr are pipes unless `options` override them."""
         with closing(Started(*arguments, **{"env": self.env, **options})) as process:
             yield process
 
     def http(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """What a test needs around a command, without a second process."""
+        """A request that a test needs around a command, without a second process."""
         headers = self.server.headers | {"Content-Type": "application/json"}
         request = urllib.request.Request(self.server.url + path, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=RUN_S_MAX) as answer:
@@ -149,7 +149,7 @@ class Cli:
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
-    """Where to read, and where to write."""
+    """The reading and the writing end."""
     reading, writing = os.pipe()
     return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
 

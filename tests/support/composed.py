@@ -1,5 +1,5 @@
-"""The services of a Compose file without Docker: each on a host of its own, under the name and with the commands, the
-variables and the certificates of the file. Only `/data` and `/tls` lie elsewhere: in folders of the test.
+"""Runs the services of a Compose file without Docker: each on a simulated host, with the name, commands, variables and
+certificates from the file. Only `/data` and `/tls` are replaced, by folders of the test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CERTIFICATES = "certificates"
 CLIENT = "client"
 LOOK_S = 0.2
 DNS = "127.0.0.11"
-"""Where Docker's name server is for every container."""
+"""Address of Docker's DNS server in every container."""
 
 
 class Composed:
-    """The whole of it. It ends with the block."""
+    """All services together. They end with the `with` block."""
 
     def __init__(self, services: Mapping[str, Any], folder: Path) -> None:
-        """`services`: as Compose resolved them."""
+        """`services`: as resolved by Compose."""
         self._services = {name: each for name, each in services.items() if "entrypoint" not in each}
         self._once = services[CERTIFICATES]
         self._folder = folder
@@ -59,18 +59,18 @@ class Composed:
         self._stack.close()
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run at the client's."""
+        """Runs a command on the client's host."""
         whole = self.hosts[CLIENT].command(*command)
         return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
     def wait_for(self, name: str, url: str) -> None:
-        """Until `url` answers 200 at that host."""
+        """Waits until `url` answers 200, as seen from that host."""
         probe = ["curl", "--silent", "--fail", "--output", "/dev/null", "--max-time", "2", url]
         command = self.hosts[name].command(*probe)
 
         def answers() -> bool:
             for each in [each for each, process in self._running.items() if process.poll() is not None]:
-                del self._running[each]  # a container that ended is started again
+                del self._running[each]  # a container that exited is restarted
                 self._start(each)
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -80,7 +80,7 @@ class Composed:
         return self._folder / f"data-{name}"
 
     def _address(self, number: int, name: str) -> str:
-        """As the file says, or the next one of its network."""
+        """The address given in the file, or else the next one of its network."""
         networks = self._services.get(name, {}).get("networks") or {}
         fixed = next((each["ipv4_address"] for each in networks.values() if each), None) if networks else None
         return str(fixed or f"172.30.89.{number}")
@@ -92,7 +92,7 @@ class Composed:
         pushq = programs / "pushq"
         pushq.write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
         pushq.chmod(0o755)
-        # Compose doubles a dollar that is not its own.
+        # Compose escapes a literal dollar sign by doubling it.
         [script] = self._once["command"]
         script = script.replace("$$", "$").replace("/data", str(tls))
         env = without_settings() | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
@@ -107,7 +107,7 @@ class Composed:
         assert ran.returncode == 0, ran.stderr
 
     def _start(self, name: str) -> None:
-        """Unless it runs, after what it depends on."""
+        """Starts a service unless it is running, after those it depends on."""
         if name in self._running:
             return
         service = self._services[name]

@@ -1,7 +1,7 @@
-"""One consumer, four ways to be one: WebSocket in JSON or MessagePack, SSE, long-poll, all without the SDK.
+"""Consumers over four transports (WebSocket with JSON or MessagePack, SSE, long-poll), all without the SDK.
 
-What arrives is put in one shape: a message is its dictionary, with `body` as the value that was published (bytes where
-it was bytes), whatever the transport made of it.
+Received messages are normalized: each is its dictionary, with `body` as the published value (bytes stay bytes),
+whatever the transport.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TRANSPORTS = ("ws-json", "ws-msgpack", "sse", "poll")
 ANSWER_S_MAX = PATIENCE_S
 POLL_S = 5.0
 QUIET_S = 0.3
-"""So long after the last message a consumer is taken to have got all there is for it, where nobody knows how many."""
+"""If the count is unknown, a consumer is assumed to have received everything this long after the last message."""
 
 Frame = dict[str, Any]
 Message = dict[str, Any]
 
 
 class Server(Protocol):
-    """What is to be known of a running `pushq serve`."""
+    """What a consumer needs to know about a running `pushq serve`."""
 
     @property
     def url(self) -> str: ...
@@ -48,20 +48,20 @@ class Server(Protocol):
 
 
 def http_client(server: Server, key: str | None = None) -> httpx2.AsyncClient:
-    """A client with the admin key, or with another one."""
+    """A client with the admin key, or with another key."""
     headers = server.headers if key is None else {"Authorization": f"Bearer {key}"}
     return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20, trust_env=False)
 
 
 async def call(http: httpx2.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """The JSON of an answer that must be a success."""
+    """Returns the JSON of a response, which must be successful."""
     answer = await http.request(method, f"/v1/queues/{path}", json=body)
     assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
     return answer.json() if answer.content else None
 
 
 class Socket:
-    """A WebSocket session: requests get their answers, everything else waits in `inbox`."""
+    """A WebSocket session: requests receive their responses, all other frames go to `inbox`."""
 
     def __init__(self, ws: ClientConnection, *, is_binary: bool):
         self.ws = ws
@@ -124,7 +124,7 @@ class Socket:
         await self.ws.send(msgspec.msgpack.encode(frame) if self.is_binary else json.dumps(frame))
 
     async def ask(self, *, within_s: float = ANSWER_S_MAX, **frame: Any) -> Frame:
-        """Sends a request and waits for its answer, an `ok` or an `error`."""
+        """Sends a request and waits for its response, an `ok` or an `error`."""
         self._number += 1
         waiting: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._answers[self._number] = waiting
@@ -133,7 +133,7 @@ class Socket:
             return await waiting
 
     async def frame(self, kind: str, seconds: float = ANSWER_S_MAX) -> Frame:
-        """The next frame of a type; frames of other types before it are dropped."""
+        """The next frame of this type; earlier frames of other types are dropped."""
         async with asyncio.timeout(seconds):
             while True:
                 frame = await self.inbox.get()
@@ -147,7 +147,7 @@ class Socket:
 
 @asynccontextmanager
 async def raw_socket(server: Server, *subprotocols: str, **options: Any) -> AsyncIterator[ClientConnection]:
-    """A WebSocket to the server that has said nothing yet."""
+    """A WebSocket to the server, before any frame was sent."""
     usual: dict[str, Any] = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None}
     names = [Subprotocol(name) for name in subprotocols]
     how = usual | {"close_timeout": 1} | options
@@ -159,8 +159,8 @@ async def raw_socket(server: Server, *subprotocols: str, **options: Any) -> Asyn
 async def gathered(
     inbox: asyncio.Queue[Frame], count: int, seconds: float, quiet_s: float | None = None
 ) -> list[Message]:
-    """Up to `count` messages: fewer when the time is over, or none came for `quiet_s` after others did. Frames of other
-    types are put back."""
+    """Up to `count` messages: fewer if the time is up, or if none arrived for `quiet_s` after the previous one. Frames
+    of other types are put back."""
     found: list[Message] = []
     others: list[Frame] = []
     with suppress(TimeoutError):
@@ -180,7 +180,7 @@ async def gathered(
 
 
 def plain(message: Message) -> Message:
-    """`body` for `body_base64`."""
+    """Replaces `body_base64` by `body`."""
     encoded = message.pop("body_base64", None)
     if encoded is not None:
         message["body"] = b64decode(encoded, validate=True)
@@ -191,25 +191,25 @@ class Consumer(Protocol):
     """A consumer of one queue."""
 
     async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        """So many messages; fewer only when the time is over."""
+        """Exactly `count` messages; fewer only if the time is up."""
 
     async def some(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        """At most so many: those that come without a long pause, once one came."""
+        """At most `count` messages: those that follow the first one without a long pause."""
 
     async def ack(self, receipts: list[str]) -> list[bool]: ...
     async def nack(self, receipts: list[str], delay_ms: int = 0, **more: Any) -> list[bool]: ...
     async def farewell(self) -> Frame:
-        """The last thing the server said: `ended`, `bye`, or `refused` with the problem."""
+        """The server's last word: `ended`, `bye`, or `refused` with the problem."""
 
     async def wait(self) -> None:
-        """From here on it waits for messages; only a poll must be told to."""
+        """Starts waiting for messages; only a poll needs to be told."""
 
     async def leave(self) -> None:
-        """Goes away in the way of its transport."""
+        """Disconnects the way its transport does."""
 
 
 class Pushed:
-    """What the server pushes to waits from the beginning to the end."""
+    """A consumer that the server pushes to, which waits for messages all the time."""
 
     inbox: asyncio.Queue[Frame]
 
@@ -220,7 +220,7 @@ class Pushed:
         return await gathered(self.inbox, count, seconds, QUIET_S)
 
     async def wait(self) -> None:
-        """It does already."""
+        """Does nothing: it is already waiting."""
 
     async def farewell(self) -> Frame:
         async with asyncio.timeout(ANSWER_S_MAX):
@@ -255,7 +255,7 @@ class SocketConsumer(Pushed):
 
 
 class HttpConsumer:
-    """What SSE and long-poll share: acks go by POST."""
+    """What SSE and long-poll have in common: acks are POST requests."""
 
     def __init__(self, http: httpx2.AsyncClient, queue: str):
         self._http = http
@@ -313,7 +313,7 @@ class EventConsumer(Pushed, HttpConsumer):
 
 
 class PollConsumer(HttpConsumer):
-    """Asks again until it has what it was told to take. Between two requests it is nobody."""
+    """Polls until it has the requested messages. Between requests the server does not know it."""
 
     def __init__(self, http: httpx2.AsyncClient, queue: str, **options: Any):
         super().__init__(http, queue)
@@ -355,7 +355,7 @@ class PollConsumer(HttpConsumer):
         self._waiting = asyncio.create_task(self._receive(1, 2 * POLL_S), name="poll")
 
     async def farewell(self) -> Frame:
-        assert self._waiting is not None, "it is nobody until it waits"
+        assert self._waiting is not None, "a poll consumer exists only while it waits"
         answer = await self._waiting
         if answer.status_code != 200:
             return {"type": "refused", "problem": answer.json()}
@@ -372,7 +372,7 @@ class PollConsumer(HttpConsumer):
 async def consuming(
     server: Server, transport: str, queue: str, *, credit: int | None = None, **how: Any
 ) -> AsyncIterator[SocketConsumer | EventConsumer | PollConsumer]:
-    """A consumer of a queue by a transport. `how` is what a subscribe frame may say, such as `from`."""
+    """A consumer of a queue over a transport. `how` takes the fields of a subscribe frame, such as `from`."""
     async with AsyncExitStack() as stack:
         allowed = {} if credit is None else {"credit": credit}
         if transport.startswith("ws"):
@@ -394,7 +394,7 @@ async def consuming(
 
 
 def _query(value: Any) -> Any:
-    """A start as an address says it: `seq:42`."""
+    """A start position as in a URL: `seq:42`."""
     return ":".join(str(part) for part in next(iter(value.items()))) if isinstance(value, dict) else value
 
 

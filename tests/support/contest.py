@@ -1,8 +1,8 @@
-"""Which receipt wins where several that wait for one commit are about one message.
+"""Decides which receipt wins if several that wait for the same commit concern the same message.
 
-Promised is that one of them wins, and that its answer says so. A queue looks at leases in memory first, and then at
-receipts of leases that it does not know, because their consumer went away or the process began anew; the references
-follow that, so that they can say exactly what each answer is.
+The promise is that one of them wins, and that its response says so. A queue checks leases in memory first, and then
+receipts of leases it does not know, because the consumer went away or the process restarted. The reference models do
+the same, so that they can predict each response exactly.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 Receipt = tuple[str, int]
-"""(token, number of the message); a forged receipt has no token."""
+"""(token, message number); a forged receipt has no token."""
 
 
 def decide(
     requests: Sequence[Sequence[Receipt]], strange: Collection[str], ack: Callable[[int, Receipt], bool]
 ) -> list[list[bool]]:
-    """The verdicts of each request, receipt by receipt. `ack(n, receipt)` decides one receipt of the n-th request;
-    `strange` are the tokens that no lease in memory explains.
+    """The verdicts of each request, one per receipt. `ack(n, receipt)` decides one receipt of the n-th request;
+    `strange` are the tokens that match no lease in memory.
     """
     won: dict[tuple[int, Receipt], bool] = {}
     for is_strange in (False, True):
@@ -31,7 +31,7 @@ def decide(
 
 
 class Early:
-    """What was decided before its commit, because leases were about to end: by the list of a request's answers."""
+    """Verdicts made before their commit because leases were about to end, keyed by the list of a request's answers."""
 
     def __init__(self) -> None:
         self._acks: dict[int, dict[Receipt, bool]] = {}
@@ -40,7 +40,7 @@ class Early:
     def ack(
         self, answers: list[Any], receipts: Sequence[Receipt], strange: Collection[str], ack: Callable[[Receipt], bool]
     ) -> None:
-        """Decides those that a lease in memory explains."""
+        """Decides the receipts that match a lease in memory."""
         known = self._acks.setdefault(id(answers), {})
         tokens = list(dict.fromkeys(token for token, _ in receipts))
         for receipt in sorted(receipts, key=lambda r: tokens.index(r[0])):
@@ -52,7 +52,7 @@ class Early:
         return known[receipt] if receipt in known else ack(receipt)
 
     def nack(self, answers: list[Any], decide: Callable[[], list[bool]]) -> list[bool]:
-        """Decides it, once."""
+        """Decides the request, once."""
         if id(answers) not in self._nacks:
             self._nacks[id(answers)] = decide()
         return self._nacks[id(answers)]

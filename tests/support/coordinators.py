@@ -1,7 +1,7 @@
-"""Coordinators for tests: an embedded one and one over a real etcd, with what happens to them from outside.
+"""Coordinators for tests, embedded and over a real etcd, and the outside events they have to cope with.
 
-`python -m tests.support.coordinators count FOLDER` is a process with an embedded coordinator that counts in a record,
-and prints each number after it is durable. `… hold ENDPOINT KEY` wins an election at etcd and says what it believes.
+`python -m tests.support.coordinators count FOLDER` runs an embedded coordinator that increments a counter in a record
+and prints each number once it is durable. `… hold ENDPOINT KEY` wins an election at etcd and reports what it believes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tests.support.patience import PATIENCE_S
 
 COUNTER = b"counter"
 WITHIN_S = PATIENCE_S
-"""How long a test waits for what must happen: far longer than it takes."""
+"""How long a test waits for something that must happen: far longer than it takes."""
 FAILOVER_S_MAX = 15.0
-"""The bound for a cluster that lost a member, here on a machine that does other things too."""
+"""The limit for a cluster that lost a member, on a machine that is also busy with other things."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class Coordinated:
-    """A coordinator, and what else there is around it."""
+    """A coordinator and its surroundings."""
 
     coordinator: Coordinator
     compact: Callable[[Revision], None]
     another: Callable[[], AbstractAsyncContextManager[Coordinator]]
-    """The same records for another process; embedded there is none, and it is the same object."""
+    """The same records as seen by another process. An embedded coordinator has none: it is the same object."""
 
 
 def fail_loudly(error: BaseException) -> None:
-    raise AssertionError("the storage failed under a test") from error
+    raise AssertionError("storage failed during a test") from error
 
 
 def open_folder(folder: Path) -> EmbeddedHost:
@@ -69,7 +69,7 @@ async def find(coordinator: Coordinator, key: bytes) -> Record | None:
 
 
 async def revisions_up_to(watch: AsyncIterator[Changes], up_to: Revision) -> list[Revision]:
-    """The revisions that a watch tells of, up to that one."""
+    """The revisions that a watch reports, up to `up_to`."""
     heard: list[Revision] = []
     async with asyncio.timeout(30):
         async for changes in watch:
@@ -81,7 +81,7 @@ async def revisions_up_to(watch: AsyncIterator[Changes], up_to: Revision) -> lis
 
 
 async def write_through(coordinator: Coordinator, key: bytes, value: bytes) -> Revision:
-    """Until it is done, once: what is unknown is cleared up by reading back."""
+    """Writes exactly once: if the outcome is unknown, the record is read back before a retry."""
     while True:
         try:
             return (await coordinator.transact(Transaction((absent(key),), (Put(key, value),)))).revision
@@ -91,7 +91,7 @@ async def write_through(coordinator: Coordinator, key: bytes, value: bytes) -> R
 
 @contextmanager
 def helper(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of this module; killed at the end, if it was not before."""
+    """A process that runs this module; killed at the end if it is still running."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.coordinators", *arguments],
         cwd=ROOT,
@@ -126,7 +126,7 @@ async def _count(folder: Path) -> None:
 
 
 async def _hold(endpoint: str, key: bytes) -> None:
-    """Asked by a line, it says whether it believes that it still holds the key, and whether it could write."""
+    """For each input line, prints whether it believes to hold the key, and whether it could write."""
     coordinator = await open_etcd(EtcdConfig([endpoint], namespace=b"test/"))
     session = await coordinator.open_session(2)
     right = await Election(coordinator, key).campaign(session, b"process")

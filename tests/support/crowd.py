@@ -1,7 +1,7 @@
-"""Thousands of consumers in a process of their own, which come back as the SDKs do when they are cut or refused.
+"""Thousands of consumers in one process, which reconnect as the SDKs do after being cut off or refused.
 
-`python -m tests.support.crowd PORT KEY QUEUE CLIENTS` subscribes them. A line on stdin is a command: `cut` ends all
-sockets without a word, `state` and `seen` answer with a line of JSON.
+`python -m tests.support.crowd PORT KEY QUEUE CLIENTS` subscribes them. Each line on stdin is a command: `cut` closes
+all sockets abruptly; `state` and `seen` answer with a line of JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def text(frame: dict[str, Any]) -> bytes:
 
 
 class Crowd:
-    """What all clients share."""
+    """State shared by all clients."""
 
     def __init__(self, port: int, key: str, queue: str) -> None:
         self.port, self.queue = port, queue
@@ -50,7 +50,7 @@ class Crowd:
         self.subscribed: set[Consumer] = set()
         self.refused = 0
         self.places = asyncio.Semaphore(CONNECTING_AT_ONCE_MAX)
-        """A real crowd comes from many machines; this one must not fill the backlog of one listener by itself."""
+        """A real crowd comes from many machines; this one must not fill a listener's backlog on its own."""
 
     def state(self) -> dict[str, int]:
         return {"subscribed": len(self.subscribed), "refused": self.refused, "seen": len(self.seen)}
@@ -67,7 +67,7 @@ class Consumer(asyncio.Protocol):
         self.over = asyncio.Event()
 
     async def live(self) -> None:
-        """Connects, and again whenever the connection goes."""
+        """Connects, and reconnects whenever the connection is lost."""
         loop = asyncio.get_running_loop()
         while True:
             self.data, self.is_open = b"", False
@@ -166,7 +166,7 @@ async def main(port: int, key: str, queue: str, clients: int) -> None:
 
 
 class CrowdProcess:
-    """The process, as a test sees it."""
+    """The crowd's process, as seen by a test."""
 
     def __init__(self, server: PushqServer, queue: str, clients: int) -> None:
         self.clients = clients
@@ -189,7 +189,7 @@ class CrowdProcess:
         return json.loads(self._process.stdout.readline())
 
     def wait_for(self, fraction: float, seconds_max: float) -> float:
-        """Waits until so many are subscribed; answers with how long that took. Fails after `seconds_max`."""
+        """Waits until this fraction is subscribed, and returns the seconds that took. Fails after `seconds_max`."""
         began = time.monotonic()
         while (state := self.ask("state"))["subscribed"] < fraction * self.clients:
             assert time.monotonic() - began < seconds_max, f"after {seconds_max:g} s only {state} of {self.clients}"

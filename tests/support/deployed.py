@@ -1,4 +1,4 @@
-"""What the files of `deploy/` say: their commands, and the names in them that must be known."""
+"""Reads the files of `deploy/`: their commands, and the names in them that Pushq must know."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def variables(text: str) -> set[str]:
 
 
 def metrics(text: str) -> set[str]:
-    """Series of a server. A name with colons is one that a rule records, and one in `cook()` is a cookie's."""
+    """A server's metrics in a text. Names with colons are recording rules, and those in `cook()` are cookies."""
     return set(_METRIC.findall(re.sub(r"cook\([\w-]+\)", "", text)))
 
 
 def known_variables() -> set[str]:
-    """Those of a server, of a client, and those that the file for HAProxy reads itself."""
+    """Variables of servers and clients, and those that the HAProxy file reads itself."""
     settings = variables((ROOT / "docs" / "reference" / "configuration.md").read_text())
     balancer = {row[0] for row in _CELL.findall((ROOT / "docs" / "how-to" / "tls.md").read_text())}
     return settings | {each for each in balancer if each.startswith("PUSHQ_")}
 
 
 def known_metrics() -> dict[str, set[str]]:
-    """Each series and its labels, from the page that is made from a server's answer, and those of the other roles."""
+    """Each metric with its labels, from the page generated from a server's response, plus those of the other roles."""
     found: dict[str, set[str]] = {}
     for page in ("reference/metrics.md", "how-to/run-backends.md", "how-to/manage-clusters.md"):
         for line in (ROOT / "docs" / page).read_text().splitlines():
@@ -48,7 +48,7 @@ def known_metrics() -> dict[str, set[str]]:
 
 
 def unit(text: str) -> dict[str, list[str]]:
-    """The settings of a systemd unit; one that stands twice has two values."""
+    """The settings of a systemd unit; one that occurs twice has two values."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, is_setting, value = line.partition("=")
@@ -58,7 +58,7 @@ def unit(text: str) -> dict[str, list[str]]:
 
 
 class Container(NamedTuple):
-    """A Containerfile: the images it begins from, and what its last stage says."""
+    """A Containerfile: its base images, and the instructions of its last stage."""
 
     bases: list[str]
     env: dict[str, str]

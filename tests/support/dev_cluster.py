@@ -1,6 +1,7 @@
-"""`pushq dev-cluster` as people run it: each command a process of its own, in a folder of the test.
+"""`pushq dev-cluster` as users run it: each command is a process of its own, in the test's folder.
 
-A command is the fork of a process that has imported it, see `forked`; what it starts are interpreters of their own.
+A command is forked from a process that has already imported it, see `forked`; the processes it starts are fresh
+interpreters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class DevCluster:
         self.folder = folder
 
     def __call__(self, *arguments: str) -> Any:
-        """What a command says that must end well."""
+        """The JSON output of a command that must succeed."""
         ran = self.run(*arguments, "--json")
         assert ran.code == 0, ran.err
         return ran.json()
@@ -41,11 +42,11 @@ class DevCluster:
         return pid
 
     def names(self, cluster: str) -> list[str]:
-        """Its backends, the dead ones too."""
+        """Its backends, including dead ones."""
         return [part.name for part in self.state.backends_of(cluster)]
 
     def leaders(self) -> list[dict[str, Any]]:
-        """As `status` shows them."""
+        """The leaders shown by `status`."""
         return leaders(self.state)
 
     @property
@@ -55,7 +56,7 @@ class DevCluster:
         return found
 
     def change(self, name: str, change: Callable[[dict[str, str]], object]) -> None:
-        """The settings of a part, which counts when that is started again."""
+        """Changes the settings of a part, effective when it is restarted."""
         state = self.state
         [part] = [part for part in state.parts if part.name == name]
         change(part.env)

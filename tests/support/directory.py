@@ -1,4 +1,4 @@
-"""A metadata service of three hosts over a real etcd, as processes."""
+"""A metadata service of three host processes over a real etcd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class DirectoryHosts:
-    """They listen on ports that they choose; `start` after `kill` is the same host elsewhere."""
+    """The hosts choose their ports; `start` after `kill` brings back the same host on another port."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class DirectoryHosts:
         zones: Sequence[str] = (),
         tls: tuple[Pair, Path] | None = None,
     ) -> None:
-        """`flags`: further ones of the command. `zones`: one a host. `tls`: the certificate of all, and the file of the
-        authority's."""
+        """`flags`: additional command-line flags. `zones`: one per host. `tls`: the certificate of all hosts, and the
+        authority's file."""
         self.form = form
         self.names = [f"h{number}" for number in range(count)]
         self.urls: dict[str, str] = {}
@@ -66,7 +66,7 @@ class DirectoryHosts:
 
     @property
     def env(self) -> dict[str, str]:
-        """For a server that uses it."""
+        """Environment of a server that uses the service."""
         return {
             "PUSHQ_METADATA__URL": ",".join(self.urls.values()),
             "PUSHQ_METADATA__SECRET_FILE": str(self.secret_file),

@@ -1,9 +1,10 @@
-"""Runs a documentation page as its reader would: one shell in an empty folder, from the first block to the last.
+"""Runs a documentation page as its reader would: in one shell in an empty folder, from the first block to the last.
 
-In a `console` block a line that starts with `$ ` is a command, and what stands below it must be printed; `…` stands for
-anything within a line, alone on a line for any lines. `pushq serve` runs in the background until the page ends; the
-page's port 8080 becomes a free one. A `python` block is a program. Both, and other commands of `pushq`, are forks: see
-`page_command`. An exit code other than 0 fails the page, too. Blocks of other kinds (`sh`, `toml`, …) are not run.
+In a `console` block, a line that starts with `$ ` is a command, and the lines below it are its expected output. `…`
+matches anything within a line, and any number of lines if alone on a line. `pushq serve` runs in the background until
+the page ends; the page's port 8080 is replaced by a free one. A `python` block is a program. Programs and other `pushq`
+commands are forks, see `page_command`. An exit code other than 0 also fails the page. Blocks of other kinds (`sh`,
+`toml`, …) are not run.
 """
 
 import os
@@ -22,8 +23,8 @@ from tests.support.server import free_port
 PAGE_S_MAX = 120.0
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "\x1e"
-# Waiting for the port keeps the next command of the page from coming before the server does; what it says of itself it
-# says when it listens already.
+# Waiting for the port keeps the page's next command from running before the server listens; the server prints its own
+# output once it does.
 _PRELUDE = """
 wait_until_listening() {
   for _ in $(seq 300); do
@@ -44,7 +45,7 @@ pushq() { [ "$1" = serve ] && serve "${@:2}"; forked gateway "$@"; }
 class Step(NamedTuple):
     line: int
     command: str
-    output: str | None  # what must be printed; None: anything
+    output: str | None  # expected output; None: any
 
 
 def steps_of(page: str) -> list[Step]:
@@ -64,7 +65,7 @@ def steps_of(page: str) -> list[Step]:
 
 
 def run_page(page: str, folder: Path) -> list[str]:
-    """Run a page in an empty folder; returns what went wrong, one text for each step that did."""
+    """Runs a page in an empty folder; returns one text for each step that failed."""
     port, steps, wrong = str(free_port()), steps_of(page), []
     script = _PRELUDE + "".join(f"{_as_shell(step.command)}\nprintf '{_MARK}%s{_MARK}' $?\n" for step in steps)
     said = _run_shell(script.replace("8080", port), folder, port).replace(port, "8080").split(_MARK)
@@ -72,7 +73,7 @@ def run_page(page: str, folder: Path) -> list[str]:
         if code != "0":
             wrong.append(f"line {step.line}: {step.command!r} ended with {code} and printed\n{printed}")
         elif step.output is not None and not _matches(step.output, printed):
-            wrong.append(f"line {step.line}: {step.command!r} printed\n{printed}in place of\n{step.output}")
+            wrong.append(f"line {step.line}: {step.command!r} printed\n{printed}instead of\n{step.output}")
     if len(said) // 2 < len(steps):
         wrong.append(f"line {steps[len(said) // 2].line}: the page stopped here\n{said[-1]}")
     return wrong
@@ -99,9 +100,9 @@ def _run_shell(script: str, folder: Path, port: str) -> str:
     with commands() as env["DOC_COMMANDS"], (folder / "page.out").open("w+b") as out:
         argv = ["bash", "-c", script]
         shell = Popen(argv, cwd=folder, env=env, stdin=DEVNULL, stdout=out, stderr=out, start_new_session=True)
-        with suppress(TimeoutExpired):  # the marks that are missing tell which step hung
+        with suppress(TimeoutExpired):  # the missing marks show which step hung
             shell.wait(PAGE_S_MAX)
-        with suppress(ProcessLookupError):  # what the page left in the background goes, too
+        with suppress(ProcessLookupError):  # background processes of the page end, too
             os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
         out.seek(0)

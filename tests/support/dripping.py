@@ -1,4 +1,4 @@
-"""A TCP proxy that can let bytes through one at a time: a service that is there, and as good as not."""
+"""A TCP proxy that can pass bytes one at a time: a service that is up, but practically useless."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DRIP_SECONDS = 0.2
 
 
 class Dripping:
-    """Passes bytes from an address on. While `drips`, those of the service come one at a time."""
+    """Forwards bytes to an address. While `drips` is set, those of the service pass one at a time."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -45,7 +45,8 @@ class Dripping:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Dripping]:
-        """Closes every connection before it returns: one that is left open would do that on a loop that is gone."""
+        """Closes every connection before it returns: an open one would be closed later, on an event loop that is
+        gone."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

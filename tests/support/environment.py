@@ -1,6 +1,6 @@
-"""The environment of servers that tests start: nothing of the person who runs them, and data folders that stay small.
+"""The environment of servers that tests start: none of the user's settings, and small data folders.
 
-Hundreds of folders lie side by side while tests run. A test about the ballast or the stop itself asks for `AS_SHIPPED`.
+Hundreds of data folders exist side by side during a run. Tests about the ballast or the publish stop use `AS_SHIPPED`.
 """
 
 import os
@@ -13,10 +13,10 @@ SMALL_FOLDERS: Final = {
     "PUSHQ_STORAGE__PUBLISH_STOP_PERCENT": "99",
 }
 SMALL_FOLDER: Final = SpaceRules(publish_stop_fraction=0.99, ballast_bytes=1 << 20)
-"""The same for a folder that a test opens itself."""
+"""The same for a folder that a test opens directly."""
 AS_SHIPPED: Final = {"PUSHQ_STORAGE__BALLAST_BYTES": "0", "PUSHQ_STORAGE__PUBLISH_STOP_PERCENT": "90"}
 
 
 def without_settings() -> dict[str, str]:
-    """What this process was given, but for settings of Pushq."""
+    """This process's environment, without settings of Pushq."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}

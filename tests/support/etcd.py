@@ -1,7 +1,6 @@
-"""Starts real etcd members as processes of their own, for tests whose promise is about that server.
+"""Starts real etcd members as separate processes, for tests whose promise is about that server.
 
-They listen on free ports of this machine, keep their data in a folder of the test, and can be killed, stopped in their
-tracks and started again where they were.
+They listen on free local ports, keep their data in the test's folder, and can be killed, frozen and restarted in place.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ POLL_S = 0.02
 STARTS_MAX = 3
 ROOT_PASSWORD = "of the test's operator"
 UNSAFE = ("--unsafe-no-fsync",)
-"""What was written outlives a killed process, and need not outlive the machine."""
+"""Written data survives a killed process, but need not survive a crash of the machine."""
 
 
 class EtcdFailed(AssertionError):
-    """etcd did not start, or does not answer."""
+    """etcd did not start, or does not respond."""
 
 
 class EtcdMember:
-    """One member. `start` after `kill` finds its ports and its data again."""
+    """One member. `start` after `kill` reuses its ports and data."""
 
     def __init__(self, name: str, folder: Path, *, scheme: str = "http", flags: Sequence[str] = ()):
         self.name = name
@@ -52,7 +51,7 @@ class EtcdMember:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        assert self._process is None, f"{self.name} runs already"
+        assert self._process is None, f"{self.name} is already running"
         command = [require("etcd"), "--name", self.name, "--data-dir", str(self._folder / self.name)]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
@@ -62,14 +61,14 @@ class EtcdMember:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """SIGKILL; nothing to do when it is gone."""
+        """Sends SIGKILL; does nothing if it is not running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def freeze(self) -> None:
-        """It keeps its sockets and does nothing more."""
+        """Suspends it: its sockets stay open, but it does nothing."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -81,7 +80,7 @@ class EtcdMember:
 
 
 class Etcd:
-    """A cluster of one member or several. They end with the block."""
+    """A cluster of one or more members. They end with the `with` block."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class Etcd:
                 member.start()
             if self._becomes_ready():
                 return self
-            self.kill()  # somebody else took a port in between
+            self.kill()  # another process took a port in the meantime
         raise EtcdFailed(f"etcd did not start: {self.log()}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -126,7 +125,7 @@ class Etcd:
             member.kill()
 
     def wait_ready(self) -> None:
-        """Until every member answers and knows the leader."""
+        """Waits until every member responds and knows the leader."""
         if not self._becomes_ready():
             raise EtcdFailed(f"etcd is not ready: {self.log()}")
 
@@ -139,7 +138,7 @@ class Etcd:
         return True
 
     def leader(self) -> EtcdMember:
-        """The member that leads now, as the running ones say."""
+        """The current leader, according to the running members."""
         deadline = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline:
             for member in self.members:
@@ -159,7 +158,7 @@ class Etcd:
             return {}
 
     def post(self, member: EtcdMember, path: str, body: dict[str, Any], *, token: str = "") -> dict[str, Any]:
-        """One request beside the driver: what an operator does. Raises `OSError`."""
+        """Sends one request past the driver, as an operator would. Raises `OSError`."""
         request = urllib.request.Request(member.url + path, json.dumps(body).encode())
         if token:
             request.add_header("Authorization", token)
@@ -171,12 +170,12 @@ class Etcd:
         self.post(self.members[0], "/v3/kv/compaction", {"revision": str(revision), "physical": True})
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Past the driver, as another program would."""
+        """Writes past the driver, as another program would."""
         request = {"key": b64encode(key).decode(), "value": b64encode(value).decode()}
         self.post(self.members[0], "/v3/kv/put", request)
 
     def demand_passwords(self, user: str, password: str, *, prefix: bytes) -> None:
-        """From now on etcd asks for a user; this one may do what it likes below the prefix."""
+        """Enables authentication in etcd; this user may do anything below the prefix."""
         first = self.members[0]
         for name, secret in (("root", ROOT_PASSWORD), (user, password)):
             self.post(first, "/v3/auth/user/add", {"name": name, "password": secret})
@@ -188,11 +187,11 @@ class Etcd:
         self.post(first, "/v3/auth/enable", {})
 
     def revoke_tokens(self, user: str, password: str) -> None:
-        """The user's tokens are worth nothing from now on; the password stays."""
+        """Invalidates the user's tokens; the password stays valid."""
         first = self.members[0]
         root = self.post(first, "/v3/auth/authenticate", {"name": "root", "password": ROOT_PASSWORD})["token"]
         self.post(first, "/v3/auth/user/changepw", {"name": user, "password": password}, token=root)
 
     def log(self) -> str:
-        """The last words of each member."""
+        """The end of each member's log."""
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self._folder.glob("m*.log")))

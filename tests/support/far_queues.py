@@ -1,4 +1,4 @@
-"""A gateway and a backend that answers it without a network between them, for what numbers of queues cost."""
+"""A gateway and a backend connected without a network, for measuring the cost of many queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PULSES_PER_ASK = 8
 
 class Nowhere:
     def address(self, shard: int) -> None:
-        """Nobody is known."""
+        """No address is known."""
 
     def failed(self, shard: int, address: Any, leader: str | None) -> None: ...
 
@@ -31,7 +31,7 @@ def looking_up(what: str, flight: Any) -> PushqError:
 
 
 class FarQueues:
-    """See the file's first sentence. Pulses are asked for when the test says so."""
+    """See the module docstring. Pulses are requested when the test says so."""
 
     def __init__(self, backend: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend = backend
@@ -58,13 +58,13 @@ class FarQueues:
         return raw(await perform(self.backend, asked))
 
     def define(self, *names: str, gone: tuple[str, ...] = ()) -> None:
-        """The gateway hears of these queues."""
+        """Announces these queues to the gateway."""
         found = [self.backend.here("default", name).definition for name in names]
         news = Definitions(queues=found, queues_gone=[("default", name) for name in gone])
         self.gateway.defined(news, is_first=False)
 
     async def refresh(self) -> int:
-        """How many requests that takes."""
+        """Returns how many requests it took."""
         before = self.asks
         await self.gateway._pulses._ask()
         return self.asks - before

@@ -1,10 +1,11 @@
-"""Producers and consumers that go on through every fault, and what they saw: the judge of the fault tests.
+"""Producers and consumers that keep working through every fault, and record what they see: the judge of the fault
+tests.
 
-Each message has an id and a key. A producer sends a call again, to the one gateway or the other, until it is confirmed,
-and nothing newer of that key before; queues are in strict order and drop repeats. So nothing may be lost, nothing may
-be there twice, every key is in order, and nothing comes after its ack was confirmed. In mode `async` a lost leader
-takes along what it confirmed alone: messages of that time may be missing until they are published again from its
-quarantine, and acks; no others. The load runs in a thread of its own, on the host of the gateways.
+Each message has an id and a key. A producer repeats a call, at either gateway, until it is confirmed, and sends nothing
+newer of that key before; queues are in strict order and drop duplicates. So nothing may be lost or stored twice, every
+key must stay in order, and nothing may be delivered after its ack was confirmed. In mode `async`, a lost leader takes
+with it what it alone confirmed: messages of that time may be missing until they are published again from its
+quarantine, and acks may be lost; nothing else may. The load runs in its own thread, on the gateways' host.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from tests.support.patience import until
 from tests.support.queue_load import QueueLoad
 
 PRODUCERS: Final = "ab"
-"""Of each queue."""
+"""Per queue."""
 KEYS: Final = 4
-"""Of each producer."""
+"""Per producer."""
 CALL_MESSAGES: Final = 3
 PAUSE_S: Final = 0.02
-"""Between two calls of a producer: a fault test is no benchmark."""
+"""Between two calls of a producer: a fault test is not a benchmark."""
 AGAIN_S: Final = 0.05
-"""Before a refused call is sent again."""
+"""Before a refused call is repeated."""
 ANSWER_S_MAX: Final = 120.0
 SERVICE_S_MAX: Final = 60.0
-"""Far above what is promised, 10 s: these machines are busy, and etcd may take its time."""
+"""Far above the promised 10 s: test machines are busy, and etcd may be slow."""
 VISIBILITY_MS: Final = 10_000
-"""In strict order a lease outlives its leader: what was about to be given out waits until it ends."""
+"""In strict order a lease outlives its leader: messages that were about to be handed out wait until it ends."""
 CREDIT: Final = 20
 AHEAD_MESSAGES_MAX: Final = 200
-"""Producers wait for consumers."""
+"""Beyond this, producers wait for consumers."""
 AHEAD_SECONDS_MAX: Final = 5.0
-"""And no longer where what they wait for may be lost."""
+"""They stop waiting after this time, as the messages they wait for may be lost."""
 EMPTY_S_MAX: Final = 120.0
 END_S_MAX: Final = 30.0
 PLAIN: Final = {"visibility_timeout_ms": VISIBILITY_MS, "dead_letter_queue": None}
-"""Messages without key and id: any lane takes them."""
+"""For messages without key and id, which any lane accepts."""
 QUEUE: Final = {
     "ordering": "strict",
     "dedupe": "id",
@@ -61,11 +62,11 @@ QUEUE: Final = {
     "dead_letter_queue": None,
 }
 LATER: Final = ("unavailable", "overloaded", "not-durable", "outcome-unknown", "storage-full")
-"""What a call may be answered with while something is broken."""
+"""Errors that a call may receive while something is broken."""
 
 
 class FaultLoad:
-    """See the file's first sentence. Its methods are for the thread of the test."""
+    """See the module docstring. Its methods are called from the test's thread."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class FaultLoad:
         plain: int = 0,
         pause_s: float = PAUSE_S,
     ) -> None:
-        """`queues`: in strict order, whose messages have ids and keys. `plain`: so many more, whose messages have
-        neither. `pause_s`: between two calls of a producer."""
+        """`queues`: number of queues in strict order, whose messages have ids and keys. `plain`: number of further
+        queues, whose messages have neither. `pause_s`: pause between two calls of a producer."""
         self.losses = Losses() if may_lose else None
         self._pause_s = pause_s
         self._host = host
@@ -88,10 +89,10 @@ class FaultLoad:
             for number in range(queues + plain)
         ]
         self._stopping = threading.Event()
-        """Producers send nothing new."""
+        """While set, producers send nothing new."""
         self._ending = threading.Event()
         self._holding = threading.Event()
-        """Consumers ack nothing, and so get little."""
+        """While set, consumers ack nothing, and therefore receive little."""
         self._number = 0
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -100,12 +101,12 @@ class FaultLoad:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """In the end everything that was confirmed is delivered and acked, or lost."""
+        """Runs the load; at the end, everything confirmed has been delivered and acked, or lost."""
         self._thread.start()
         try:
             yield
             self._stopping.set()
-            until(self._is_over, lambda: f"the queues are empty: {self.told()}", within_s=EMPTY_S_MAX)
+            until(self._is_over, lambda: f"the queues are empty: {self.details()}", within_s=EMPTY_S_MAX)
         finally:
             self._stopping.set()
             self._ending.set()
@@ -114,7 +115,7 @@ class FaultLoad:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Consumers ack nothing meanwhile, so queues fill."""
+        """Consumers ack nothing within the block, so queues fill up."""
         self._holding.set()
         try:
             yield
@@ -122,17 +123,17 @@ class FaultLoad:
             self._holding.clear()
 
     def recovers(self) -> None:
-        """From now on what was lost may come back, and has to be there in the end."""
+        """From now on lost messages may reappear, and must be there at the end."""
         for queue in self.queues:
             queue.is_recovering = True
 
     def serves(self, *, since: float | None = None, within_s: float = SERVICE_S_MAX) -> float:
-        """Seconds until something of each queue is acked that was sent after `since`, or now."""
+        """Seconds until a message of each queue is acked that was sent after `since`, or now."""
         began = time.monotonic()
         since = began if since is None else since
         until(
             lambda: self._is_over() or all(queue.latest_acked_sent_at > since for queue in self.queues),
-            self.told,
+            self.details,
             within_s=within_s,
         )
         self._check()
@@ -142,16 +143,16 @@ class FaultLoad:
         return max(queue.longest_wait(since) for queue in self.queues)
 
     def waits(self) -> list[float]:
-        """Of all calls that were confirmed: seconds from when each was sent first."""
+        """For each confirmed call, the seconds since it was first sent."""
         return [seconds for queue in self.queues for _, seconds in queue.waits]
 
     @property
     def refused(self) -> int:
-        """Answers that a publish is to be sent again."""
+        """Number of responses that asked for a publish to be retried."""
         return sum(queue.codes.total() for queue in self.queues)
 
     def slowest(self, since: float) -> tuple[float, str]:
-        """Of what was acked since then: the longest time from its first publish to its ack, and its whole way."""
+        """Of the messages acked since then: the longest time from first publish to ack, and that message's trail."""
         seconds, name, queue = max(((*queue.slowest(since), queue) for queue in self.queues), key=lambda one: one[0])
         return seconds, "" if name is None else f"{name}\n  " + "\n  ".join(queue.trail[name])
 
@@ -170,13 +171,13 @@ class FaultLoad:
         )
 
     def broken(self) -> list[str]:
-        """What must never be and was, when all is over."""
+        """Promises that were broken; call it when the load is over."""
         return [f"{queue.name}: {one}" for queue in self.queues for one in queue.broken()]
 
     def broken_so_far(self) -> list[str]:
         return [f"{queue.name}: {one}" for queue in self.queues for one in queue.seen + queue.history.seen]
 
-    def told(self) -> str:
+    def details(self) -> str:
         return "\n".join(
             f"{queue.name}: {queue.history.sent.total()} sent, {len(queue.history.places)} confirmed,"
             f" {len(queue.history.acked)} acked, {queue.again} again, waiting {list(queue.asked.copy().values())[:3]},"
@@ -243,7 +244,7 @@ class FaultLoad:
             await asyncio.sleep(self._pause_s)
             patience_s = math.inf if queue.losses is None else AHEAD_SECONDS_MAX
             until_s = time.monotonic() + patience_s
-            while (  # noqa: ASYNC110 - consumers move it
+            while (  # noqa: ASYNC110 - consumers change it
                 queue.behind > AHEAD_MESSAGES_MAX and not self._stopping.is_set() and time.monotonic() < until_s
             ):
                 await asyncio.sleep(self._pause_s)
@@ -310,7 +311,7 @@ class FaultLoad:
                     settling.create_task(self._settle(socket, self.queues[number], given))
 
     async def _settle(self, socket: Socket, queue: QueueLoad, receipts: dict[str, Name]) -> None:
-        while self._holding.is_set():  # noqa: ASYNC110 - the thread of the test clears it
+        while self._holding.is_set():  # noqa: ASYNC110 - the test's thread clears it
             await asyncio.sleep(AGAIN_S)
         queue.history.settle(receipts.values())
         while receipts and not self._ending.is_set():
@@ -322,7 +323,7 @@ class FaultLoad:
                     if row["ok"]:
                         queue.settled(name)
                     if row["ok"] or row["error"] == "stale-receipt":
-                        del receipts[receipt]  # who holds it now acks it
+                        del receipts[receipt]  # its current holder acks it
             else:
                 for name in receipts.values():
                     queue.tell(name, f"ack: {answer}")

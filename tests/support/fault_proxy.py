@@ -1,4 +1,4 @@
-"""Stands between a client and a server, and loses what a network loses: answers, connections, or everything."""
+"""A proxy that fails as a network does: it loses responses, connections, or everything."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tests.support.server import free_port
 
 
 class FaultProxy:
-    """Listens on `url`. What it does to a connection is decided when its next bytes pass."""
+    """Listens on `url`. The fate of a connection is decided when its next bytes pass."""
 
     def __init__(self, target_port: int):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.answers_to_lose = 0
-        """So many answers to requests to `losing` are swallowed, and their connections cut: the server has done it."""
+        """How many responses to requests matching `losing` are swallowed, with their connections cut: the server has
+        already carried them out."""
         self.losing = b""
-        """What a request must contain to be one of these."""
+        """Text that identifies such requests."""
         self.connections = 0
         self._target_port = target_port
         self._open: set[asyncio.StreamWriter] = set()
@@ -28,12 +29,12 @@ class FaultProxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     def cut(self) -> None:
-        """All connections break, in the middle of whatever they carry."""
+        """Breaks all connections in the middle of whatever they carry."""
         for writer in list(self._open):
             writer.transport.abort()
 
     async def stop(self) -> None:
-        """Connections break, and new ones are refused. `start` again at the same place."""
+        """Breaks all connections and refuses new ones. `start` listens on the same port again."""
         if self._server is not None:
             self._server.close()
             self.cut()
@@ -69,7 +70,7 @@ class FaultProxy:
                 break
             writer.write(data)
             await writer.drain()
-        raise ConnectionResetError("the answer was lost, or the server has ended the connection")
+        raise ConnectionResetError("the response was lost, or the server closed the connection")
 
 
 @asynccontextmanager

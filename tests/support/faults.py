@@ -1,7 +1,7 @@
-"""Faults of a cluster, and the runner that lets them strike one after the other under load, in an order from a seed.
+"""Faults of a cluster, and the runner that injects them one after the other under load, in an order given by a seed.
 
-Each fault is a block: it strikes where the block begins, and heals where it ends. Meanwhile, and not only afterwards,
-the service must come back.
+Each fault is a context manager: it strikes on entry and heals on exit. The service must come back while the fault
+lasts, not only afterwards.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tests.support.fault_load import FaultLoad
 from tests.support.netted_cluster import Backend, NettedCluster, both
 
 STOOD_S: Final = 8.0
-"""More than a session lasts, so a stopped leader wakes up deposed."""
+"""Longer than a session lasts, so that a suspended leader is deposed when it wakes up."""
 CUT_S: Final = 9.0
-"""Longer than it takes to notice: what is acked of what was sent after it was served under the cut."""
+"""Longer than detection takes: messages that were sent after it and acked were served despite the cut."""
 ALONE_S: Final = (0.5, 6.0)
-"""Shorter and longer than it takes until a sync leader gives its leadership away."""
+"""Shorter and longer than the time after which a sync leader gives up its leadership."""
 ETCD_AWAY_S: Final = 7.0
 REFUSED_S: Final = 6.0
-"""So long a disk stays full."""
+"""How long a disk stays full."""
 LOOK_S: Final = 0.3
 SLOW_S: Final = 30.0
-"""The way of a message that took longer is shown."""
+"""If a message took longer than this, its trail is shown."""
 
 Fault = Callable[[NettedCluster, random.Random], AbstractContextManager[float | None]]
-"""What it yields: so many seconds it lasts at least, before the service is asked for. None: publishes may be refused
-for as long as it lasts."""
+"""It yields the seconds that it lasts at least before the service is checked. None: publishes may be refused for as
+long as it lasts."""
 
 
 def _shard(cluster: NettedCluster, rng: random.Random) -> int:
-    """In mode `async` one that is replicated so: the first has definitions, and is `sync` in either mode."""
+    """In mode `async`, a shard replicated in that mode: the first one has the definitions, and is always `sync`."""
     return rng.randrange(int(cluster.mode == "async"), cluster.shards)
 
 
@@ -59,7 +59,7 @@ def kill_any(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def kill_each(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """All three, one after the other; the next when the one before is back."""
+    """Kills all three, one after the other, each when the previous one is back."""
     first = _leader(cluster, rng)
     for one in cluster.others(first):
         with _killed(one):
@@ -86,7 +86,7 @@ def _started_again(backend: Backend) -> Iterator[None]:
 
 @contextmanager
 def stop_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """It stands still, another one leads, and it wakes up: it must serve nothing of what it led."""
+    """Suspends the leader until another one leads; after waking up it must not serve what it led."""
     leader = _leader(cluster, rng)
     leader.send(signal.SIGSTOP)
     try:
@@ -99,7 +99,7 @@ def stop_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def cut_from_followers(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader reaches etcd and gateways, and no other backend."""
+    """The leader reaches etcd and gateways, but no other backend."""
     leader = _leader(cluster, rng)
     with cluster.cut(*both(leader.host, [one.host for one in cluster.others(leader)])):
         yield CUT_S
@@ -107,15 +107,15 @@ def cut_from_followers(cluster: NettedCluster, rng: random.Random) -> Iterator[f
 
 @contextmanager
 def kill_unfollowed(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader reaches etcd and gateways, and no other backend, and then its machine is gone: in mode `async` with
-    all that it confirmed meanwhile."""
+    """The leader reaches etcd and gateways, but no other backend, and then its machine is gone: in mode `async`, with
+    everything it confirmed in the meantime."""
     shard = _shard(cluster, rng)
     leader = cluster.leader(shard)
     with cluster.cut(*both(leader.host, [one.host for one in cluster.others(leader)])):
         time.sleep(rng.uniform(*ALONE_S))
         leader.kill()
     with _started_again(leader):
-        cluster.leader(shard)  # another one: this one must not take its place back with all it had
+        cluster.leader(shard)  # another one: the old leader must not return with all it had
         yield 0.0
 
 
@@ -127,7 +127,7 @@ def cut_from_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]
 
 @contextmanager
 def cut_from_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader's cable is out."""
+    """The leader's network cable is unplugged."""
     leader = _leader(cluster, rng)
     others = [one.host for one in cluster.others(leader)]
     with cluster.cut(*both(leader.host, [*others, cluster.etcd_host, cluster.clients])):
@@ -136,7 +136,7 @@ def cut_from_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def cut_zone(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader's zone is cut off, with the backend and the member of etcd that are there."""
+    """Cuts off the leader's zone, with the backend and the etcd member in it."""
     host = _leader(cluster, rng).host
     others = [one.host for one in cluster.backends if one.host is not host]
     with cluster.cut(*both(host, [*others, cluster.clients])):
@@ -145,7 +145,7 @@ def cut_zone(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def mute_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The other backends do not hear the leader; it hears them."""
+    """The other backends do not hear the leader, but it hears them."""
     leader = _leader(cluster, rng)
     with cluster.cut(*((leader.host, one.host) for one in cluster.others(leader))):
         yield CUT_S
@@ -153,7 +153,7 @@ def mute_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def deaf_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader does not hear the other backends; they hear it."""
+    """The leader does not hear the other backends, but they hear it."""
     leader = _leader(cluster, rng)
     with cluster.cut(*((one.host, leader.host) for one in cluster.others(leader))):
         yield CUT_S
@@ -161,7 +161,7 @@ def deaf_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def kill_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """All members, for longer than a session: nobody may be made leader, so nobody else leads."""
+    """Kills all members for longer than a session: no leader can be elected, so nobody else leads."""
     for member in cluster.etcd:
         member.kill()
     began = time.monotonic()
@@ -179,7 +179,7 @@ def kill_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def stop_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """One member stands still; of several, the others go on."""
+    """Suspends one member; if there are several, the others carry on."""
     member = rng.choice(cluster.etcd)
     member.send(signal.SIGSTOP)
     try:
@@ -190,18 +190,18 @@ def stop_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def fill_disk(cluster: NettedCluster, rng: random.Random) -> Iterator[float | None]:
-    """Somebody else fills the disk of the leader: publishes are refused, or it ends and another one leads."""
+    """Another program fills the leader's disk: publishes are refused, or it ends and another one leads."""
     leader = _leader(cluster, rng)
     with leader.full_disk():
         yield None
-    time.sleep(LOOK_S)  # what did not fit is ending it
+    time.sleep(LOOK_S)  # a write that did not fit is ending the process
     if not leader.is_running:
         leader.start()
 
 
 @contextmanager
 def fail_fsync(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """The leader's disk says no: the process ends at once, and begins anew."""
+    """The leader's disk reports an error: the process ends at once, and restarts."""
     leader = _leader(cluster, rng)
     with leader.failing_fsync():
         code = leader.wait_end("ends when its disk fails")
@@ -214,7 +214,7 @@ def fail_fsync(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
 
 @contextmanager
 def drain_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """It is told to stop, and started again."""
+    """Stops the leader gracefully, and restarts it."""
     leader = _leader(cluster, rng)
     _drained(leader)
     try:
@@ -230,7 +230,7 @@ def _drained(backend: Backend) -> None:
 
 @contextmanager
 def drain_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
-    """Every backend is told to stop, and started again; the next when all is well."""
+    """Stops and restarts every backend gracefully, each when all is well again."""
     for backend in rng.sample(cluster.backends, len(cluster.backends)):
         _drained(backend)
         backend.start()
@@ -257,57 +257,57 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "deaf-leader": deaf_leader,
 }
 OF_ZONES: Final[Mapping[str, Fault]] = {"cut-zone": cut_zone}
-"""Of clusters whose backends have zones of their own."""
+"""For clusters whose backends are in zones."""
 GENTLE: Final = frozenset({"drain-leader", "drain-all"})
-"""Nothing is delivered twice because of these."""
+"""These cause no redeliveries."""
 UNREAD: Final = frozenset({"kill-unfollowed"})
-"""Consumers ack nothing while these strike, so there is something to lose."""
+"""Consumers ack nothing during these, so that there is something to lose."""
 REFUSING: Final = frozenset({"fill-disk"})
-"""Publishes may be refused for as long as these last."""
+"""Publishes may be refused while these last."""
 HANDOVER_S_MAX: Final = 0.2
-"""A publish waits no longer because of a planned handover."""
+"""The longest that a planned handover delays a publish."""
 FAILOVER_S_MAX: Final = 10.0
-"""No longer because of anything else, in 99 of 100 faults."""
+"""The longest delay in 99 of 100 other faults."""
 STEPS_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""How long calls waited is counted by these."""
+"""Upper bounds of the histogram of call durations."""
 WEIGHTS: Final[Mapping[str, int]] = {"kill-leader": 10, "kill-any": 6, "kill-each": 1, "drain-all": 1}
-"""How often a fault is drawn, beside 2 for each other one."""
+"""How often a fault is drawn, compared with 2 for each other fault."""
 
 
 def drawn(rng: random.Random, names: Sequence[str] = tuple(FAULTS)) -> Iterator[str]:
-    """Faults without end, each as often as its weight says."""
+    """An endless sequence of faults, each as frequent as its weight."""
     weights = [WEIGHTS.get(name, 2) for name in names]
     while True:
         yield rng.choices(names, weights)[0]
 
 
 class Struck(NamedTuple):
-    """What one fault did."""
+    """The effects of one fault."""
 
     fault: str
     wait_s: float
-    """The longest that any publish waited for its confirmation, from the fault until all was whole again."""
+    """The longest that a publish waited for its confirmation, from the fault until full recovery."""
     acked_s: float
-    """The longest that any message took from its first publish to its confirmed ack, meanwhile."""
+    """The longest time from a message's first publish to its confirmed ack in that period."""
     whole_s: float
-    """From the end of the fault until every copy was in sync."""
+    """From the end of the fault until every copy is in sync."""
     again: int
-    """Deliveries of what had been delivered before."""
+    """Repeated deliveries."""
     refused: int
     """Publishes that were answered with an error."""
 
     def __str__(self) -> str:
         return (
-            f"{self.fault}: a publish waited for {self.wait_s:.2f} s at most, an ack for {self.acked_s:.2f} s,"
-            f" whole after {self.whole_s:.1f} s, {self.again} delivered again, {self.refused} refused"
+            f"{self.fault}: a publish waited up to {self.wait_s:.2f} s, an ack up to {self.acked_s:.2f} s,"
+            f" recovered after {self.whole_s:.1f} s, {self.again} redelivered, {self.refused} refused"
         )
 
 
 class FaultRunner:
-    """Lets faults strike a cluster under load, and keeps what each did."""
+    """Injects faults into a cluster under load, and keeps the effects of each."""
 
     def __init__(self, cluster: NettedCluster, load: FaultLoad, seed: int, *, slack: float = 1.0) -> None:
-        """`slack`: so many times what is promised of times may be taken, on a machine that does much else."""
+        """`slack`: factor by which the promised times may be exceeded, on a machine that is busy with other things."""
         self._slack = slack
         self.struck: list[Struck] = []
         self._cluster = cluster
@@ -315,7 +315,7 @@ class FaultRunner:
         self._rng = random.Random(seed)
 
     def strike(self, name: str) -> Struck:
-        """One fault, from a whole cluster to a whole cluster; the service came back while it lasted."""
+        """Injects one fault into a healthy cluster, and waits for recovery; the service must return while it lasts."""
         cluster, load = self._cluster, self._load
         load.serves()
         began, again, refused = time.monotonic(), load.again, load.refused
@@ -336,14 +336,14 @@ class FaultRunner:
             print(slowest, flush=True)
         if name in GENTLE:
             assert struck.again == struck.refused == 0, (
-                f"{struck}: twice, or refused, by a planned handover\n{load.told()}"
+                f"{struck}: redelivered or refused because of a planned handover\n{load.details()}"
             )
             assert struck.wait_s <= self._slack * HANDOVER_S_MAX, f"{struck}: more than {HANDOVER_S_MAX} s"
         assert not (broken := load.broken_so_far()), "\n".join(broken[:20])
         return struck
 
     def strike_at_random(self, seconds: float) -> None:
-        """For so long."""
+        """Injects random faults for this long."""
         until_s = time.monotonic() + seconds
         for name in drawn(self._rng):
             if time.monotonic() >= until_s:
@@ -351,7 +351,7 @@ class FaultRunner:
             self.strike(name)
 
     def summary(self) -> str:
-        """By fault, how often it struck, and the longest waits."""
+        """For each fault, how often it struck, and the longest wait."""
         waits: defaultdict[str, list[float]] = defaultdict(list)
         for one in self.struck:
             waits[one.fault].append(one.wait_s)
@@ -366,10 +366,10 @@ class FaultRunner:
 
     @property
     def failover_p99_s(self) -> float:
-        """Of the longest waits of faults under which the service must come back."""
+        """Over the longest waits of faults under which the service must come back."""
         every = sorted(one.wait_s for one in self.struck if one.fault not in REFUSING)
         return every[max(0, -(-len(every) * 99 // 100) - 1)] if every else 0.0
 
     def judge(self) -> None:
-        """When all has struck: whether the service came back as soon as it is promised."""
+        """Checks, after the last fault, that the service came back within the promised times."""
         assert self.failover_p99_s <= self._slack * FAILOVER_S_MAX, self.summary()

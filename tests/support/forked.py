@@ -1,18 +1,18 @@
-"""Processes of ours that begin with everything imported: each is a fork of one process that only imported it.
+"""Processes that start with everything imported: each is forked from one process that has only imported it.
 
-An import of the whole server takes most of a second of a processor, which hundreds of tests would pay each time. What
-runs is what `python -m MODULE ARGUMENTS` runs: the same module from its first line, in a process, a session and an
-environment of its own. What differs: `/proc/PID/cmdline` is the first process's, modules are there already, and where
-one ends with a code it leaves them to the kernel. Tests of the start itself use `subprocess`.
+Importing the whole server takes most of a second of CPU time, which hundreds of tests would each pay. A fork runs what
+`python -m MODULE ARGUMENTS` runs: the same module from its first line, in its own process, session and environment. The
+differences: `/proc/PID/cmdline` is the first process's, modules are already imported, and cleaning up at exit is left
+to the kernel. Tests of start-up itself use `subprocess`.
 
     python -m tests.support.forked FD    (the first process; FD: a socket of packets)
 
-Each packet is a request in JSON; a start comes with three descriptors, for stdin, stdout and stderr.
+Each packet is a JSON request; a start request carries three descriptors, for stdin, stdout and stderr.
 
     {"argv": ["gateway", "serve", …], "cwd": …, "env": {…}, "session": bool, "beside": pid or null}  →  {"pid": 17}
-    {"ended": 17}  →  {"status": null}, or what `waitpid` says of how it ended
+    {"ended": 17}  →  {"status": null}, or the status from `waitpid`
 
-It ends when the other side of its socket is closed.
+It ends when the other end of its socket is closed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ ROLES = (
     "tests.support.backend_main",
 )
 WITH_A_REQUEST = ("encodings.idna", "httpcore2", "push.client", "push.client.transports", "truststore")
-"""What a command imports when it first asks a server."""
+"""Modules that a command imports when it first sends a request."""
 
 
 class Forked:
-    """One process; what of `subprocess.Popen` our tests use."""
+    """One process: the part of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class Forked:
         start_new_session: bool = False,
         beside: int | None = None,
     ) -> None:
-        """`argv`: a module and its arguments. `stdin` is a file; `stdout` and `stderr` are as in `Popen`, and a PIPE is
-        read as text. `beside`: a process whose network and mounts it has; it is killed when the first process goes."""
+        """`argv`: a module and its arguments. `stdin` is a file; `stdout` and `stderr` are as in `Popen`, with pipes
+        read as text. `beside`: a process whose network and mount namespaces it joins; it is then killed along with the
+        first process."""
         self.argv = argv
         self.returncode: int | None = None
         self.stdout: io.TextIOWrapper | None = None
@@ -80,7 +81,7 @@ class Forked:
             theirs = null if stdout == subprocess.DEVNULL else stdout
             if stdout == subprocess.PIPE:
                 reading, writing = os.pipe()
-                self.stdout = io.TextIOWrapper(open(reading, "rb"))  # noqa: SIM115 - `Popen` leaves it open too
+                self.stdout = io.TextIOWrapper(open(reading, "rb"))  # noqa: SIM115 - as `Popen` does
                 theirs = open(writing, "wb")  # noqa: SIM115
             errors = null if stderr == subprocess.DEVNULL else theirs if stderr == subprocess.STDOUT else stderr
             try:
@@ -100,7 +101,7 @@ class Forked:
         self.wait()
 
     def fileno(self) -> int:
-        """Readable once it has ended, until somebody has looked."""
+        """Readable once the process has ended, until it is reaped."""
         return self._end
 
     def poll(self) -> int | None:
@@ -117,7 +118,7 @@ class Forked:
         if self.returncode is None:
             select.select([self._end], [], [], timeout)
         while (code := self.poll()) is None:
-            # It runs still, or somebody traces it, who is told of its end before its parent.
+            # It is still running, or traced: a tracer is told of its end before the parent.
             if deadline is not None and time.monotonic() >= deadline:
                 raise subprocess.TimeoutExpired(list(self.argv), timeout or 0.0)
             time.sleep(_TRACED_S)
@@ -139,7 +140,7 @@ def _fd(file: IO[bytes] | int) -> int:
 
 
 class _First:
-    """The first process, of one process of tests."""
+    """The first process of a test process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -150,7 +151,7 @@ class _First:
 
     def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
         packet = json.dumps(request).encode()
-        assert len(packet) <= _PACKET_BYTES_MAX, "the environment is too big for a packet"
+        assert len(packet) <= _PACKET_BYTES_MAX, "the environment is too large for a packet"
         with self._lock:
             socket.send_fds(self._socket, [packet], fds)
             answer = self._socket.recv(_PACKET_BYTES_MAX)
@@ -168,7 +169,7 @@ def _first() -> _First:
 
 
 def _served(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Forks whatever is asked for. In a child: what it is to be; in the first process None, once nobody asks."""
+    """Forks on request. Returns the request in a child, and None in the first process once the channel is closed."""
     while True:
         packet, fds, _, _ = socket.recv_fds(channel, _PACKET_BYTES_MAX, 3)
         if not packet:
@@ -213,7 +214,8 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
 
 
 def _open_streams() -> None:
-    """Those of the first process know whether its files could seek or were terminals, and not what ours are."""
+    """Reopens the streams: the first process's know whether its own files were seekable or terminals, not whether ours
+    are."""
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         was = getattr(sys, name)
         buffering = 1 if name == "stderr" else -1
@@ -221,7 +223,7 @@ def _open_streams() -> None:
 
 
 def _move(beside: int) -> None:
-    """Into the network and the mounts of that process."""
+    """Joins the network and mount namespaces of that process."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for kind in ("net", "mnt"):
@@ -231,8 +233,8 @@ def _move(beside: int) -> None:
 
 
 def _end(code: int) -> None:
-    """What an interpreter does at its end but for clearing its modules away: all are the first process's, and each page
-    that is touched is copied, a tenth of a second each time."""
+    """Does what an interpreter does at exit, except for clearing modules: they are shared with the first process, and
+    copying each touched page takes a tenth of a second in total."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -251,7 +253,8 @@ def _import_everything() -> None:
 def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         _import_everything()
-        # What is there stays: a child that looked at it for garbage would copy all of it, a fifth of a second each.
+        # Exempt existing objects: a garbage collection in a child would copy all of them, which takes a fifth of a
+        # second.
         gc.collect()
         gc.freeze()
         asked = _served(channel)

@@ -1,4 +1,4 @@
-"""The other end of a gateway's line, without the gateway."""
+"""The gateway's end of a connection to a backend, without the gateway."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from backend_store.wire.store_frames import (
 
 
 class Gateway:
-    """Takes what comes, and settles nothing."""
+    """Accepts all frames, and settles nothing."""
 
     def __init__(self, holds: Iterable[tuple[Place, str, Bits]] = ()) -> None:
-        """`holds`: leases of before."""
+        """`holds`: leases of an earlier connection."""
         self.messages = 0
         self.biggest_bytes = 0
-        """Of all frames of leases."""
+        """Over all frames of leases."""
         self.idle = 0
         """How often it was told that there is nothing."""
         self.tokens: dict[str, Bits] = {}
-        """The leases that came."""
+        """The leases received."""
         self.tries: list[int] = []
-        """Those of messages that came again, as attempts."""
+        """Those of redelivered messages, as attempts."""
         self.unknown: list[str] = []
-        """Leases of before that the backend does not know."""
+        """Earlier leases that the backend does not know."""
         self.gone: dict[str, int] = {}
-        """Of leases, what was settled elsewhere."""
+        """The parts of leases that were settled elsewhere."""
         self.gaps: list[Gap] = []
-        """What consumer groups have missed."""
+        """What consumer groups missed."""
         self._holds = list(holds)
 
     def held(self) -> list[tuple[Place, str, Bits]]:

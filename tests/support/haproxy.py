@@ -1,4 +1,4 @@
-"""Starts the real HAProxy with the file that we ship, on a free port, with a certificate of a test's own."""
+"""Starts the real HAProxy with the configuration we ship, on a free port, with a certificate made by the test."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.tls import Authority
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 SOURCE = "127.0.0.2"
-"""Where the file lets HAProxy connect from."""
+"""The address that the configuration lets HAProxy connect from."""
 READY_S_MAX = PATIENCE_S
 
 
 class Haproxy:
-    """One HAProxy in front of one server. It ends with the block."""
+    """One HAProxy in front of one server. It ends with the `with` block."""
 
     def __init__(self, folder: Path, authority: Authority, server: str) -> None:
-        """`server`: `HOST:PORT` of the one behind."""
+        """`server`: `HOST:PORT` of the server behind it."""
         pair = authority.issue("balancer")
         whole = folder / "haproxy.pem"
         whole.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
@@ -47,7 +47,7 @@ class Haproxy:
         return f"wss://127.0.0.1:{self.port}/v1/ws"
 
     def check(self) -> subprocess.CompletedProcess[str]:
-        """What HAProxy says about the file; a warning counts as a mistake."""
+        """HAProxy's verdict on the configuration; a warning counts as an error."""
         return subprocess.run(
             [require("haproxy"), "-c", "-dW", "-f", str(CONFIG)],
             env=self._env,

@@ -1,7 +1,7 @@
-"""What clients saw, and what must be true of it: the judge of the crash tests.
+"""What clients saw, and the rules it must satisfy: the judge of the crash tests.
 
-Clients write down what they sent, what was confirmed and what they were given; `violations` then compares. It knows
-nothing of the queue's inside, and its own tests forge a history for each kind of violation.
+Clients record what they sent, what was confirmed and what was delivered to them; `violations` then checks the record.
+It knows nothing of the queue's internals, and its own tests forge a history for each kind of violation.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from itertools import pairwise
 
 
 class Kind(enum.Enum):
-    LOST = "a confirmed message that nobody acked is neither in the queue nor was it delivered"
-    VANISHED = "a message that was delivered and never acked is not in the queue"
+    LOST = "a confirmed message that nobody acked was never delivered and is not in the queue"
+    VANISHED = "a message that was delivered but never acked is not in the queue"
     RESURRECTED = "a message was delivered, or is in the queue, after its ack was confirmed"
     INVENTED = "a message that nobody sent was delivered or is in the queue"
     REFUSED_BUT_THERE = "a message whose publish was refused was delivered or is in the queue"
-    DOUBLE = "a message was delivered again while its first lease still held"
-    ATTEMPT_FELL = "a later delivery says a lower attempt than an earlier one"
-    STREAM_HOLE = "a reader of the stream was not given a confirmed message"
-    STREAM_REPEAT = "a reader of the stream was given a message twice, or out of order"
-    STREAM_OTHER = "the stream holds another message at a position than the one confirmed there"
+    DOUBLE = "a message was redelivered during its first lease"
+    ATTEMPT_FELL = "a later delivery has a lower attempt number than an earlier one"
+    STREAM_HOLE = "a stream reader was not given a confirmed message"
+    STREAM_REPEAT = "a stream reader was given a message twice or out of order"
+    STREAM_OTHER = "the stream has another message at a position than the one confirmed there"
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,29 @@ class Delivery:
     message: str
     attempt: int
     life: int
-    """Which life of the server: it is killed at the end of each."""
+    """The server's life in which it happened; each life ends with a kill."""
     after_ack: bool
     consumer: str = ""
 
 
 @dataclass
 class QueueHistory:
-    """A work queue. A message is named by what its body says."""
+    """A work queue. A message is identified by its body."""
 
     sent: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
-    """A definite no; a publish without any answer may or may not be there."""
+    """Publishes that were definitely refused; one without a response may or may not be stored."""
     deliveries: list[Delivery] = field(default_factory=list)
     settling: set[str] = field(default_factory=set)
-    """Acks that were sent, answered or not."""
+    """Acks that were sent, with or without a response."""
     acked: set[str] = field(default_factory=set)
     returned: set[tuple[str, int]] = field(default_factory=set)
-    """(message, life) of what was given back."""
+    """(message, life) of messages that were given back."""
     life: int = 0
 
     def deliver(self, message: str, attempt: int, consumer: str = "", *, after_ack: bool | None = None) -> None:
-        """`after_ack`: said by who knows when the message came; else it came now."""
+        """`after_ack`: whether it arrived after its ack, if the caller knows; otherwise it arrived now."""
         is_after = message in self.acked if after_ack is None else after_ack
         self.deliveries.append(Delivery(message, attempt, self.life, is_after, consumer))
 
@@ -71,12 +71,12 @@ class QueueHistory:
         self.returned.add((message, self.life))
 
     def violations(self, present: Iterable[str]) -> list[Violation]:
-        """`present`: what the queue holds now."""
+        """`present`: the messages now in the queue."""
         there = set(present)
         return [*self._missing(there), *self._surplus(there), *self._deliveries()]
 
     def _missing(self, there: set[str]) -> Iterator[Violation]:
-        delivered = {d.message: d for d in self.deliveries}  # the last one of each
+        delivered = {d.message: d for d in self.deliveries}  # the last delivery of each
         for message in sorted(self.confirmed - self.settling - there - delivered.keys()):
             yield Violation(Kind.LOST, message)
         for message in sorted(delivered.keys() - self.settling - there):
@@ -104,7 +104,7 @@ class QueueHistory:
     def _pair(self, before: Delivery, after: Delivery) -> Iterator[Violation]:
         if after.attempt < before.attempt:
             yield Violation(Kind.ATTEMPT_FELL, after.message, f"({before.attempt}, then {after.attempt})")
-        # Within one life only a message that was given back may come again, and then it says so.
+        # Within one life, only a message that was given back may be redelivered, with a higher attempt.
         came_back = (after.message, after.life) in self.returned and after.attempt > before.attempt
         if after.life == before.life and not came_back:
             yield Violation(Kind.DOUBLE, after.message, f"({before}, then {after})")
@@ -112,7 +112,7 @@ class QueueHistory:
 
 @dataclass
 class StreamHistory:
-    """A stream: what was confirmed at which position, and what each reader was given."""
+    """A stream: the message confirmed at each position, and what each reader was given."""
 
     sent: set[str] = field(default_factory=set)
     confirmed: dict[int, str] = field(default_factory=dict)

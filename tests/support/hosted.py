@@ -1,4 +1,5 @@
-"""Programs on a host of a test's own: `pushq serve`, a name server, and one that listens and never answers."""
+"""Programs on a simulated host: `pushq serve`, a DNS server, and a server that accepts connections but never
+responds."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _SILENT = "import socket, sys, time; s = socket.create_server((sys.argv[1], int(
 
 
 class HostedPushq:
-    """`pushq serve` on a host. `start` after `kill` finds the same data, at the same or another address."""
+    """`pushq serve` on a host. `start` after `kill` uses the same data, at the same or another address."""
 
     def __init__(self, host: Host, data: Path, listen: str, env: dict[str, str] | None = None) -> None:
         """`listen`: `HOST:PORT`."""
@@ -43,7 +44,7 @@ class HostedPushq:
         return (self.data / "admin.key").read_text().strip()
 
     def start(self, listen: str | None = None) -> Self:
-        """Start and wait until it listens."""
+        """Starts it, and waits until it listens."""
         self.listen = listen or self.listen
         command = ["serve", "--data", str(self.data), "--listen", self.listen]
         self._process = process = self.host.start_pushq("pushq", *command, env=UNHURRIED | SMALL_FOLDERS | self._env)
@@ -56,7 +57,7 @@ class HostedPushq:
         return self
 
     def create_queue(self, name: str, **config: Any) -> None:
-        """Straight at the server, which must listen without a PROXY header."""
+        """Sends a request directly to the server, which must not expect a PROXY header."""
         command = ["curl", "--fail-with-body", "--silent", "--request", "PUT", "--json", json.dumps(config)]
         command += ["--header", f"Authorization: Bearer {self.key}"]
         self.host.run(*command, f"http://{self.listen}/v1/queues/{name}")
@@ -68,13 +69,13 @@ class HostedPushq:
 
 
 def accepts(host: Host, listen: str) -> bool:
-    """Does anybody on `host` listen at `listen`?"""
+    """Whether a process on `host` listens at `listen`."""
     address, _, port = listen.rpartition(":")
     return host.run("ss", "--no-header", "--tcp", "--listening", "--numeric", f"src {address} and sport = {port}") != ""
 
 
 def name_server(host: Host, names: Mapping[str, Sequence[str]], address: str = "127.0.0.1") -> None:
-    """The real dnsmasq, which answers each name with all its addresses, in turns."""
+    """Starts the real dnsmasq, which answers each name with all its addresses in rotating order."""
     records = [f"--host-record={name},{each},{NAME_TTL_S}" for name, several in names.items() for each in several]
     settings = ["--keep-in-foreground", "--no-resolv", "--no-hosts", "--bind-interfaces", "--conf-file=/dev/null"]
     settings += ["--user=root", "--pid-file", f"--listen-address={address}", "--except-interface=none"]
@@ -89,7 +90,7 @@ def name_server(host: Host, names: Mapping[str, Sequence[str]], address: str = "
 
 
 def silent(host: Host, listen: str) -> None:
-    """One that takes connections and never says a word."""
+    """Starts a server that accepts connections and never responds."""
     address, _, port = listen.rpartition(":")
     host.start("silent", sys.executable, "-c", _SILENT, address, port)
     until(lambda: accepts(host, listen), lambda: host.log("silent"), within_s=READY_S_MAX)

@@ -1,4 +1,4 @@
-"""Bytes on a socket, as somebody writes them who means no good."""
+"""Raw bytes on a socket, as a malicious client would send them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE, PING, PONG, CONTINUATION, TEXT = 8, 9, 10, 0, 1
 
 
 def exchange(server: PushqServer, data: bytes) -> bytes:
-    """All that comes back until the server closes, or says no more for a moment."""
+    """Everything received until the server closes the connection, or is silent for a moment."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX) as connection:
         connection.sendall(data)
         connection.settimeout(QUIET_SECONDS)
@@ -30,18 +30,18 @@ def until_closed(connection: socket.socket) -> bytes:
         while part := connection.recv(65_536):
             answer += part
     except (ConnectionResetError, TimeoutError):
-        pass  # the rest of what we sent met a closed socket, or there is no more to come
+        pass  # the rest of our bytes met a closed socket, or there is nothing more to come
     return answer
 
 
 def statuses(answer: bytes) -> list[int]:
-    """The status of each answer on a connection, in order."""
+    """The status of each response on a connection, in order."""
     return [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
 
 
 @contextmanager
 def upgraded(server: PushqServer, *extra: str, behind: bytes = b"") -> Iterator[tuple[socket.socket, bytes]]:
-    """A WebSocket after its handshake, and the head of the answer. `behind`: sent together with the request."""
+    """A WebSocket after its handshake, and the response head. `behind`: bytes sent together with the request."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX) as connection:
         lines = [
             "GET /v1/ws HTTP/1.1",
@@ -60,7 +60,7 @@ def upgraded(server: PushqServer, *extra: str, behind: bytes = b"") -> Iterator[
 
 
 def frame(opcode: int, payload: bytes = b"", *, is_last: bool = True) -> bytes:
-    """A masked frame, its mask being zeros."""
+    """A masked frame whose mask is zero."""
     size = len(payload)
     if size < 126:
         length = bytes([0x80 | size])

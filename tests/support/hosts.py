@@ -1,7 +1,7 @@
-"""Hosts of a test's own: network namespaces on this machine, each with its own addresses, name server and /run.
+"""Simulated hosts: network namespaces on this machine, each with its own addresses, DNS settings and /run.
 
-A namespace has no name and lives as long as the process that holds it, which ends with the test. Nothing that runs in
-one can reach any other network.
+A namespace has no name, and lives as long as the process that holds it, which ends with the test. Programs in it cannot
+reach any other network.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ exec cat
 
 
 class NoNamespaces(AssertionError):
-    """This machine or this user cannot make network namespaces; the text says what is missing."""
+    """This machine or user cannot create network namespaces; the message says what is missing."""
 
 
 class Host:
-    """One network namespace with a mount namespace of its own. Its processes end with the block."""
+    """A network namespace with its own mount namespace. Its processes end with the `with` block."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        """`folder`: where its files and logs go."""
+        """`folder`: for its files and logs."""
         self.name = name
         self._folder = folder
         self._holder: subprocess.Popen[str] | None = None
@@ -55,7 +55,7 @@ class Host:
             said = self._holder.stderr.read().strip()
             self._let_go()
             raise NoNamespaces(
-                f"this test makes network namespaces, and could not: {said}. It needs root with CAP_SYS_ADMIN and"
+                f"this test could not create network namespaces: {said}. It needs root with CAP_SYS_ADMIN and"
                 f" CAP_NET_ADMIN, and a kernel with network namespaces (uid {os.geteuid()} here)"
             )
         return self
@@ -67,22 +67,22 @@ class Host:
 
     @property
     def pid(self) -> int:
-        assert self._holder is not None, "the host is not there"
+        assert self._holder is not None, "the host is not running"
         return self._holder.pid
 
     def path(self, inside: str) -> Path:
-        """A file of the host as this process reaches it."""
+        """The path by which this process reaches a file of the host."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def log(self, name: str) -> str:
         return self._log_path(name).read_text(errors="replace")
 
     def command(self, *arguments: str) -> list[str]:
-        """What runs `arguments` there."""
+        """The command line that runs `arguments` on the host."""
         return [require("nsenter"), f"--target={self.pid}", "--net", "--mount", "--", *arguments]
 
     def run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
-        """Run to the end, which must be a good one; its output."""
+        """Runs a command to its end, which must be successful; returns its output."""
         ran = subprocess.run(
             self.command(*arguments),
             env=_clean() | (env or {}),
@@ -96,7 +96,7 @@ class Host:
         return ran.stdout
 
     def start(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start a program that goes on; it is killed when the test process goes, whatever becomes of the block."""
+        """Starts a program in the background; it is killed with the test process, even if the block does not end."""
         command = self.command(require("setpriv"), "--pdeathsig", "KILL", *arguments)
         with self._log_path(name).open("ab") as log:
             process = subprocess.Popen(
@@ -106,7 +106,7 @@ class Host:
         return process
 
     def start_pushq(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Forked:
-        """As `start`, of `pushq`."""
+        """Like `start`, for `pushq`."""
         with self._log_path(name).open("ab") as log:
             process = Forked(
                 ["gateway", *arguments],
@@ -120,7 +120,7 @@ class Host:
         return process
 
     def start_talking(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """As `start`, with a pipe to its stdin, and its stdout in a file of its own."""
+        """Like `start`, with a pipe to stdin, and stdout in a separate file."""
         command = self.command(require("setpriv"), "--pdeathsig", "KILL", *arguments)
         with self._log_path(name).open("ab") as log, self.stdout_of(name).open("ab") as out:
             process = subprocess.Popen(
@@ -130,11 +130,11 @@ class Host:
         return process
 
     def stdout_of(self, name: str) -> Path:
-        """What a program of `start_talking` said."""
+        """The output of a program started by `start_talking`."""
         return self._folder / f"{self.name}.{name}.out"
 
     def resolve_with(self, address: str) -> None:
-        """Have programs of this host ask the name server at `address` (port 53) and nobody else."""
+        """Makes programs on this host query the DNS server at `address` (port 53) and no other."""
         settings = self._folder / f"{self.name}.resolv.conf"
         settings.write_text(f"nameserver {address}\noptions timeout:1 attempts:2\n")
         self.run("mount", "--bind", str(settings), "/etc/resolv.conf")
@@ -155,12 +155,12 @@ class Host:
 
 
 def _clean() -> dict[str, str]:
-    """The environment without settings of the person who runs the tests."""
+    """The environment without the user's Pushq settings."""
     return without_settings()
 
 
 def end(process: subprocess.Popen[bytes] | Forked) -> None:
-    """SIGKILL, unless it is over."""
+    """Sends SIGKILL, unless it has ended."""
     process.kill()
     process.wait(END_S_MAX)
     if isinstance(process, subprocess.Popen) and process.stdin is not None:
@@ -168,7 +168,7 @@ def end(process: subprocess.Popen[bytes] | Forked) -> None:
 
 
 def wire(switch: Host, hosts: Sequence[tuple[Host, str]]) -> None:
-    """Plug each host into one switch, as `eth0` with an address such as `192.0.2.11/24`."""
+    """Connects each host to a switch, as `eth0` with an address such as `192.0.2.11/24`."""
     switch.run("ip", "link", "add", "br0", "type", "bridge", "forward_delay", "0")
     switch.run("ip", "link", "set", "br0", "up")
     for host, address in hosts:

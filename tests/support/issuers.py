@@ -1,4 +1,4 @@
-"""Issuers of JWTs for tests: keys made here, tokens signed with them, and a real HTTP server for their key set."""
+"""JWT issuers for tests: generated keys, tokens signed with them, and a real HTTP server for the key set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _shared: dict[str, Any] = {}
 
 
 class SigningKey:
-    """A private key with its name, and what is published of it."""
+    """A named private key, and its public part."""
 
     def __init__(self, algorithm: str, key_id: str) -> None:
         self.algorithm = algorithm
         self.id = key_id
         if algorithm == "RS256":
-            # The slow one to make; which one it is makes no difference to a test.
+            # Generating this one is slow, and tests do not care which one it is.
             self.private: Any = _shared.setdefault(key_id, rsa.generate_private_key(65537, 2048))
         else:
             self.private = (
@@ -38,7 +38,7 @@ class SigningKey:
 
     @property
     def pem(self) -> bytes:
-        """The public half."""
+        """The public key."""
         encoded: bytes = self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return encoded
 
@@ -53,7 +53,7 @@ class SigningKey:
 
 
 def claims(issuer: str, scope: str, *, lives_s: float = 300, **more: Any) -> dict[str, Any]:
-    """Claims of a good token; None in `more` leaves a claim out."""
+    """The claims of a valid token; None in `more` removes a claim."""
     now_s = int(time.time())
     given = {"iss": issuer, "sub": "alice", "aud": "pushq", "exp": now_s + lives_s, "iat": now_s, "scope": scope}
     return {name: value for name, value in (given | more).items() if value is not None}
@@ -64,13 +64,13 @@ def with_secret(given: Mapping[str, Any], secret: str | bytes = SECRET, **header
 
 
 def raw_token(header: Any, given: Any, signature: bytes = b"") -> str:
-    """Any three parts, as nobody's library would make them."""
+    """A token of three arbitrary parts, which no library would produce."""
     parts = [json.dumps(header).encode(), json.dumps(given).encode(), signature]
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
 
 class KeyServer:
-    """Publishes a key set on this machine; what it answers may change at any time."""
+    """Publishes a key set on a local port; its response may be changed at any time."""
 
     def __init__(self, port: int = 0) -> None:
         outer = self
@@ -87,7 +87,7 @@ class KeyServer:
                 self.wfile.write(outer.body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nobody reads it."""
+                """Logs nothing."""
 
         self.asked = 0
         self.status = 200
@@ -121,6 +121,6 @@ def key_server(*keys: SigningKey) -> Iterator[KeyServer]:
 
 
 def issuers_env(*entries: Mapping[str, Any], **jwt_settings: Any) -> dict[str, str]:
-    """The environment of a server that takes tokens of these issuers."""
+    """The environment of a server that accepts tokens of these issuers."""
     settings = {f"PUSHQ_AUTH__JWT__{name.upper()}": str(value) for name, value in jwt_settings.items()}
     return {"PUSHQ_AUTH__JWT__ISSUERS": json.dumps(entries), **settings}

@@ -1,8 +1,8 @@
-"""Makes `push/js/pushq.js` from the files in `push/js/src`: `python -m tests.support.joined_js` writes it.
+"""Builds `push/js/pushq.js` from the files in `push/js/src`; `python -m tests.support.joined_js` writes it.
 
-A page loads the JavaScript client as one file, as it is. Its source is many, each an ES module that names what it takes
-of which other. Joined they share one scope, each behind those that it takes from: so a name that stands at the top of
-one means nothing else in all the others.
+A page loads the JavaScript client as a single file. Its source consists of several ES modules with explicit imports. In
+the joined file they share one scope, in dependency order, so a top-level name of one module must not mean anything else
+in the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JS = Path(__file__).resolve().parents[2] / "push" / "js"
 SOURCES = JS / "src"
 JOINED = JS / "pushq.js"
 ENTRY = "pushq.js"
-"""Names all that is public; what stands above that begins the joined file."""
+"""Lists the public names; the comment at its top becomes that of the joined file."""
 
 COMMAND = "python -m tests.support.joined_js"
 MADE = f"// Made from push/js/src by `{COMMAND}`: change it there.\n"
@@ -26,7 +26,7 @@ _TAKEN = re.compile(r'^(import|export) \{([^}]+)\} from "(\.[^"]+)";\n\n?', re.M
 _HEAD = re.compile(r"\A/\*\*((?!\*/).)*\*/\n\n", re.DOTALL)
 _DECLARED = re.compile(r"^(export )?(?:(?:async )?function|class|const|let) (\w+)", re.MULTILINE)
 _ANOTHER_FORM = re.compile(r"^(?:import|export (?!async |function|class|const|let)|(?:const|let) \W).*", re.MULTILINE)
-# A regular expression is told from a division by what stands around it: this code has spaces around that.
+# A regular expression is told from a division by its surroundings: our code puts spaces around divisions.
 _PIECE = re.compile(
     r"""(?P<left_out>//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'
       |(?<=[(,=:?!&|\[\s])/(?![/*\s])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/[a-z]*)
@@ -38,24 +38,24 @@ _MENTIONED = re.compile(r"(?<![\w$#])(?<!(?<!\.\.)\.)(?<!\bget )([A-Za-z_$][\w$]
 
 
 class Unjoinable(ValueError):
-    """The files cannot be one; the text says which of them is why."""
+    """The files cannot be joined; the message says which one is at fault."""
 
 
 class Source(NamedTuple):
-    """A file of the source, by its path below the folder."""
+    """A source file, by its path below the folder."""
 
     name: str
     takes: Mapping[str, frozenset[str]]
-    """Other files, and which names of theirs."""
+    """The imported files, and the names imported from each."""
     text: str
-    """What is left without the lines that say so."""
+    """The text without its import and export lines."""
     tops: frozenset[str]
-    """Every name at its top."""
+    """All top-level names."""
     exported: frozenset[str]
 
 
 def joined(folder: Path) -> str:
-    """The one file. Raises `Unjoinable`."""
+    """The joined file. Raises `Unjoinable`."""
     files = sources(folder)
     found = [fault for file in files.values() for fault in _faults(file, files)]
     if found:
@@ -70,12 +70,12 @@ def joined(folder: Path) -> str:
 
 
 def sources(folder: Path) -> dict[str, Source]:
-    """What `ENTRY` takes from, directly or not, each file behind those that it takes from. Raises `Unjoinable`."""
+    """The direct and indirect imports of `ENTRY`, each file after those it imports. Raises `Unjoinable`."""
     placed: dict[str, Source] = {}
 
     def place(name: str, above: tuple[str, ...]) -> None:
         if name in above:
-            raise Unjoinable(f"a circle: {' → '.join((*above[above.index(name) :], name))}")
+            raise Unjoinable(f"circular imports: {' → '.join((*above[above.index(name) :], name))}")
         if name not in placed:
             file = _read(folder, name)
             for other in file.takes:
@@ -106,31 +106,31 @@ def _read(folder: Path, name: str) -> Source:
 
 
 def _within(file: Source, public: Iterable[str]) -> str:
-    """Its text in the joined file: without the comment at its head, and only what is public is exported."""
+    """A file's text in the joined file: without its head comment, and with only public names exported."""
     text = _HEAD.sub("", file.text, count=1)
     return _DECLARED.sub(lambda found: found[0] if found[2] in public else found[0].removeprefix("export "), text)
 
 
 def _faults(file: Source, files: Mapping[str, Source]) -> Iterator[str]:
-    """What keeps it from standing alone, and from sharing a scope with the others."""
+    """Anything that keeps a file from working as a module, or from sharing a scope with the others."""
     taken = {name: whose for whose, names in file.takes.items() for name in names}
     mentioned = set(_MENTIONED.findall(_code(file.text)))
     for name, whose in sorted(taken.items()):
         if name not in files[whose].exported:
             yield f"{file.name}: {whose} does not export {name}"
         elif name not in mentioned and file.name != ENTRY:
-            yield f"{file.name}: takes {name} of {whose} and does not use it"
+            yield f"{file.name}: imports {name} from {whose} but does not use it"
     for other in files.values():
         if other.name != file.name:
             yield from (
-                f"{file.name}: {name} is a name of {other.name}, too" for name in sorted(file.tops & other.tops)
+                f"{file.name}: {name} is also a name of {other.name}" for name in sorted(file.tops & other.tops)
             )
             missing = (mentioned & other.tops) - file.tops - set(taken)
             yield from (f"{file.name}: uses {name} of {other.name} without an import" for name in sorted(missing))
 
 
 def _code(text: str) -> str:
-    """Without comments, strings and regular expressions; of a template what is computed in it."""
+    """The text without comments, strings and regular expressions; of a template, only its expressions."""
     kept: list[str] = []
     open_braces: list[str] = []
     at = 0
@@ -141,7 +141,7 @@ def _code(text: str) -> str:
             open_braces.append("{")
         elif found["template"] or (found["closed"] and open_braces.pop() == "${"):
             end = _TEMPLATE_TEXT.match(text, at)
-            assert end is not None, "a template without an end"
+            assert end is not None, "unterminated template"
             at = end.end()
             open_braces += ["${"] if end[1] == "${" else []
     return "".join([*kept, text[at:]])

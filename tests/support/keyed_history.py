@@ -1,8 +1,8 @@
-"""What clients of a queue in strict order saw of its keys, and what must be true of it, whatever moved meanwhile.
+"""What clients of a strictly ordered queue saw of its keys, and the rules it must satisfy whatever moved meanwhile.
 
-A message is named by its key and its number there, from 0. A producer sends those of a key in their order, and after a
-crash what was not confirmed once more, before anything newer; the queue drops repeats. So the first deliveries of a key
-count up without a gap. Its own tests forge a history for each kind of violation.
+A message is named by its key and its number within that key, from 0. A producer sends the messages of a key in order,
+and after a crash repeats the unconfirmed ones before anything newer; the queue drops duplicates. So the first
+deliveries of a key are numbered without gaps. Its own tests forge a history for each kind of violation.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Place = tuple[int, int]
 @dataclass
 class KeyedHistory:
     is_ordered: bool = True
-    """Whether the first deliveries of a key are to be in its order."""
+    """Whether the first deliveries of a key must be in order."""
     sent: Counter[str] = field(default_factory=Counter)
-    """By key, how many."""
+    """Number of messages sent, by key."""
     places: dict[Name, Place] = field(default_factory=dict)
-    """Of all that were confirmed."""
+    """Position of every confirmed message."""
     first: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By key the number that is to be delivered next for the first time."""
+    """The number to be delivered next for the first time, by key."""
     settling: set[Name] = field(default_factory=set)
-    """Acks that were sent, answered or not."""
+    """Acks that were sent, with or without a response."""
     acked: set[Name] = field(default_factory=set)
     seen: list[str] = field(default_factory=list)
-    """Violations, as they were noticed."""
+    """Violations noticed so far."""
 
     def next(self, key: str) -> Name:
-        """The next message of a key, which is sent now."""
+        """The next message of a key, which is being sent now."""
         self.sent[key] += 1
         return Name(key, self.sent[key] - 1)
 
@@ -54,7 +54,7 @@ class KeyedHistory:
     def deliver(self, name: Name) -> None:
         awaited = self.first[name.key]
         if name.number >= self.sent[name.key]:
-            self.seen.append(f"{name} was delivered, and nobody sent it")
+            self.seen.append(f"{name} was delivered, but nobody sent it")
         elif self.is_ordered and name.number > awaited:
             self.seen.append(f"{name} was delivered before {Name(name.key, awaited)}")
         elif name in self.acked:
@@ -68,7 +68,7 @@ class KeyedHistory:
         self.acked.update(names)
 
     def violations(self, present: Iterable[Name]) -> list[str]:
-        """`present`: what the queue holds now."""
+        """`present`: the messages now in the queue."""
         there = Counter(present)
         lost = sorted(self.places.keys() - self.settling - there.keys())
         doubled = sorted(name for name, count in there.items() if count > 1)
@@ -76,8 +76,8 @@ class KeyedHistory:
         invented = sorted(name for name in there if name.number >= self.sent[name.key])
         return [
             *self.seen,
-            *(f"{name} was confirmed, nobody acked it, and it is not there" for name in lost),
-            *(f"{name} is there {there[name]} times" for name in doubled),
-            *(f"{name} is there after its ack was confirmed" for name in back),
-            *(f"{name} is there, and nobody sent it" for name in invented),
+            *(f"{name} was confirmed and never acked, but is missing" for name in lost),
+            *(f"{name} is stored {there[name]} times" for name in doubled),
+            *(f"{name} is present after its ack was confirmed" for name in back),
+            *(f"{name} is present, but nobody sent it" for name in invented),
         ]

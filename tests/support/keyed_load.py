@@ -1,7 +1,7 @@
-"""Producers and consumers of a queue in strict order, over every transport, while its partitions move or it is killed.
+"""Producers and consumers of a strictly ordered queue, over every transport, while its partitions move or it is killed.
 
-They speak the protocols themselves, without the SDK: its reconnects would hide what a crash does. Each ends when it is
-stopped, or when the server is gone.
+They speak the protocols directly, without the SDK, whose reconnects would hide the effects of a crash. Each ends when
+it is stopped, or when the server is gone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 BEGIN_S_MAX = PATIENCE_S
-"""Within this the first messages are confirmed, on a busy machine too."""
+"""The first messages are confirmed within this time, even on a busy machine."""
 CREDIT = 40
 CREDIT_EVENTS = 8
 """Events are settled one by one."""
 WINDOW_FRAMES = 6
 FRAME_MESSAGES = (1, 1, 5, 40)
 AHEAD_MESSAGES_MAX = 400
-"""Producers wait for consumers: what lies in a partition that its slots left is what takes its time."""
+"""Producers wait for consumers: draining a partition that its slots have left is what takes time."""
 AGAIN_SHARE = 0.05
 AGAIN_FRAMES = 50
-"""Of the latest ones, that may be sent again."""
+"""Number of recent frames that may be sent again."""
 BACK_SHARE = 0.03
-"""Of the messages, those that a consumer gives back once it has them."""
+"""Share of messages that a consumer gives back."""
 
 Client = Coroutine[Any, Any, None]
 
@@ -45,13 +45,13 @@ class CutSocket(Socket):
     async def ask(self, **frame: Any) -> dict[str, Any]:
         answer = await super().ask(**frame)
         if answer["type"] == "closed":
-            raise EOFError("the server closed the connection before it answered")
+            raise EOFError("the server closed the connection before it responded")
         return answer
 
 
 class Producer:
-    """Who sends the messages of some keys. What was not confirmed is sent again, first, in its order; now and then
-    something older, too, as a client does whose answer was lost.
+    """Sends the messages of some keys. Unconfirmed messages are sent again first, in order; now and then also something
+    older, as a client does whose response was lost.
     """
 
     def __init__(self, name: str, keys: int):
@@ -61,12 +61,12 @@ class Producer:
 
 
 class KeyedLoad:
-    """See the file's first sentence."""
+    """See the module docstring."""
 
     def __init__(
         self, server: PushqServer, queue: str, rng: random.Random, history: KeyedHistory, *, delay_ms_max: int = 0
     ):
-        """`delay_ms_max`: each message is for later, for a time up to this."""
+        """`delay_ms_max`: each message is delayed by up to this much."""
         self.delay_ms_max = delay_ms_max
         self.server = server
         self.queue = queue
@@ -81,8 +81,8 @@ class KeyedLoad:
         return len(self.history.places) - len(self.history.settling)
 
     async def run_until_killed(self, after_s: float, *clients: Client, begun: Callable[[], object]) -> None:
-        """Runs the clients until the server is killed under them, so long after what `begun` tells. What else goes
-        wrong in one is raised.
+        """Runs the clients until the server is killed, `after_s` after `begun` returns true. Raises any other failure
+        of a client.
         """
         tasks = [asyncio.create_task(client, name=getattr(client, "__name__", "client")) for client in clients]
         try:
@@ -90,7 +90,7 @@ class KeyedLoad:
                 while not begun():
                     for task in tasks:
                         if task.done():
-                            task.result()  # nothing may go wrong while the server lives
+                            task.result()  # nothing may fail while the server lives
                     await asyncio.sleep(0.005)
         except BaseException:
             for task in tasks:
@@ -112,7 +112,7 @@ class KeyedLoad:
     # ------------------------------------------------------------------------------------------------- producers
 
     async def produce_by_socket(self, producer: Producer, *, binary: bool = False) -> None:
-        """A few frames ahead of their answers."""
+        """Sends a few frames ahead of their responses."""
         window = asyncio.Semaphore(WINDOW_FRAMES)
         async with CutSocket.open(self.server, binary=binary) as socket, asyncio.TaskGroup() as asking:
 
@@ -136,7 +136,7 @@ class KeyedLoad:
                 await self._wait()
 
     def _frames(self, producer: Producer) -> Iterable[Frame]:
-        """What waits for its confirmation, then new ones."""
+        """Frames awaiting confirmation, then new ones."""
         yield from list(producer.pending)
         while not self.stopped:
             if producer.sent and self.rng.random() < AGAIN_SHARE:
@@ -165,13 +165,13 @@ class KeyedLoad:
 
     async def _wait(self) -> None:
         await asyncio.sleep(0)
-        while self.behind > AHEAD_MESSAGES_MAX and not self.stopped:  # noqa: ASYNC110 - consumers move it
+        while self.behind > AHEAD_MESSAGES_MAX and not self.stopped:  # noqa: ASYNC110 - consumers change it
             await asyncio.sleep(0.005)
 
     # ------------------------------------------------------------------------------------------------- consumers
 
     async def consume(self, transport: str) -> None:
-        """By one of `TRANSPORTS`, until the server closes it."""
+        """Consumes over one of `TRANSPORTS`, until the server closes the connection."""
         match transport:
             case "sse":
                 await self._consume_events()
@@ -214,7 +214,7 @@ class KeyedLoad:
     async def _handle(
         self, messages: Sequence[Message], ack: Callable[[list[str]], Any], nack: Callable[[list[str]], Any]
     ) -> None:
-        """Acks all of them but a few, which are given back."""
+        """Acks all but a few, which are given back."""
         if not messages:
             return
         acks, nacks = {}, []
@@ -234,8 +234,8 @@ class KeyedLoad:
     # ------------------------------------------------------------------------------------------------ what is there
 
     async def present(self) -> list[Name]:
-        """All messages in the queue, whatever their state. In this order of states none is missed that goes from one to
-        the next meanwhile; one that was due may also go to another partition.
+        """All messages in the queue, in whatever state. States are read in this order so that none is missed that
+        changes from one to the next meanwhile; a message that was due may also go to another partition.
         """
         found: set[tuple[Name, int, int]] = set()
         async with http_client(self.server) as http:
@@ -251,7 +251,7 @@ class KeyedLoad:
 
 
 def _faults(error: BaseException) -> Iterator[BaseException]:
-    """What is no consequence of the server's end."""
+    """Failures that are not a consequence of the server's end."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _faults(one)

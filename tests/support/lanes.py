@@ -1,6 +1,7 @@
-"""Independent hosts in this process: real doors and lines over loopback, each lane a node whose owner a test chooses.
+"""Independent hosts in one process: real listeners and connections over loopback, each lane a node with an owner that
+the test chooses.
 
-What replicates a lane between hosts is left out: a lane's node moves from host to host as it is.
+Replication of a lane between hosts is left out: a lane's node moves from host to host as it is.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ TENANT = "default"
 
 
 class Host:
-    """One process' listener: the lanes that it owns, and its door."""
+    """The listener of one process: the lanes that it owns, and its door."""
 
     def __init__(self, name: str, world: Lanes):
-        """Hosts whose names end with an even number are in the zone east, the others in west."""
+        """Hosts with even numbers at the end of their names are in zone east, the others in west."""
         self.name = name
         self.services: dict[int, StoreService] = {}
         self.door = Door(
@@ -50,7 +51,7 @@ class Host:
         )
         self._world = world
         self.is_cut_off = False
-        """Its door reaches no other host."""
+        """Whether its door reaches no other host."""
         self.server = StoreServer(self.services, world.address_of, door=self.door, there=lambda: world.there)
         self.port = 0
 
@@ -69,7 +70,7 @@ class Host:
 
 
 class Lanes:
-    """`lanes` hosts with a lane, and one that has none. A table that a test may change."""
+    """`lanes` hosts with one lane each, one host without, and a table that a test may change."""
 
     def __init__(self, lanes: int = 3):
         self.nodes = [Node(MemoryEngine(), directory=None) for _ in range(lanes)]
@@ -80,9 +81,9 @@ class Lanes:
         self.stores: list[RemoteBackends] = []
         self.is_founded = True
         self.tells = False
-        """Whether hosts say which of them are there."""
+        """Whether hosts report which of them are alive."""
         self.homes = self.names[:lanes]
-        """Whose each lane is."""
+        """The owner of each lane."""
         self._epoch = 1
 
     @property
@@ -109,13 +110,13 @@ class Lanes:
         return [BackendAt(n, f"127.0.0.1:{self.hosts[n].port}", n in at_home) for n in self.names if n in self.alive]
 
     def tell(self) -> None:
-        """All hosts have heard which of them are there."""
+        """Informs all hosts which of them are alive."""
         self.tells = True
         for host in self.hosts.values():
             host.server.tell_backends()
 
     async def lose(self, name: str) -> None:
-        """The host is gone, and its session with it."""
+        """Removes the host, along with its session."""
         await self.hosts[name].server.close()
         self.alive.pop(name)
 
@@ -124,7 +125,7 @@ class Lanes:
         return f"127.0.0.1:{self.hosts[owner].port}" if owner is not None else None
 
     def own(self, lane: int, name: str | None) -> None:
-        """Another host owns the lane from now on; None: nobody does."""
+        """Transfers the lane to another host; None: nobody owns it."""
         before = self.owners[lane]
         if before is not None:
             self.hosts[before].services.pop(lane).close()
@@ -140,7 +141,7 @@ class Lanes:
         self.hosts[name].services[lane] = StoreService(store, lane=lane, lanes=lanes, copies=lambda: copies)
 
     async def store(self, *names: str, zone: str = "") -> RemoteBackends:
-        """A gateway's, that was told of these hosts; of all without a name."""
+        """The store of a gateway that was told of these hosts; of all hosts if no name is given."""
         addresses = [("127.0.0.1", self.hosts[name].port) for name in names or self.names]
         made = RemoteBackends(FixedDirectory(addresses), None, LookingUp, addresses=addresses, zone=zone)
         self.stores.append(made)
@@ -177,7 +178,7 @@ async def make(store: RemoteBackends, name: str = "q", **settings: Any) -> Laned
 
 
 async def queue_at(store: RemoteBackends, name: str = "q") -> LanedQueue:
-    """The queue that another gateway made."""
+    """The queue, as created by another gateway."""
     await eventually(lambda: (TENANT, name) in store.metadata.queues)
     queue = store.queue(TENANT, name)
     assert isinstance(queue, LanedQueue)
@@ -202,7 +203,7 @@ async def publish(queue: LanedQueue, *bodies: bytes, **known_by: Any) -> Publish
 
 
 def places(*answers: Published | PushqError) -> list[tuple[int, int]]:
-    """(lane, offset) of all messages; each call had one."""
+    """(lane, offset) of all messages; each call published one."""
     found: list[tuple[int, int]] = []
     for one in answers:
         assert isinstance(one, Published), one
@@ -211,7 +212,7 @@ def places(*answers: Published | PushqError) -> list[tuple[int, int]]:
 
 
 class Taker:
-    """A consumer of a queue at one gateway, with so much credit."""
+    """A consumer of a queue at one gateway, with a given credit."""
 
     gateway = ""
 

@@ -1,7 +1,8 @@
-"""One of several processes that share a limit: asks as fast as it may for some seconds, and prints what it got.
+"""One of several processes that share a limit: sends requests as fast as it may for some seconds, and prints how many
+passed.
 
 `python -m tests.support.limited_process URL QUOTA SECONDS HOW`; HOW is `http` (each hit waits for its answer) or
-`frames` (hits come in bursts of ten, as a socket's frames do).
+`frames` (hits come in bursts of ten, like the frames of a socket).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ async def ask(url: str, quota: int, seconds: float, how: str) -> int:
             await asyncio.sleep(0)
     finally:
         await limiter.close()
-    assert limiter.decided_alone_total == 0, "Redis was away"
+    assert limiter.decided_alone_total == 0, "Redis was unavailable"
     return allowed
 
 

@@ -1,6 +1,6 @@
-"""Clients of one life of a server that will be killed: they write down what they send and see, and end when it does.
+"""Clients during one life of a server that will be killed: they record what they send and see, and end when it does.
 
-They speak the protocols themselves, without the SDK: its reconnects would hide what a crash does.
+They speak the protocols directly, without the SDK, whose reconnects would hide the effects of a crash.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.support.server import PushqServer
 WINDOW_FRAMES = 8
 CREDIT = 64
 AHEAD_MESSAGES_MAX = 2_000
-"""Producers wait for consumers, or most of a round would be spent on looking at the backlog."""
+"""Producers wait for consumers, or else most of a round would be spent checking the backlog."""
 STREAM_PAUSE_S = 0.005
-"""A stream keeps everything, and each round looks at all of it."""
+"""A stream keeps everything, and each round checks all of it."""
 NOTICE_S_MAX = 5
 CUT = (WebSocketException, OSError, httpx2.HTTPError, EOFError, asyncio.TimeoutError)
-"""How a client learns that the server was killed."""
+"""Errors by which a client notices that the server was killed."""
 
 
 @asynccontextmanager
 async def socket(server: PushqServer) -> AsyncIterator[ClientConnection]:
-    """A connected session, speaking JSON."""
+    """A connected session that speaks JSON."""
     async with connect(
         server.ws_url,
         additional_headers=server.headers,
@@ -51,7 +51,7 @@ async def socket(server: PushqServer) -> AsyncIterator[ClientConnection]:
 
 
 async def frames(ws: ClientConnection) -> AsyncIterator[dict[str, Any]]:
-    """Everything the server says, one object at a time."""
+    """Everything the server sends, one object at a time."""
     async for data in ws:
         found = json.loads(data)
         for frame in found if isinstance(found, list) else [found]:
@@ -85,7 +85,7 @@ class Load:
         *clients: CoroutineType[Any, Any, None],
         not_before: Callable[[], object] = lambda: True,
     ) -> None:
-        """Runs the clients until the server is killed under them. What else goes wrong in one is raised."""
+        """Runs the clients until the server is killed. Raises any other failure of a client."""
         tasks = [asyncio.create_task(client, name=client.cr_code.co_name) for client in clients]
         await asyncio.sleep(kill_after_s)
         await eventually(not_before, "the load has come so far that the server may be killed")
@@ -102,7 +102,7 @@ class Load:
     # ------------------------------------------------------------------------------------------------ producers
 
     async def produce(self, name: str) -> None:
-        """Publishes to the queue, a few frames ahead of the answers."""
+        """Publishes to the queue, a few frames ahead of the responses."""
         await self._publish(name, self.queue, self.work.sent, self._work_confirmed, self.work.refused, self._backlog)
 
     async def produce_to_stream(self, name: str) -> None:
@@ -144,13 +144,13 @@ class Load:
                             refused.update(bodies)
                         window.release()
                 finally:
-                    window.release()  # or the producer would wait for ever for an answer
+                    window.release()  # or else the producer would wait forever for a response
 
             reading = asyncio.create_task(answers())
             try:
                 while not reading.done():
                     await window.acquire()
-                    while ahead() > AHEAD_MESSAGES_MAX and not reading.done():  # noqa: ASYNC110 - others move it
+                    while ahead() > AHEAD_MESSAGES_MAX and not reading.done():  # noqa: ASYNC110 - others change it
                         await asyncio.sleep(0.002)
                     self._number += 1
                     bodies = [f"{name}.{self._number}.{n}" for n in range(self.rng.choice([1, 1, 3, 70]))]
@@ -168,7 +168,7 @@ class Load:
     # ------------------------------------------------------------------------------------------------ consumers
 
     async def consume_by_socket(self) -> None:
-        """Acks most messages, gives some back, and keeps the others until the end."""
+        """Acks most messages, gives some back, and keeps the rest until the end."""
         asked: dict[int, list[str]] = {}
         async with socket(self.server) as ws:
             await ws.send(json.dumps({"type": "subscribe", "queue": self.queue, "credit": CREDIT, "id": 0}))
@@ -186,7 +186,7 @@ class Load:
                     self._acked(asked.pop(frame["id"]), frame["results"])
 
     def _received(self, consumer: str, messages: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], list[str]]:
-        """(body, receipt) of what is to be acked, and receipts of what is given back."""
+        """(body, receipt) of messages to ack, and receipts of messages to give back."""
         acks: list[tuple[str, str]] = []
         nacks: list[str] = []
         for message in messages:
@@ -201,11 +201,11 @@ class Load:
         return acks, nacks
 
     def _acked(self, bodies: list[str], results: list[dict[str, Any]]) -> None:
-        assert all(row["ok"] for row in results), f"an ack of the holder was refused: {results}"
+        assert all(row["ok"] for row in results), f"an ack by the lease holder was refused: {results}"
         self.work.acked.update(bodies)
 
     async def consume_by_events(self) -> None:
-        """SSE; acks go by POST."""
+        """Consumes by SSE; acks are POST requests."""
         async with self._http() as http:
             url = f"/v1/queues/{self.queue}/events?credit={CREDIT}"
             async with http.stream("GET", url) as response:
@@ -231,7 +231,7 @@ class Load:
             (await http.post(f"/v1/queues/{self.queue}/nack", json={"receipts": nacks})).raise_for_status()
 
     async def read_stream(self, reader: str, cursor: str | None, keep: Callable[[str], None]) -> None:
-        """Reads the stream from a cursor on, or from its beginning, and keeps the last cursor it was given."""
+        """Reads the stream from a cursor, or from its beginning, and keeps the last cursor it received."""
         async with socket(self.server) as ws:
             place = {"cursor": cursor} if cursor is not None else "earliest"
             await ws.send(json.dumps({"type": "subscribe", "queue": self.stream, "from": place, "id": 1}))
@@ -249,7 +249,7 @@ class Load:
         return httpx2.AsyncClient(base_url=self.server.url, headers=self.server.headers, timeout=20, trust_env=False)
 
     async def present(self) -> list[str]:
-        """The bodies of all messages in the queue, whatever their state."""
+        """The bodies of all messages in the queue, in whatever state."""
         bodies: list[str] = []
         async with self._http() as http:
             for state in ("ready", "in_flight", "delayed"):

@@ -1,4 +1,4 @@
-"""When leaders may have been lost that confirmed something alone: no more is excused in mode `async`."""
+"""Periods in which a lost leader may have confirmed something alone: mode `async` excuses losses only in these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pushq manager` as a process."""
+"""`pushq manager` as a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Manager:
-    """`pushq manager` in a process of its own."""
+    """One `pushq manager` process."""
 
     def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
         self.name = name

@@ -1,7 +1,7 @@
-"""The console over many queues, in this process: what its list takes, and what it costs while a page of it is open.
+"""The console with many queues, in this process: how long its list takes, and the cost of an open live page.
 
-`python -m tests.support.many_queues` prints the figures. Time passes by hand, so that minutes of an open page take as
-long as what is done in them; what is done is counted in the processor's time of this thread.
+`python -m tests.support.many_queues` prints the figures. Time is advanced by hand, so minutes of an open page take only
+as long as the work done in them, which is measured in CPU time of this thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from web_console.limits import ROWS_PER_PAGE
 
 QUEUES = 6_000
 OPEN_S = 600
-"""How long the page is open."""
+"""How long the page stays open."""
 TURNS = 100
-"""Of the loop, in each pause of the page."""
+"""Turns of the event loop in each pause of the page."""
 URL = "http://test"
 _CREATED_TOGETHER = 200
 
@@ -38,13 +38,13 @@ _CREATED_TOGETHER = 200
 class Figures(NamedTuple):
     queues: int
     first_ms: float
-    """The first page after a start: every queue is looked at."""
+    """The first page after a start, for which every queue is read."""
     list_ms: float
-    """A page of the list, sorted, where what it shows is known already."""
+    """A sorted page of the list whose data is already known."""
     share: float
-    """Of a core, while one page is open live: the looks at the queues, and what the page shows."""
+    """Share of a core used while one live page is open: reading the queues, and rendering the page."""
     looks: int
-    """How often the page was made in that time."""
+    """How often the page was rendered in that time."""
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def _page_ms(client: httpx2.AsyncClient) -> float:
 
 
 async def _open(client: httpx2.AsyncClient, open_s: int) -> tuple[float, int]:
-    """A live page for so long of a clock that stands still while something is done."""
+    """Keeps a live page open for this long, on a clock that stands still while work is done."""
     now_s, looks = time.monotonic(), 0
     ends_s = now_s + open_s
 
@@ -95,7 +95,7 @@ async def _open(client: httpx2.AsyncClient, open_s: int) -> tuple[float, int]:
     async def pause(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds
-        for _ in range(TURNS):  # others do what they have to do meanwhile
+        for _ in range(TURNS):  # lets other tasks do their work
             await asyncio.sleep(0)
 
     began = time.thread_time()
@@ -108,6 +108,6 @@ async def _open(client: httpx2.AsyncClient, open_s: int) -> tuple[float, int]:
 if __name__ == "__main__":
     found = asyncio.run(figures(int(sys.argv[1]) if len(sys.argv) > 1 else QUEUES))
     print(
-        f"{found.queues} queues: the first page {found.first_ms:.0f} ms, a page {found.list_ms:.0f} ms, "
-        f"one open live {found.share:.2%} of a core ({found.looks} looks in {OPEN_S} s)"
+        f"{found.queues} queues: first page {found.first_ms:.0f} ms, further pages {found.list_ms:.0f} ms, "
+        f"one live page {found.share:.2%} of a core ({found.looks} updates in {OPEN_S} s)"
     )

@@ -27,7 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def local_service(now_ms: int = 1000) -> LocalMetadata:
-    """Over rows in memory."""
+    """A service over in-memory rows."""
     engine = MemoryEngine()
 
     async def write(rows: Batch) -> None:
@@ -52,10 +52,10 @@ async def remote_service(service: LocalMetadata) -> AsyncIterator[RemoteMetadata
 
 
 class MetadataProcess:
-    """`pushq metadata` as a process of its own. `start` after `kill` finds the same data on the same port."""
+    """A `pushq metadata` process. `start` after `kill` uses the same data and port."""
 
     def __init__(self, data: Path, *, tls: Mapping[str, str] | None = None) -> None:
-        """`tls`: the files behind `--tls-…`, by name."""
+        """`tls`: the files for `--tls-…`, by name."""
         self.data = data
         self.port = free_port()
         self.url = f"{'ws' if tls is None else 'wss'}://127.0.0.1:{self.port}"
@@ -81,7 +81,7 @@ class MetadataProcess:
         return (self.data / "admin.key").read_text().strip()
 
     def start(self) -> Self:
-        assert self._process is None, "it runs already"
+        assert self._process is None, "it is already running"
         command = ["gateway", "metadata", "--data", str(self.data)]
         self._process = Forked(
             [*command, "--listen", f"127.0.0.1:{self.port}", *self._flags],
@@ -98,7 +98,7 @@ class MetadataProcess:
         raise AssertionError(f"pushq metadata ended with {self._process.wait(5)}")
 
     def stall(self) -> None:
-        """It keeps its sockets and does nothing more."""
+        """Suspends it: its sockets stay open, but it does nothing."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -120,7 +120,7 @@ class MetadataProcess:
             self._process = None
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(10)

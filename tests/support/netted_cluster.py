@@ -1,8 +1,9 @@
-"""A cluster on hosts of its own: etcd, three backends and two gateways, each role in a network namespace.
+"""A cluster on simulated hosts: etcd, three backends and two gateways, each role in its own network namespace.
 
-So a test can cut any host off from any other, in one direction or both. What is lost is lost silently: the frames go
-to a machine that is not there. The test's own process stays where it is and reaches a host by a thread that enters its
-network; programs are started from the main thread alone, for they end with the thread that started them.
+A test can cut any host off from any other, in one direction or both. Packets are lost silently, as the frames go to a
+machine that does not exist. The test's own process stays in its network, and reaches a host through a thread that
+enters that host's namespace. Programs are started only from the main thread, because they end with the thread that
+started them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ETCD: Final = 2
 GATEWAYS: Final = 3
 BACKENDS: Final = {"a": 11, "b": 12, "c": 13}
 NOWHERE: Final = "02:00:00:00:00:01"
-"""The hardware address of nobody."""
+"""A hardware address that no host has."""
 _CLONE_NEWNET: Final = 0x40000000
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +52,7 @@ Model = Literal["leader_follower", "independent_hosts"]
 
 
 def enter(host: Host) -> None:
-    """From now on the sockets of this thread are the host's."""
+    """Moves this thread's sockets into the host's network."""
     libc = ctypes.CDLL(None, use_errno=True)
     network = os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY)
     try:
@@ -62,7 +63,7 @@ def enter(host: Host) -> None:
 
 
 def within(host: Host, what: Callable[[], T]) -> T:
-    """What a program on that host would get."""
+    """Calls `what` as a program on that host would."""
 
     def run() -> T:
         enter(host)
@@ -73,17 +74,17 @@ def within(host: Host, what: Callable[[], T]) -> T:
 
 
 class Program:
-    """Something that runs on a host, is ended and started again."""
+    """A program on a host, which can be stopped and restarted."""
 
     def __init__(self, host: Host, name: str, command: Sequence[str], env: Mapping[str, str], is_up: str) -> None:
-        """`is_up`: `ADDRESS:PORT` where it listens once it is."""
+        """`is_up`: the `ADDRESS:PORT` on which it listens once it is up."""
         self.host, self.name = host, name
         self._command, self._env, self._is_up = list(command), dict(env), is_up
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, f"{self.name} does not run"
+        assert self._process is not None, f"{self.name} is not running"
         return self._process.pid
 
     @property
@@ -116,7 +117,7 @@ class Program:
             self._process = None
 
     def wait_end(self, what: str, *, within_s: float = STOP_S_MAX) -> int:
-        """Its exit code, when it ends by itself."""
+        """Waits until it ends by itself; returns its exit code."""
         process = self._process
         assert process is not None
         until(lambda: process.poll() is not None, lambda: f"{self.name} {what}: {self.tail()}", within_s=within_s)
@@ -128,7 +129,7 @@ class Program:
 
 
 class Backend(Program):
-    """`pushq backend` on a host, with its data on a disk of that host where it was given one."""
+    """`pushq backend` on a host, with its data on a disk of that host if it was given one."""
 
     def __init__(self, name: str, host: Host, address: str, data: Path, env: Mapping[str, str]) -> None:
         self.address = address
@@ -137,7 +138,7 @@ class Backend(Program):
         super().__init__(host, name, command, env, f"{address}:8092")
 
     def health(self) -> dict[str, Any]:
-        """{} where it does not answer."""
+        """Returns {} if it does not answer."""
 
         def ask() -> dict[str, Any]:
             try:
@@ -156,13 +157,13 @@ class Backend(Program):
         return {one["shard"] for one in self.health().get("shards", []) if one["is_serving"]}
 
     def give_disk(self, mebibytes: int) -> None:
-        """A small one, which the host alone sees; once, before the first start."""
+        """Gives it a small disk that only the host sees; once, before the first start."""
         self.data.mkdir()
         self.host.run("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(self.data))
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Somebody else writes until nothing is left. It has a disk of its own."""
+        """Another program fills its disk, which must be its own."""
         assert self.host.path(str(self.data)).is_mount(), "this would fill the machine's disk"
         other = self.data / "other"
         self.host.run("sh", "-c", f"cat /dev/zero > {other} 2>/dev/null || true")
@@ -173,7 +174,7 @@ class Backend(Program):
 
     @contextlib.contextmanager
     def failing_fsync(self) -> Iterator[None]:
-        """Each fsync of the process that runs now fails."""
+        """Makes each fsync of the running process fail."""
         inject = "inject=fdatasync,fsync,msync:error=EIO"
         tracer = subprocess.Popen(
             [require("strace"), "-f", "-qq", "-p", str(self.pid), "-e", "trace=fdatasync,fsync,msync", "-e", inject],
@@ -187,7 +188,7 @@ class Backend(Program):
 
 
 class Gateway(Program):
-    """What `Socket` and `http_client` of the other helpers want of a server; to be used on its host."""
+    """The server that `Socket` and `http_client` of the other helpers need; to be used on its host."""
 
     def __init__(self, host: Host, number: int, folder: Path, env: Mapping[str, str]) -> None:
         self.data = folder / f"g{number}"
@@ -206,7 +207,7 @@ class Gateway(Program):
 
 
 class NettedCluster:
-    """See the file's first sentence. It ends with the block."""
+    """See the module docstring. It ends with the `with` block."""
 
     def __init__(
         self,
@@ -219,9 +220,9 @@ class NettedCluster:
         model: Model = "leader_follower",
         is_zoned: bool = False,
     ) -> None:
-        """`shards`: independent hosts have a lane each instead. `is_zoned`: each backend's host is a zone with a
-        member of etcd of its own, in place of `etcd_members` on a host of theirs. `disk_mebibytes`: each backend has a
-        disk of that size; 0: all share this machine's.
+        """`shards`: independent hosts have one lane each instead. `is_zoned`: each backend's host is a zone with its
+        own etcd member, instead of `etcd_members` on a separate host. `disk_mebibytes`: size of a separate disk for
+        each backend; 0: all share this machine's disk.
         """
         self._folder = folder
         self.shards = len(BACKENDS) if model == "independent_hosts" else shards
@@ -332,7 +333,7 @@ class NettedCluster:
             )
             gateway = Gateway(host, number, self._folder, env)
             self.gateways.append(gateway)
-            if number:  # it has the keys of the first one
+            if number:  # it uses the keys of the first one
                 gateway.data.mkdir(mode=0o700)
                 for name in ("master.key", "admin.key"):
                     shutil.copy(self.gateways[0].data / name, gateway.data / name)
@@ -341,7 +342,7 @@ class NettedCluster:
     # ------------------------------------------------------------------------------------------------------- looking
 
     def leader(self, shard: int) -> Backend:
-        """The only one that serves the shard, as soon as there is one."""
+        """The only backend that serves the shard, once there is one."""
         found: list[Backend] = []
 
         def one_leads() -> bool:
@@ -352,12 +353,12 @@ class NettedCluster:
         return found[0]
 
     def led_twice(self) -> set[int]:
-        """Shards that two backends serve; look at what cannot change meanwhile."""
+        """Shards that two backends serve; call it while that cannot change."""
         served = [shard for one in self.backends for shard in one.serves()]
         return {shard for shard in served if served.count(shard) > 1}
 
     def whole(self) -> float:
-        """Seconds until every shard is served and all copies are in sync; of independent hosts, each lane at home."""
+        """Seconds until every shard is served and all copies are in sync; with independent hosts, each lane at home."""
         return until(self._is_whole, lambda: f"all is whole: {self.state()}", within_s=WHOLE_S_MAX)
 
     def _is_whole(self) -> bool:
@@ -378,14 +379,14 @@ class NettedCluster:
         return are_at_home and {shard for shard, _ in served} == set(range(self.shards))
 
     def state(self) -> str:
-        """What every backend says, and the end of its log."""
+        """The status of every backend, and the end of its log."""
         return "\n".join(f"{one.name}: {one.health()}\n{one.tail()}" for one in self.backends)
 
     # ----------------------------------------------------------------------------------------------------------- cuts
 
     @contextlib.contextmanager
     def cut(self, *ways: tuple[Host, Host]) -> Iterator[None]:
-        """Nothing that the first of a pair sends reaches the second."""
+        """Drops everything that the first host of a pair sends to the second."""
         for sender, receiver in ways:
             how = ("lladdr", NOWHERE, "nud", "permanent", "dev", "eth0")
             sender.run("ip", "neigh", "replace", self._places[receiver], *how)

@@ -1,4 +1,4 @@
-"""Keeps tests on this machine: a connect to any other address is refused and remembered."""
+"""Keeps tests on this machine: connecting to any other address is refused and recorded."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import sys
 from typing import Any
 
 refused: list[str] = []
-"""Addresses that were refused since a test began; code under test may have swallowed the error itself."""
+"""Addresses refused since the start of a test; the code under test may have swallowed the error itself."""
 
 
 class OutsideConnect(Exception):
-    """A test reached for an address beyond this machine."""
+    """A test tried to connect to an address beyond this machine."""
 
 
 def refuse_outside() -> None:
-    """From now on, for the whole life of the process: an audit hook sees every connect, whichever library makes it."""
+    """Refuses such connections for the rest of the process: an audit hook sees every connect, whatever library makes
+    it."""
     sys.addaudithook(_on_event)
 
 
@@ -27,7 +28,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if connecting.family not in (socket.AF_INET, socket.AF_INET6) or is_loopback(str(address[0])):
         return
     refused.append(repr(address))
-    raise OutsideConnect(f"a test may connect to this machine only, not to {address!r}")
+    raise OutsideConnect(f"tests may connect only to this machine, not to {address!r}")
 
 
 def is_loopback(host: str) -> bool:

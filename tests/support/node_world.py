@@ -1,8 +1,8 @@
-"""A whole node in a world that the test moves: time stands, commits land when the test lets them, a crash leaves what
-had landed.
+"""A complete node in a world under the test's control: time stands still, commits land when the test allows it, and a
+crash leaves only what had landed.
 
-The node, its queues and the store's client are the real ones, over a memory engine and on an event loop of their own;
-only the clock and the writer's thread are not there.
+The node, its queues and the store's client are real, over a memory engine and on their own event loop; only the clock
+and the writer's thread are replaced.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
 TURNS_MAX = 20_000
-"""Turns of the loop at one moment: more is a node that keeps itself busy."""
+"""Loop turns at one moment; a node that needs more is in a busy loop."""
 TENANT = "default"
 
 
 class StillLoop(asyncio.SelectorEventLoop):
-    """A loop on which no time passes until somebody says so."""
+    """A loop on which time advances only when told to."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -41,7 +41,7 @@ class StillLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0.0
-        # A timer for the next millisecond is not missed because seconds are fractions.
+        # A timer for the next millisecond must not be missed because of fractional seconds.
         self._clock_resolution = 1e-5
 
     def time(self) -> float:
@@ -53,19 +53,19 @@ class StillLoop(asyncio.SelectorEventLoop):
 
     @property
     def next_ms(self) -> float | None:
-        """When the next timer is due."""
+        """The time of the next timer."""
         times = [handle.when() for handle in self._scheduled if not handle.cancelled()]
         return min(times) * 1000 if times else None
 
     @property
     def is_idle(self) -> bool:
-        """Nothing happens any more at this moment."""
+        """Whether nothing more will happen at this moment."""
         next_ms = self.next_ms
         return not self._ready and (next_ms is None or next_ms > self.now_ms + 0.005)
 
 
 class HeldWriter:
-    """In place of the writer's thread: commits land by themselves, or as many of them as the test allows."""
+    """Replaces the writer's thread: commits land by themselves, or only as many as the test allows."""
 
     def __init__(self, world: NodeWorld):
         self.busy = False
@@ -89,7 +89,7 @@ class HeldWriter:
         return self._flight is not None
 
     def reach_the_disk(self) -> Done | None:
-        """The batch is durable, and nobody knows it yet."""
+        """Makes the batch durable, before anybody knows it."""
         if self._flight is None:
             return None
         (batch, done), self._flight = self._flight, None
@@ -107,7 +107,7 @@ class HeldWriter:
 
 
 class NodeWorld:
-    """See the file's first sentence. Whatever the node logs as an error, or a fault in a callback, is the test's."""
+    """See the module docstring. Errors logged by the node, and faults in callbacks, are reported to the test."""
 
     def __init__(self, engine: MemoryEngine | None = None):
         self.engine = engine or MemoryEngine()
@@ -157,7 +157,7 @@ class NodeWorld:
         return self.store.node
 
     def crash(self, *, landed: bool = False) -> None:
-        """The process ends now, and the next one begins; `landed`: what was on its way reached the disk."""
+        """Ends the process and starts the next one; `landed`: the commit in flight reached the disk."""
         if landed:
             self.writer.reach_the_disk()
         self.check()
@@ -166,7 +166,7 @@ class NodeWorld:
         self._open()
 
     def restart(self, sessions: list[KeptSession] | None = None) -> None:
-        """A clean stop and start."""
+        """Stops and starts the node cleanly."""
         self.let_go()
         self.do(self.store.close(sessions))
         self.check()
@@ -175,7 +175,7 @@ class NodeWorld:
         self._open()
 
     def _end(self) -> None:
-        """Nothing of the old process goes on."""
+        """Ends everything of the old process."""
         loop, self._started_ms = self.loop, self.now_ms + 1
         loop.set_exception_handler(lambda loop, context: None)
         for handle in loop._ready:
@@ -187,29 +187,29 @@ class NodeWorld:
         loop.close()
 
     def close(self) -> None:
-        """The end of the test."""
+        """Ends the world, at the end of the test."""
         self._end()
         structlog.reset_defaults()
 
     # -------------------------------------------------------------------------------------------------------- time
 
     def settle(self) -> None:
-        """Everything happens that happens at this moment."""
+        """Lets everything happen that is due at this moment."""
         loop = self.loop
         for _ in range(TURNS_MAX):
             loop.turn()
             if loop.is_idle:
                 break
         else:
-            raise AssertionError("the node does not come to rest")
+            raise AssertionError("the node does not become idle")
         self.check()
 
     def check(self) -> None:
-        """Nothing of the node has failed."""
+        """Fails if anything in the node has failed."""
         assert not self.faults, "\n".join(self.faults)
 
     def pass_time(self, ms: int) -> None:
-        """Time passes, from timer to timer."""
+        """Advances time, from timer to timer."""
         loop = self.loop
         end = loop.now_ms + ms
         self.settle()
@@ -220,11 +220,11 @@ class NodeWorld:
         self.settle()
 
     def hold(self, allowed: int = 0) -> None:
-        """From now on so many commits land, and the next one stays on its way."""
+        """From now on `allowed` commits land, and the next one stays in flight."""
         self.writer.allowed = allowed
 
     def let_go(self) -> None:
-        """What was held lands, and all that follows."""
+        """Lands the held commit, and all that follow."""
         self.writer.allowed = None
         self.writer.land()
         self.settle()
@@ -232,20 +232,20 @@ class NodeWorld:
     # ------------------------------------------------------------------------------------------------------- calls
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begins something, and goes on as far as it gets."""
+        """Starts a coroutine, and runs it as far as it gets."""
         task = self.loop.create_task(work)
-        self._tasks = [*(one for one in self._tasks if not one.done()), task]  # the loop alone would forget it
+        self._tasks = [*(one for one in self._tasks if not one.done()), task]  # the loop keeps only weak references
         self.settle()
         return task
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does something to its end; no time passes, and nothing is held."""
+        """Runs a coroutine to its end, with no time passing and no commit held."""
         task = self.start(work)
-        assert task.done(), "it did not come to its end at this moment"
+        assert task.done(), "it cannot finish at this moment"
         return task.result()
 
     def tell(self, call: Callable[[], T]) -> T:
-        """Calls something of the node's on its loop."""
+        """Calls a function on the node's loop."""
 
         async def told() -> T:
             return call()

@@ -1,8 +1,8 @@
-"""Offers publishes to a server at a given rate, whatever it answers; a process of its own.
+"""Offers publishes to a server at a given rate, whatever it answers; runs as a separate process.
 
 `python -m tests.support.offered PORT KEY QUEUE SOCKETS FRAMES_PER_SECOND SECONDS`. A rate of 0 is a closed loop: each
-socket has a few frames under way, and that is the server's capacity. Each socket has a bound of frames under way in
-either case, as any client has; what does not fit is not offered later.
+socket keeps a few frames in flight, which measures the server's capacity. At any rate the frames in flight are bounded
+per socket, as in any client; frames beyond that are dropped, not postponed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NO_MASK = bytes(4)
 
 
 class Outcome(NamedTuple):
-    """What came of an offer, all of it answered. `p50_ms` and `p99_ms` are of the frames that were taken."""
+    """The outcome of an offer, once all of it was answered. `p50_ms` and `p99_ms` are those of accepted frames."""
 
     taken: int
-    """Messages, those whose answer came after the offer ended among them; the rates are of the offer alone."""
+    """Messages, including those answered after the offer ended; the rates cover only the offer."""
     refused: int
     taken_per_s: float
     offered_per_s: float

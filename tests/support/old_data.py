@@ -1,7 +1,8 @@
-"""Makes the small data folder of this version of the stored formats: `python -m tests.support.old_data DIR`.
+"""Creates the small data folder of this version of the stored formats: `python -m tests.support.old_data DIR`.
 
-Run once a format version; the folder stays in `tests/data` for good, and every later version must open it and find what
-`tests/contracts/test_stored_formats.py` says. It has every kind of row. The clock stands, but for what needs time.
+Run it once per format version. The folder stays in `tests/data` for good, and every later version must open it and find
+what `tests/contracts/test_stored_formats.py` expects. It has every kind of row. The clock stands still, except for
+steps that need time to pass.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tests.support.world import Consumer
 
 MADE_MS = 1_790_000_000_000
 OPENED_MS = MADE_MS + 200_000
-"""A time at which all of it is done, and what is to wait still waits."""
+"""A time by which everything due is done, and everything meant to wait still waits."""
 HOUR_MS = 3_600_000
 FULL = Draft(
     KIND_BYTES,
@@ -55,7 +56,7 @@ FULL = Draft(
 
 
 class Maker:
-    """A store whose clock moves when it is told to."""
+    """A store whose clock advances when told to."""
 
     def __init__(self, folder: Path):
         self.now_ms = MADE_MS
@@ -87,7 +88,7 @@ async def make(folder: Path) -> None:
         held = await maker.taken(maker.store.queue("default", "plain"))
         session = KeptSession("session-1", "k1", {"default/plain": [held.token]})
         await maker.store.close([session])
-        # A copy without the pages that are free: what a test needs is little.
+        # A copy without the free pages: tests need only little.
         with tempfile.TemporaryDirectory() as copy:
             backup(Path(work), Path(copy) / "copy")
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ async def identities(maker: Maker) -> None:
 
 
 async def plain(maker: Maker) -> None:
-    """Priorities; settled, delayed, tried and held messages."""
+    """Priorities; settled, delayed, retried and held messages."""
     queue = await maker.queue("plain", priorities=3, tags={"a": "b"})
     await published(queue, draft("settled"), draft("tried"), FULL, draft('"ünïcode"'))
     await published(queue, draft("delayed", priority=2), draft("held", priority=1))
@@ -122,7 +123,7 @@ async def times(maker: Maker) -> None:
 
 
 async def ends(maker: Maker) -> None:
-    """Dead letters at home, and on their way to a queue that is full."""
+    """Dead letters at home, and on their way to a full queue."""
     full = await maker.queue("full", max_messages=1)
     await published(full, draft("in the way"))
     await died(await maker.queue("mortal", max_attempts=1), draft("dead", id="d1"))
@@ -130,7 +131,7 @@ async def ends(maker: Maker) -> None:
 
 
 async def orders(maker: Maker) -> None:
-    """Sorting queues: released, waiting, late."""
+    """Sorting queues with released, waiting and late messages."""
     numbered = await maker.queue("numbered", sequencing="producer", sort_window_ms=120_000)
     for number in (1, 2, 5):
         await published(numbered, draft(str(number), stamp=Stamp(0, "p", number)))
@@ -147,7 +148,7 @@ def _stamp(maker: Maker, age_ms: int) -> Stamp:
 
 
 async def ids(maker: Maker) -> None:
-    """Ids in runs and as they came."""
+    """Ids in runs, and single ones."""
     queue = await maker.queue("ids", dedupe="id", dedupe_window_ms=14 * 24 * HOUR_MS)
     partition = queue._partition
     bounds = Bounds(recent_ids_max=64, arrival_row_ids_min=16, step_ids=64, take_ids_min=16)
@@ -158,7 +159,7 @@ async def ids(maker: Maker) -> None:
 
 
 async def strict(maker: Maker) -> None:
-    """Stored leases, and messages that wait on the disk behind a locked key."""
+    """Stored leases, and messages on disk that wait behind a locked key."""
     queue = await maker.queue("strict", ordering="strict", lease_mode="replicated")
     await published(queue, draft("a1", key="a"))
     await maker.taken(queue)
@@ -179,7 +180,7 @@ async def stream(maker: Maker) -> None:
 
 
 async def _group(maker: Maker, stream: EmbeddedQueue, name: str, mode: Mode) -> None:
-    """A group that is done with the first chunk and with half of the second, and holds the other half and the third."""
+    """A group that has finished the first chunk and half of the second, and holds the other half and the third."""
     await asked(lambda reply: put_group(stream, name, "earliest", mode, reply))
     group = await asked(lambda reply: open_group(stream, name, None, reply))
     consumer = Consumer()
@@ -188,7 +189,7 @@ async def _group(maker: Maker, stream: EmbeddedQueue, name: str, mode: Mode) -> 
 
 
 async def partitions(maker: Maker) -> None:
-    """A queue that began with two partitions and has three: slots moved, and their ids stayed behind."""
+    """A queue that grew from two to three partitions: slots have moved, and their ids stayed behind."""
     queue = await maker.queue("split", partitions=2, ordering="strict", dedupe="id", dedupe_window_ms=HOUR_MS)
     await published(queue, *(draft(f"{n}", key=f"k{n}", id=f"s{n}") for n in range(16)))
     config = msgspec.structs.replace(queue.config, partitions=3)
@@ -198,7 +199,7 @@ async def partitions(maker: Maker) -> None:
 
 
 async def leaving(maker: Maker) -> None:
-    """A deleted queue whose messages wait for the queue they go to, and one that has gone."""
+    """A deleted queue whose messages wait for their target queue, and one that is gone."""
     for name, target, bodies in (("left", "full", ("left",)), ("gone", "plain", ())):
         queue = await maker.queue(name)
         if bodies:
@@ -208,7 +209,7 @@ async def leaving(maker: Maker) -> None:
 
 
 async def damage(maker: Maker) -> None:
-    """An entry that did not verify, and was put aside."""
+    """An entry that failed verification, and was put aside."""
     queue = await maker.queue("damaged")
     await published(queue, draft("broken"))
     await published(queue, draft("whole"))

@@ -1,4 +1,4 @@
-"""Two clusters of one backend each in this process, over real sockets, and managers that look at them when told."""
+"""Two clusters of one backend each in this process, over real sockets, with managers that check them on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_ONCE = Rules(nodes_min=1, grow_after_ms=0, pause_ms=0, has_provisioner=True)
 
 
 class Provider:
-    """A provisioner that takes as long as a test wants."""
+    """A provisioner that takes as long as the test wants."""
 
     def __init__(self) -> None:
         self.calls: list[ProvisionCall] = []
@@ -39,7 +39,7 @@ class Provider:
 
 
 class OuterWorld:
-    """Two clusters of one backend each, as full as a test says; the clock of duties stands until it is moved."""
+    """Two clusters of one backend each, as full as the test says; the clock of duties stands still until advanced."""
 
     def __init__(self) -> None:
         self.loads = {"main": Load("a", cpu=0.1), "us": Load("x", cpu=0.1)}
@@ -67,7 +67,7 @@ class OuterWorld:
             self._ports.append(await server.listen("127.0.0.1", 0, None))
 
     async def manager(self, name: str, rules: Rules = AT_ONCE, *, further: str = "us") -> Manager:
-        """`further`: what its settings call the further cluster."""
+        """`further`: the name of the further cluster in its settings."""
         main, us = (FixedDirectory([("127.0.0.1", port)]) for port in self._ports)
         store = RemoteBackends(main, None, LookingUp, others=[ClusterAt(further, us)])
         self.stores.append(store)
@@ -96,7 +96,7 @@ class OuterWorld:
         await self._servers.pop(number).close()
 
     def silence(self) -> None:
-        """The holder of the duty is not heard of any more."""
+        """Makes the holder of the duty fall silent."""
         self.now_ms += hold_ms(EVERY_S)
 
     @property

@@ -1,10 +1,10 @@
-"""A Python command on a page that tests run: asks the process of tests for a fork of one that has everything imported.
+"""A Python command on a page that tests run: asks the test process for a fork of one that has everything imported.
 
     python -I -S page_command.py SOCKET MODULE ARGUMENTS …
 
-An import of the whole server takes most of a second of a processor, and the pages have a hundred commands. The fork
-gets these arguments, this folder and environment, and stdin, stdout and stderr; its exit code is this process's. Where
-this process ends first, the fork is killed; a signal that asks it to end is the fork's.
+Importing the whole server takes most of a second of CPU time, and the pages have a hundred commands. The fork gets
+these arguments, this folder and environment, and stdin, stdout and stderr; its exit code becomes this process's. If
+this process ends first, the fork is killed; signals that ask this process to end are passed on.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs the commands of a page that a test runs as forks of a process that has imported them; see `page_command`."""
+"""Runs the commands of a documentation page as forks of a process that has imported them; see `page_command`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENT = Path(__file__).with_name("page_command.py")
 
 @contextmanager
 def commands() -> Iterator[str]:
-    """The path of the socket that `page_command` wants; whatever runs still at the end of the block is killed."""
+    """The path of the socket for `page_command`; whatever is still running at the end of the block is killed."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         path = f"{folder}/commands"
         listening.bind(path)
@@ -73,8 +73,8 @@ def _run(connection: socket.socket) -> None:
         while process not in select.select(either, [], [])[0]:
             told = connection.recv(PACKET_BYTES_MAX)
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, int(told) if told else signal.SIGKILL)  # it says nothing: it is gone
+                os.killpg(process.pid, int(told) if told else signal.SIGKILL)  # no data: it is gone
         code = process.wait()
         with suppress(OSError):
-            # As a shell counts: what a signal ended has 128 and its number.
+            # As in a shell: a process ended by a signal has exit code 128 plus its number.
             connection.send(str(code if code >= 0 else 128 - code).encode())

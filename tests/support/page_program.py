@@ -1,4 +1,4 @@
-"""A program that comes on the standard input, as `python -` runs it. See `page_command`."""
+"""A program read from standard input, run as by `python -`. See `page_command`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What tests of partitioned queues say in one word each; everything happens in a `NodeWorld`."""
+"""Vocabulary for tests of partitioned queues; everything happens in a `NodeWorld`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draft(number: int, key: str | None = None, *, id: str | None = None, due_ms:
 
 
 def send(world: NodeWorld, queue: EmbeddedQueue, *drafts: Draft) -> list[Published | PushqError]:
-    """One call; the list fills with its answer."""
+    """Publishes in one call; the list receives the response."""
     answers: list[Published | PushqError] = []
     blocks: list[Block] = blocks_of(drafts).blocks
     world.tell(lambda: queue.publish(blocks, answers.append))
@@ -41,14 +41,14 @@ def send(world: NodeWorld, queue: EmbeddedQueue, *drafts: Draft) -> list[Publish
 
 
 def resize(world: NodeWorld, partitions: int, name: str = "q", **changes: Any) -> None:
-    """Asks for so many partitions. What that brings about goes on as commits land and time passes."""
+    """Requests this number of partitions. The resulting moves proceed as commits land and time passes."""
     definition = world.node.metadata.find(TENANT, name)
     config = msgspec.structs.replace(definition.config, partitions=partitions, **changes)
     world.start(world.store.update_queue(TENANT, name, config, definition.version))
 
 
 def stop_in_a_move(world: NodeWorld, partitions: int, name: str = "q") -> SlotTable:
-    """Slots are on the move, and the commit that takes them away is on its way to the disk."""
+    """Stops while slots move, with the commit that takes them away still in flight."""
     world.hold(2)  # the queue's definition, and the plan
     resize(world, partitions, name)
     table = table_of(world, name)
@@ -63,7 +63,7 @@ def table_of(world: NodeWorld, name: str = "q") -> SlotTable:
 
 
 def is_at_rest(world: NodeWorld, name: str = "q") -> bool:
-    """Every plan has come to its end, and what had to go has gone."""
+    """Whether every plan is finished, and everything to be removed is gone."""
     found = world.queue(name)
     moving = world.node.queues._movings.get(found.definition.uid)
     wanted = found.config.partitions
@@ -71,7 +71,7 @@ def is_at_rest(world: NodeWorld, name: str = "q") -> bool:
 
 
 def rest(world: NodeWorld, name: str = "q") -> None:
-    """Time passes until all is at rest."""
+    """Lets time pass until everything is at rest."""
     for _ in range(REST_MS_MAX // 50):
         world.settle()
         if is_at_rest(world, name):
@@ -81,7 +81,7 @@ def rest(world: NodeWorld, name: str = "q") -> None:
 
 
 def taken(world: NodeWorld, queue: EmbeddedQueue, limit: int = 64) -> dict[int, str]:
-    """One lease: the receipts by the messages' numbers."""
+    """One lease: receipts by message number."""
     lease = world.tell(lambda: queue.take(limit, Consumer(), 30_000))
     world.settle()
     if lease is None:
@@ -91,7 +91,7 @@ def taken(world: NodeWorld, queue: EmbeddedQueue, limit: int = 64) -> dict[int, 
 
 
 def all_taken(world: NodeWorld, queue: EmbeddedQueue) -> dict[int, str]:
-    """All that may be had now."""
+    """Everything available now, by message number."""
     found: dict[int, str] = {}
     while more := taken(world, queue):
         found |= more
@@ -107,7 +107,7 @@ def ack(world: NodeWorld, queue: EmbeddedQueue, *receipts: str) -> list[bool]:
 
 
 def drain(world: NodeWorld, queue: EmbeddedQueue) -> list[int]:
-    """Takes and acks all that may be had now and becomes ready by that; the numbers in the order in which they came."""
+    """Takes and acks everything available now, or made available by that; message numbers in delivery order."""
     came: list[int] = []
     while more := taken(world, queue):
         came += more
@@ -116,18 +116,18 @@ def drain(world: NodeWorld, queue: EmbeddedQueue) -> list[int]:
 
 
 def drained(world: NodeWorld, queue: EmbeddedQueue) -> list[int]:
-    """The same with what becomes ready by and by, until there is nothing left."""
+    """Like `drain`, but waits for messages that become ready later, until none is left."""
     came = drain(world, queue)
     for _ in range(REST_MS_MAX // 100):
         if not sum(partition.state.live for partition in queue._partitions.all):
             return came
         world.pass_time(100)
         came += drain(world, queue)
-    raise AssertionError(f"{queue.stats()} cannot be had")
+    raise AssertionError(f"{queue.stats()} cannot be taken")
 
 
 def rows_of(world: NodeWorld, replicas: list[int]) -> dict[str, int]:
-    """Rows of partitions, by the number they are stored under and the table."""
+    """Number of rows of partitions, by replica id and table."""
     found = {}
     for replica in replicas:
         for table in Table:

@@ -1,4 +1,5 @@
-"""Two partitioned queues of a real node and their reference side by side: what was asked, and where both must agree."""
+"""Two partitioned queues of a real node side by side with their reference: what was asked, and where both must
+agree."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ SMALL: dict[tuple[ModuleType, str], int] = {
     (slots, "MOVE_SLOTS_MAX"): 64,
     (partition_slots, "DRAIN_CHUNKS_PER_LOOK"): 2,
 }
-"""Bounds small enough to be reached; and bigger moves, so that a plan has fewer of them."""
+"""Limits small enough to be reached, and larger moves, so that a plan needs fewer of them."""
 CALM_MS = 70_000
-"""A queue that grew by itself gives one partition up when it has had little to do for a minute."""
+"""A queue that expanded by itself gives up one partition after a minute with little load."""
 STATES = ("ready", "in_flight", "delayed", "dead")
 
 
@@ -49,7 +50,7 @@ class Receipt(NamedTuple):
 
 @dataclass
 class Pending:
-    """Something asked of the node about messages that a crash may leave undecided. `ends`: whether it ends them."""
+    """A request to the node about messages that a crash may leave undecided. `ends`: whether it ends the messages."""
 
     facts: list[Fact]
     ends: bool = True
@@ -57,7 +58,7 @@ class Pending:
 
 
 class Bench(RuleBasedStateMachine):
-    """The rules are the test's."""
+    """The machine without rules, which the test adds."""
 
     world: NodeWorld
     model: PartitionsModel
@@ -74,7 +75,7 @@ class Bench(RuleBasedStateMachine):
         self.tasks: list[tuple[asyncio.Task[Any], Callable[[Any], None]]] = []
         self.names = ["a", "b", "c"]
         self.prepared: list[tuple[list[Fact], list[Block]]] = []
-        """Calls that were made ready by the slot table of an earlier time."""
+        """Calls prepared with an earlier slot table."""
         self.crashes = 0
         self.redrives = 0
 
@@ -93,14 +94,14 @@ class Bench(RuleBasedStateMachine):
         self.model.now_ms = self.world.now_ms
 
     def queues(self) -> list[EmbeddedQueue]:
-        """Those that messages lie in; the companions are views of the same."""
+        """The queues that contain messages; the companions are views of the same data."""
         return [self.world.queue(name) for name in self.names]
 
     def places(self) -> dict[int, Seen]:
         found: dict[int, Seen] = {}
         for queue in self.queues():
             for number, seen in lying(queue):
-                assert number not in found, f"{number} lies in {found[number]} and in {seen}"
+                assert number not in found, f"{number} is in {found[number]} and in {seen}"
                 found[number] = seen
         return found
 
@@ -111,8 +112,8 @@ class Bench(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------------ publishes
 
     def drafted(self, queue: str, wishes: Sequence[Wish], *, routed: bool = False) -> tuple[list[Fact], list[Block]]:
-        """Messages of one call, and its blocks, in the order of the blocks. `routed`: they are made for the partitions
-        as the slot table stands now.
+        """The messages of one call, and its blocks, in block order. `routed`: blocks are made for the partitions of the
+        current slot table.
         """
         facts, drafts, config = [], [], self.model.configs[queue]
         for wish in wishes:
@@ -202,7 +203,7 @@ class Bench(RuleBasedStateMachine):
         self.world.tell(lambda: ask(queue, [one.text for one in chosen], reply))
 
     def _is_undecided(self, fact: Fact) -> bool:
-        """Something else was asked that may have been decided before."""
+        """Whether an earlier request about it may have been decided."""
         return any(fact in one.facts for one in self.pending if not one.is_answered)
 
     def _acked(self, one: Receipt, ok: bool) -> None:
@@ -218,7 +219,7 @@ class Bench(RuleBasedStateMachine):
             one.fact.deadline_ms = deadline_ms
 
     def ack_and_publish(self, chosen: list[Receipt], outputs: list[Fact], blocks: list[Block]) -> None:
-        """One step over two queues."""
+        """One step over both queues."""
         for fact in outputs:
             self.model.sent(fact)
         step, answers = Step([one.fact for one in chosen], outputs), list[Any]()
@@ -234,7 +235,7 @@ class Bench(RuleBasedStateMachine):
                     fact.state = "refused"
                 return
             for one, verdict in zip(chosen, result.verdicts, strict=True):
-                assert verdict.ok, "a step published, and did not ack"
+                assert verdict.ok, "a step published but did not ack"
                 self._acked(one, True)
             self.model.answered(outputs, result.places[0], blocks)
 
@@ -244,11 +245,11 @@ class Bench(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------- longer business
 
     def begin(self, work: Any, done: Callable[[Any], None]) -> None:
-        """Something that is awaited: it may be done at once, or when commits land."""
+        """Starts an awaited operation, which may finish at once, or when commits land."""
         self.tasks.append((self.world.start(work), done))
 
     def hear(self) -> None:
-        """What came of it."""
+        """Processes operations that have finished."""
         self.model.now_ms = self.world.now_ms
         waiting = []
         for task, done in self.tasks:
@@ -272,7 +273,7 @@ class Bench(RuleBasedStateMachine):
             there = self.places()
             stayed = [fact for fact in before if fact.number in there and there[fact.number] == fact.seen]
             assert not stayed, f"{stayed} outlived a purge"
-            # So may what was published while it waited for its commit.
+            # So may messages published while it waited for its commit.
             for fact in self.model.facts.values():
                 is_of_it = fact.home == owner or (fact.seen is not None and fact.seen.queue == owner)
                 if is_of_it and fact.state == "stored" and fact.number not in there:
@@ -305,7 +306,7 @@ class Bench(RuleBasedStateMachine):
     # --------------------------------------------------------------------------------------------------------- the end
 
     def undecided(self, *, is_clean: bool = False) -> list[Step]:
-        """The process ends: what waited for an answer may have happened. The steps among it are returned."""
+        """The process ends: whatever awaited a response may have happened. Returns the steps among it."""
         for fact in self.model.facts.values():
             is_stored = fact.lease is not None and fact.lease.durable and fact.lease.number > 0
             if not (is_clean or is_stored):
@@ -319,7 +320,7 @@ class Bench(RuleBasedStateMachine):
         return steps
 
     def peeked(self, name: str, state: str) -> list[int]:
-        """The numbers of all messages in a state, page by page."""
+        """The numbers of all messages in a state, read page by page."""
         found: list[int] = []
         cursor: str | None = None
         for _ in range(200):
@@ -337,18 +338,18 @@ class Bench(RuleBasedStateMachine):
             main = [n for n, seen in there.items() if (seen.queue, seen.view) == (queue.name, VIEW_MAIN)]
             dead = [n for n, seen in there.items() if seen.queue == queue.name and seen.view == VIEW_DEAD]
             out = [n for n, seen in there.items() if seen.queue == queue.name and seen.view == VIEW_OUTBOX]
-            assert stats.ready + stats.in_flight + stats.delayed == len(main), f"{stats}, and {main} are there"
+            assert stats.ready + stats.in_flight + stats.delayed == len(main), f"{stats}, but {main} are present"
             most = self.model.configs[queue.name].max_messages
             assert most is None or self.redrives or len(main) <= most, f"{len(main)} messages of at most {most}"
-            assert stats.dead == len(dead) + len(out), f"{stats}, and {dead}, {out} are dead"
+            assert stats.dead == len(dead) + len(out), f"{stats}, but {dead}, {out} are dead"
             peeked = {state: self.peeked(queue.name, state) for state in STATES}
             assert sorted(peeked["ready"] + peeked["in_flight"] + peeked["delayed"]) == sorted(main)
             assert sorted(peeked["dead"]) == sorted(dead)
             counts = stats.ready, stats.in_flight, stats.delayed
-            assert counts == tuple(len(peeked[state]) for state in STATES[:3]), f"{stats}, and {peeked} are seen"
+            assert counts == tuple(len(peeked[state]) for state in STATES[:3]), f"{stats}, but {peeked} are seen"
 
     def leftovers(self) -> dict[str, int]:
-        """Rows of partitions that have gone."""
+        """Rows of partitions that are gone."""
         found: dict[str, int] = {}
         for known in self.world.node.metadata.maps.values():
             for number, member in known.table.members.items():

@@ -1,4 +1,4 @@
-"""What the model of partitioned queues knows of each message, and how it sees where the real ones lie."""
+"""What the model of partitioned queues knows of each message, and how it finds the real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHELVES_SEEN = {VIEW_MAIN: SHELVES["main"], VIEW_DEAD: SHELVES["dead"], VIEW_OUT
 
 
 class Seen(NamedTuple):
-    """Where a message lies."""
+    """The position of a message."""
 
     queue: str
     view: int
@@ -36,35 +36,35 @@ class Fact:
     number: int
     home: str
     order: int = 0
-    """In which it was published."""
+    """The call in which it was published."""
     key: str | None = None
     hash: bytes | None = None
     scheduled_ms: int = 0
     expires_ms: int = 0
     asked_ms: int = 0
     state: str = "new"
-    """new · asked · stored · refused · repeat · unknown (a crash kept the answer) · over"""
+    """new · asked · stored · refused · repeat · unknown (a crash swallowed the response) · over"""
     place: tuple[int, int] | None = None
-    """(partition, offset), as the publish was answered or where it was seen."""
+    """(partition, offset), from the response to its publish, or as seen."""
     may_be_over: bool = False
-    """Something that ends it was on its way to the disk at a crash."""
+    """Something that ends it was being written when the process crashed."""
     is_moved: bool = False
-    """It lies elsewhere than its producer put it: dead, redriven. Its order is another one."""
+    """It was moved from where its producer put it (dead-lettered, redriven), so its order has changed."""
     token: str = ""
-    """Of the lease that holds it until `deadline_ms`; given back, it waits until `due_ms`."""
+    """Of the lease that holds it until `deadline_ms`; once given back, it waits until `due_ms`."""
     lease: Lease | None = None
     deadline_ms: int = 0
     due_ms: int = 0
     was_out: bool = False
     seen: Seen | None = None
-    """Where it lay when somebody last looked."""
+    """Its position when last seen."""
 
     def is_held(self, now_ms: int) -> bool:
         return self.state == "stored" and bool(self.token) and self.deadline_ms > now_ms
 
 
 def lying(queue: EmbeddedQueue) -> Iterator[tuple[int, Seen]]:
-    """Every message of a queue by its number, as what is stored and what is decided say."""
+    """Every message of a queue by its number, from stored and decided state."""
     for partition in queue._partitions.all:
         for view, shelves in SHELVES_SEEN.items():
             for shelf in shelves:
@@ -79,7 +79,7 @@ def lying(queue: EmbeddedQueue) -> Iterator[tuple[int, Seen]]:
 
 @st.composite
 def configs(draw: st.DrawFn) -> QueueConfig:
-    """Any mix that makes sense, of what partitions have to do with."""
+    """Any valid combination of settings that affect partitions."""
     given: dict[str, Any] = {"partitions": draw(st.integers(1, 4)), "colocate_with": "b"}
     given["ordering"] = draw(st.sampled_from(["best_effort", "strict", "strict"]))
     if given["ordering"] == "best_effort":
@@ -107,13 +107,13 @@ def configs(draw: st.DrawFn) -> QueueConfig:
 
 @st.composite
 def others(draw: st.DrawFn) -> QueueConfig:
-    """The queue beside it: it takes the dead letters of the first, and what an ack publishes."""
+    """The second queue, which takes the first one's dead letters, and messages published with an ack."""
     ordering = draw(st.sampled_from(["best_effort", "strict"]))
     return QueueConfig(partitions=draw(st.integers(1, 3)), ordering=ordering, lease_mode="memory")  # type: ignore[arg-type]
 
 
 class Wish(NamedTuple):
-    """What a producer wants of a message, as far as the queue's config has it."""
+    """A producer's wishes for a message, as far as the queue's config supports them."""
 
     key: str | None
     id: str | None
@@ -133,7 +133,7 @@ wishes = st.builds(
 
 
 def columns_of(drafts: Sequence[Draft]) -> Columns:
-    """The same messages as a gateway has them, before it knows where they go."""
+    """The messages as a gateway has them, before it knows their partitions."""
     table = {name: [(draft.columns or {}).get(name) for draft in drafts] for name in ("id", "key")}
     table = {name: values for name, values in table.items() if any(value is not None for value in values)}
     if any(draft.expires_ms for draft in drafts):

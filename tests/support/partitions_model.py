@@ -1,8 +1,8 @@
-"""The reference of partitioned queues: what may become of a message, whichever partition has it.
+"""The reference model of partitioned queues: what may happen to a message, whichever partition has it.
 
-It does not choose. The real queues hand out, move and end messages, and the reference says whether they might: nothing
-confirmed is lost, no id is stored twice, the keys of a strict queue keep their order. Where a crash kept an answer, it
-looks what came of it.
+The model makes no choices. The real queues hand out, move and end messages, and the model says whether they may:
+nothing confirmed is lost, no id is stored twice, and the keys of a strict queue keep their order. If a crash swallowed
+a response, it looks at the outcome.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Lying = Mapping[int, Seen]
 
 
 class Accepted(NamedTuple):
-    """A message whose id counts, and between which times that began."""
+    """A message whose id counts, and the times between which that began."""
 
     fact: Fact
     asked_ms: int
@@ -28,7 +28,7 @@ class Accepted(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Acks and publishes of one step: all of it happens, or nothing."""
+    """Acks and publishes of one step, which happen together or not at all."""
 
     inputs: list[Fact]
     outputs: list[Fact]
@@ -40,18 +40,18 @@ class PartitionsModel:
         self.facts: dict[int, Fact] = {}
         self.now_ms = 0
         self.must_fit: dict[str, int] = dict.fromkeys(configs, 0)
-        """Messages that a queue had to take, however full it was."""
+        """Messages that a queue had to accept, however full it was."""
         self.has_redriven = False
         self.is_leaving = False
-        """The first queue is deleted, and what it holds goes to another one."""
+        """The first queue was deleted, and its messages move to another queue."""
         self._orders = 0
         self._places: dict[tuple[str, int, int], int] = {}
-        """Every place that was ever given out: (queue, partition, offset) → number."""
+        """Every position ever assigned: (queue, partition, offset) → number."""
         self._accepted: dict[tuple[str, bytes], list[Accepted]] = {}
         self._first_out: dict[tuple[str, str | None], int] = {}
-        """(queue, key) → the order of the last message that was handed out for the first time."""
+        """(queue, key) → the order of the last message handed out for the first time."""
         self._repeats: list[tuple[Fact, tuple[int, int]]] = []
-        """Answers that name a first message whose own answer is still to come."""
+        """Responses that name an original whose own response is still pending."""
 
     def new(self, home: str) -> Fact:
         number = len(self.facts) + 1
@@ -59,7 +59,7 @@ class PartitionsModel:
         return fact
 
     def sent(self, fact: Fact) -> None:
-        """Its publish is on the way."""
+        """Its publish was sent."""
         self._orders += 1
         fact.state, fact.order, fact.asked_ms = "asked", self._orders, self.now_ms
 
@@ -69,7 +69,7 @@ class PartitionsModel:
     # ------------------------------------------------------------------------------------------------------ publishes
 
     def answered(self, facts: Sequence[Fact], result: Published | PushqError, blocks: Sequence[Any]) -> None:
-        """The answer to a publish; the messages in the order of its blocks."""
+        """The response to a publish; the messages are in the order of its blocks."""
         if isinstance(result, PushqError):
             for fact in facts:
                 self._refused(fact, result)
@@ -84,7 +84,7 @@ class PartitionsModel:
         for number, fact in enumerate(facts):
             other = others.get(number)
             if isinstance(other, Original):
-                assert other.offset >= 0, f"{fact.number} repeats a message that has no place"
+                assert other.offset >= 0, f"{fact.number} repeats a message without a position"
                 self._repeated(fact, (result.partition if other.partition is None else other.partition, other.offset))
 
     def _refused(self, fact: Fact, error: PushqError) -> None:
@@ -103,7 +103,7 @@ class PartitionsModel:
         before = self._accepted.setdefault((fact.home, fact.hash), [])
         window_ms = self.configs[fact.home].dedupe_window_ms
         double = [one.fact.number for one in before if answered_ms - one.asked_ms < window_ms]
-        assert not double, f"{fact.number} was stored although {double} with its id were, within the window"
+        assert not double, f"{fact.number} was stored although {double} with its id exist within the window"
         before.append(Accepted(fact, fact.asked_ms, answered_ms))
 
     def _repeated(self, fact: Fact, place: tuple[int, int]) -> None:
@@ -111,7 +111,7 @@ class PartitionsModel:
         self._repeats.append((fact, place))
 
     def _check_repeats(self) -> None:
-        """A repeat names the place of a message with its id, no older than the window."""
+        """A repeat must name the position of a message with its id, no older than the window."""
         waiting = []
         for fact, place in self._repeats:
             number = self._places.get((fact.home, *place))
@@ -119,23 +119,23 @@ class PartitionsModel:
                 waiting.append((fact, place))
                 continue
             first = self.facts[number]
-            assert first.hash == fact.hash, f"{fact.number} was called a repeat of {number}, which has another id"
+            assert first.hash == fact.hash, f"{fact.number} was reported as a repeat of {number}, which has another id"
             known = [one for one in self._accepted.get((fact.home, fact.hash or b""), ()) if one.fact is first]
             window_ms = self.configs[fact.home].dedupe_window_ms
             is_old = bool(known) and fact.asked_ms - known[0].answered_ms > window_ms
-            assert not is_old, f"{fact.number} was called a repeat of {number}, which is out of the window"
+            assert not is_old, f"{fact.number} was reported as a repeat of {number}, which is out of the window"
         self._repeats = waiting
 
     # ------------------------------------------------------------------------------------------------- what is where
 
     def lies(self, fact: Fact, seen: Seen) -> None:
-        """A place was given out, or seen: never to two messages."""
+        """A position was assigned or seen; it must never be that of two messages."""
         place = seen.queue, seen.partition, seen.offset
         known = self._places.setdefault(place, fact.number)
-        assert known == fact.number, f"{place} was given to {known} and to {fact.number}"
+        assert known == fact.number, f"{place} was assigned to {known} and to {fact.number}"
 
     def look(self, lying: Lying, step: Iterable[Step] = ()) -> None:
-        """Compares with where the messages are, when nothing is on its way to the disk."""
+        """Compares with the messages' actual positions, while nothing is being written."""
         for number, seen in lying.items():
             self._is_there(self.facts[number], seen)
         for fact in self.facts.values():
@@ -147,7 +147,7 @@ class PartitionsModel:
         self._check_repeats()
 
     def _is_there(self, fact: Fact, seen: Seen) -> None:
-        assert fact.state not in ("refused", "repeat", "over"), f"{fact} lies in {seen}"
+        assert fact.state not in ("refused", "repeat", "over"), f"{fact} is in {seen}"
         if fact.state == "unknown":
             fact.state = "stored"
             if seen.view == VIEW_MAIN and seen.queue == fact.home:
@@ -161,7 +161,7 @@ class PartitionsModel:
         fact.seen = seen
         where = Seen(fact.home, VIEW_MAIN, *fact.place) if fact.place is not None else None
         if not fact.is_moved and where is not None and seen != where:
-            # It lies elsewhere than its producer put it, and what was is over.
+            # It was moved from where its producer put it, and its earlier state is over.
             fact.is_moved, fact.token, fact.due_ms = True, "", 0
 
     def _may_be_gone(self, fact: Fact) -> bool:
@@ -171,18 +171,18 @@ class PartitionsModel:
         moved = fact.seen is not None and (fact.seen.queue, fact.seen.view) != (fact.home, VIEW_MAIN)
         if moved and not self.has_redriven:
             return False
-        # What is redriven has a whole life before it again, however long that is.
+        # A redriven message has its whole lifetime again, however long that is.
         lives_on = fact.is_moved and config.message_ttl_ms is not None
         return lives_on or 0 < fact.expires_ms <= self.now_ms or config.overflow == "drop_oldest"
 
     def crashed(self, lying: Lying, steps: Sequence[Step]) -> None:
-        """Whoever waited for an answer gets none: what lies there now has happened."""
+        """Pending requests get no response: what is stored now has happened."""
         for inputs, outputs in steps:
             outputs = [fact for fact in outputs if not 0 < fact.expires_ms <= self.now_ms]
             stored = [fact.number for fact in outputs if fact.number in lying]
             acked = [fact.number for fact in inputs if fact.number not in lying]
-            assert len(stored) in (0, len(outputs)), f"of a step's {outputs} only {stored} were stored"
-            assert not stored or len(acked) == len(inputs), f"{stored} were stored and {inputs} not acked"
+            assert len(stored) in (0, len(outputs)), f"only {stored} of a step's {outputs} were stored"
+            assert not stored or len(acked) == len(inputs), f"{stored} were stored, but {inputs} not acked"
         for fact in self.facts.values():
             if fact.state == "asked":
                 fact.state = "unknown"
@@ -194,12 +194,12 @@ class PartitionsModel:
     # ---------------------------------------------------------------------------------------------------- handed out
 
     def taken(self, queue: str, facts: Sequence[Fact], lease: Lease, lying: Lying) -> None:
-        """A lease. `lying` is how it is now."""
+        """A lease. `lying`: current positions."""
         for fact in facts:
             self._see(fact, lying[fact.number])
             assert fact.state == "stored", f"{fact} was handed out"
             assert not fact.is_held(self.now_ms), f"{fact} was handed out to a second consumer"
-            assert fact.due_ms <= self.now_ms, f"{fact} was handed out before its retry is due"
+            assert fact.due_ms <= self.now_ms, f"{fact} was handed out before its retry was due"
             if not fact.is_moved:
                 assert fact.scheduled_ms <= self.now_ms, f"{fact} was handed out before its time"
                 assert not 0 < fact.expires_ms <= self.now_ms, f"{fact} was handed out after its time"
@@ -211,13 +211,13 @@ class PartitionsModel:
             fact.due_ms, fact.was_out = 0, True
 
     def _check_key(self, queue: str, fact: Fact, batch: Sequence[Fact], lying: Lying) -> None:
-        """One holder a key, and nothing before what came earlier is settled."""
+        """A key has one holder, and nothing is handed out before earlier messages are settled."""
         is_plain = not (fact.is_moved or fact.scheduled_ms)
         for number, seen in lying.items():
             other = self.facts[number]
             if seen.queue != queue or seen.view != VIEW_MAIN or other.key != fact.key or other in batch:
                 continue
-            assert not other.is_held(self.now_ms), f"{fact} was handed out while somebody has {other}"
+            assert not other.is_held(self.now_ms), f"{fact} was handed out while {other} is held"
             if is_plain and not (other.is_moved or other.scheduled_ms or other.home != queue):
                 assert other.order > fact.order, f"{fact} was handed out before {other}"
         if is_plain and not fact.was_out:
@@ -231,14 +231,14 @@ class PartitionsModel:
             assert fact.token == token or not fact.is_held(self.now_ms), f"{fact} was acked by {token}"
             fact.state, fact.token = "over", ""
             return
-        assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, and could not be acked"
+        assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, but could not be acked"
 
     def given_back(self, fact: Fact, token: str, *, ok: bool, due_ms: int) -> None:
-        """`due_ms`: its delay counts from when it was asked for, however long the disk takes."""
+        """`due_ms`: its delay counts from the request, however long the disk takes."""
         if ok:
             fact.token, fact.due_ms = "", due_ms
             return
-        assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, and not given back"
+        assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, but not given back"
 
     # ---------------------------------------------------------------------------------------------------- afterwards
 

@@ -1,6 +1,6 @@
-"""How long tests wait for what must come: one limit for all, far beyond what it takes on a machine that is busy.
+"""How long tests wait for something that must happen: one limit for all, far beyond what it takes on a busy machine.
 
-It says nothing about how fast Pushq is; what a page promises has a limit of its own, beside the test of that promise.
+It says nothing about Pushq's speed; a time promised by a page has its own limit, next to the test of that promise.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 What = str | Callable[[], str]
-"""What was waited for: a text, or what makes one of how things are when the time is over."""
+"""What was waited for: a text, or a function that makes one from the state when the time is up."""
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "60"))
-"""`TEST_PATIENCE_S` stretches it for a machine that is slower still."""
+"""`TEST_PATIENCE_S` extends it for even slower machines."""
 
 RARER = 10
 """See `eventually`."""
 
 FAR = 10.0
-"""What is measured on a machine that others use is no verdict: beside other tests a figure must only stay within so
-many times its bound. The long forms (`make overload`, `make storm`) hold it to the bound itself."""
+"""A measurement on a shared machine proves nothing: alongside other tests a figure only has to stay within this many
+times its limit. The long forms (`make overload`, `make storm`) enforce the limit itself."""
 
 
 def until(is_so: Callable[[], object], what: What = "", *, within_s: float = PATIENCE_S, look_s: float = 0.05) -> float:
-    """Looks again and again; seconds until it was so. Where it never is, the test fails with `what` was waited for."""
+    """Polls until `is_so()`; returns the seconds that took. If it never is, the test fails with `what` in the
+    message."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < within_s, _never(is_so, what, within_s)
@@ -42,10 +43,10 @@ async def eventually(
     look_s: float = 0.005,
     beside: Iterable[asyncio.Task[Any]] = (),
 ) -> float:
-    """The same on a loop, for a question that may be awaited. Where one of the tasks `beside` fails, so does this.
+    """Like `until`, on an event loop and for conditions that may be awaited. Fails if one of the tasks `beside` fails.
 
-    What takes long is looked at up to `RARER` times less often: a question is often a request to a server that has
-    enough to do, and an answer that comes a tenth later than it could is soon enough.
+    Long waits are polled up to `RARER` times less often: the condition is often a request to a busy server, and
+    noticing it a tenth later is soon enough.
     """
     began, tasks = time.monotonic(), list(beside)
     try:
@@ -68,7 +69,7 @@ async def _answer(said: object) -> object:
 
 
 def _never(is_so: Callable[[], object], what: What, within_s: float) -> str:
-    """Without words for it, the line that asks says what was waited for."""
+    """The failure's text. Without `what`, it names the line that called."""
     text = what() if callable(what) else what
     if not text:
         try:

@@ -1,4 +1,4 @@
-"""Faults in copies of a real ledger: each queue of the copy is one log of the ledger with one fault, or with none."""
+"""Faults in copies of a real ledger: each queue of a copy is one log of that ledger, with one fault or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UID_STEP = 1_000
 
 
 class Planted(NamedTuple):
-    """What an audit must say of a queue."""
+    """What an audit must report of a queue."""
 
     fault: str
     from_: int
@@ -27,7 +27,7 @@ class Planted(NamedTuple):
 
 
 def plant(source: Path, queue: str, to: Path) -> dict[str, list[Planted]]:
-    """Writes the copies; what must be found of each of their queues."""
+    """Writes the copies; returns what must be found for each of their queues."""
     ranges = ranges_of(source, queue)
     middle = ranges[1:-1]
     assert len(middle) >= 1, f"{queue} has {len(ranges)} ranges"
@@ -68,7 +68,7 @@ def plant(source: Path, queue: str, to: Path) -> dict[str, list[Planted]]:
 
 
 def ranges_of(folder: Path, queue: str) -> list[list[LedgerRow]]:
-    """The rows of each range of one log of a queue: the log with most ranges."""
+    """The rows of each range in one log of a queue: the log with the most ranges."""
     logs: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, LedgerRow]]] = defaultdict(dict)
     for one in found(folder):
         if one.kind == "ledger":

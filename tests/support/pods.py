@@ -1,4 +1,4 @@
-"""What the containers of `deploy/` are told: their commands, and their settings as the real loader reads them."""
+"""What the containers of `deploy/` are given: their commands, and their settings as the real loader reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POD_FIELDS = {"metadata.name": "{pod}", "spec.nodeName": "node-1"}
 
 
 class Told(NamedTuple):
-    """One container of ours: what follows `pushq`, and its variables."""
+    """One Pushq container: the arguments of `pushq`, and its variables."""
 
     name: str
     arguments: list[str]
@@ -24,7 +24,7 @@ class Told(NamedTuple):
 
 
 def command_of(arguments: Sequence[str]) -> str:
-    """The command that the real command line finds; it refuses what it does not know. It is not run."""
+    """The command found by the real command line, which rejects unknown arguments. It is not run."""
     group: click.Command = cli
     names: list[str] = []
     rest = list(arguments)
@@ -39,12 +39,12 @@ def command_of(arguments: Sequence[str]) -> str:
 
 
 def settings_of(env: Mapping[str, str]) -> Settings:
-    """Raises `ConfigError` for what no role would take."""
+    """Raises `ConfigError` for settings that no role would accept."""
     return load_settings({}, env).settings
 
 
 def told_in_kubernetes(manifests: Sequence[Mapping[str, Any]], pod: str = "{name}-0") -> Iterator[Told]:
-    """Every container of the image `pushq`, as the first pod of its set."""
+    """Every container of the image `pushq`, as in the first pod of its set."""
     maps = {each["metadata"]["name"]: each["data"] for each in manifests if each["kind"] == "ConfigMap"}
     for each in manifests:
         if each["kind"] not in ("StatefulSet", "Deployment"):
@@ -65,7 +65,7 @@ def told_in_kubernetes(manifests: Sequence[Mapping[str, Any]], pod: str = "{name
 
 
 def told_in_compose(composed: Mapping[str, Any]) -> Iterator[Told]:
-    """Every service of the image `pushq` that runs on, as Compose resolved the file."""
+    """Every long-running service of the image `pushq`, as resolved by Compose."""
     for name, service in composed["services"].items():
         if service["image"].startswith("pushq:") and "entrypoint" not in service:
             yield Told(
@@ -74,5 +74,5 @@ def told_in_compose(composed: Mapping[str, Any]) -> Iterator[Told]:
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)`, as Kubernetes fills it in."""
+    """Expands `$(NAME)` as Kubernetes does."""
     return re.sub(r"\$\((\w+)\)", lambda found: env[found[1]], text)

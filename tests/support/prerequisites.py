@@ -1,7 +1,7 @@
-"""What the machine must have beside Python packages, and how a missing part is installed or named.
+"""What the machine needs besides Python packages, and how to install what is missing.
 
-`make` runs this file with the system's Python before anything else is installed, so it imports the standard library
-only. As root it installs what is missing; otherwise it prints the one line that does, and ends with exit code 3.
+`make` runs this file with the system's Python before anything else is installed, so it imports only the standard
+library. As root it installs missing packages; otherwise it prints the command that does, and exits with code 3.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 EXIT_CANNOT_START = 3
-# An ordinary user's PATH on Debian lacks the folders where some programs live.
+# On Debian, an ordinary user's PATH lacks the folders of some programs.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 class MissingPrerequisite(AssertionError):
-    """A program is absent; the text says which package brings it and how to install it."""
+    """A program is missing; the message says which package has it and how to install it."""
 
 
 class Prerequisite(NamedTuple):
@@ -35,7 +35,7 @@ def _command(name: str, package: str, purpose: str) -> Prerequisite:
 
 
 def _can_make_venv() -> bool:
-    # Debian splits ensurepip from Python; without it `python3 -m venv` fails half-way.
+    # Debian packages ensurepip separately; without it `python3 -m venv` fails half-way.
     return importlib.util.find_spec("ensurepip") is not None
 
 
@@ -74,12 +74,12 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
 
 
 def find(command: str) -> str | None:
-    """Where a program lies, or None when the machine has none."""
+    """The path of a program, or None if the machine does not have it."""
     return shutil.which(command, path=SEARCH_PATH)
 
 
 def require(command: str) -> str:
-    """Where a program lies; its absence fails the test with the line that installs it."""
+    """The path of a program; if it is missing, the test fails with the command that installs it."""
     path = find(command)
     if path is None:
         known = {each.name: each for group in GROUPS.values() for each in group}

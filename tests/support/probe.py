@@ -1,4 +1,4 @@
-"""Prints what it is, and ends with the code that it is given, or waits for a signal if that is `wait`."""
+"""Prints what kind of process it is, and exits with the given code, or waits for a signal if that is `wait`."""
 
 from __future__ import annotations
 

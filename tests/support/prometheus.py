@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what a test names, every second."""
+"""A real Prometheus that scrapes the test's targets every second."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ READY_S_MAX = PATIENCE_S
 
 
 class Prometheus:
-    """It ends with the block. `targets`: `http(s)://HOST:PORT` each, or with the path that is scraped in the place of
-    `/metrics`; `ca`: who signed their certificates; `key`: what is shown to them."""
+    """It ends with the `with` block. `targets`: `http(s)://HOST:PORT`, optionally with a path to scrape instead of
+    `/metrics`; `ca`: the authority of their certificates; `key`: the API key sent to them."""
 
     def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path, key: str = "") -> None:
         self._folder = folder
@@ -61,21 +61,21 @@ class Prometheus:
         self._process.wait()
 
     def query(self, expression: str) -> list[Any]:
-        """The samples of now. Raises `AssertionError` where Prometheus refuses the expression."""
+        """The current samples. Raises `AssertionError` if Prometheus rejects the expression."""
         answer = self._asked("query", query=expression)
         assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
         found: list[Any] = answer["data"]["result"]
         return found
 
     def names(self) -> set[str]:
-        """Of every series that was scraped, and of families that had no samples yet."""
+        """The names of all scraped series, and of families without samples yet."""
         families = self._asked("metadata")["data"]
-        # In OpenMetrics a counter's family has not the end that its samples have.
+        # In OpenMetrics the name of a counter's family lacks the suffix of its samples.
         counters = {f"{name}_total" for name, known in families.items() if known[0]["type"] == "counter"}
         return set(self._asked("label/__name__/values")["data"]) | set(families) | counters
 
     def wait_for(self, expression: str) -> None:
-        """Until it has a sample."""
+        """Waits until the expression has a sample."""
         deadline = time.monotonic() + READY_S_MAX
         while True:
             try:
@@ -83,7 +83,7 @@ class Prometheus:
                     return
             except OSError:
                 assert self._process is not None and self._process.poll() is None, self._log.read_text()[-2000:]
-            assert time.monotonic() < deadline, f"never: {expression}\n{self._log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"no sample: {expression}\n{self._log.read_text()[-2000:]}"
             time.sleep(0.1)
 
     def _asked(self, path: str, **query: str) -> dict[str, Any]:

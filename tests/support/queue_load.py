@@ -1,4 +1,4 @@
-"""What producers and consumers of one queue of `FaultLoad` saw, and what of it must never be."""
+"""What producers and consumers of one queue of `FaultLoad` saw, and which of it must never happen."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from tests.support.losses import Losses
 
 
 class QueueLoad:
-    """Its history, and how long its publishes waited."""
+    """The queue's history, and how long its publishes waited."""
 
     def __init__(self, name: str, *, losses: Losses | None, is_plain: bool = False) -> None:
-        """`losses`: when something may be lost; None: never. `is_plain`: each call is sent once, without ids. What was
-        not confirmed may be there or not, what was refused must not."""
+        """`losses`: when something may be lost; None: never. `is_plain`: each call is sent once, without ids. Then
+        unconfirmed messages may be present or not, but refused ones must not be."""
         self.name = name
         self.is_plain = is_plain
         self.refused: set[Name] = set()
-        """In a plain queue: nothing was begun with these."""
+        """In a plain queue: messages whose calls were refused before they had any effect."""
         self.history = KeyedHistory(is_ordered=losses is None and not is_plain)
         self.losses = losses
         self.is_recovering = False
-        """What was lost is published again: from another place, and in no order."""
+        """Lost messages are published again, at another position and in no particular order."""
         self.asked: dict[tuple[str, int], float] = {}
-        """Calls that are not confirmed yet, and when they were sent first."""
+        """Unconfirmed calls, and when each was first sent."""
         self.waits: list[tuple[float, float]] = []
-        """(when it was confirmed, seconds since it was sent first) of each call."""
+        """(time of confirmation, seconds since first sent) of each call."""
         self.again = 0
-        """Deliveries of what had been delivered before."""
+        """Repeated deliveries."""
         self.codes: Counter[str] = Counter()
         self.details: Counter[str] = Counter()
-        """How publishes were refused."""
+        """Why publishes were refused, and how often."""
         self.seen: list[str] = []
         self.latest_acked_sent_at = -math.inf
-        """Of what was acked, when the newest was sent."""
+        """For each acked message, when its newest attempt was sent."""
         self.sent_at: dict[Name, float] = {}
         self.places: dict[Name, Place] = {}
-        """Where each was delivered from."""
+        """The position from which each message was delivered."""
         self.acked_at: dict[Name, float] = {}
         self.last_acked_at: dict[Name, float] = {}
-        """Of what was acked again since its ack was lost."""
+        """Messages acked again after their ack was lost."""
         self.acks_lost = 0
-        """Confirmed acks that went with a leader in mode `async`: what they were of came again."""
+        """Confirmed acks lost with a leader in mode `async`: their messages were redelivered."""
         self.confirmed_at: dict[Name, float] = {}
         self.highest: dict[str, int] = defaultdict(lambda: -1)
-        """By key, the greatest number that was delivered."""
+        """The highest number delivered, by key."""
         self.skipped: set[Name] = set()
         self.trail: defaultdict[Name, list[str]] = defaultdict(list)
-        """What became of each message, in order."""
+        """What happened to each message, in order."""
 
     def tell(self, name: Name, what: str) -> None:
         self.trail[name].append(f"{time.monotonic():.3f} {what}")
@@ -61,9 +61,9 @@ class QueueLoad:
         self.again += not is_first
         self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
         if name in self.refused:
-            self.seen.append(f"{name} was refused, and is there")
+            self.seen.append(f"{name} was refused, but is present")
         acked_at = self.last_acked_at.get(name, math.inf)
-        # It may have come while its consumer still waited for the answer to an ack.
+        # It may have arrived while its consumer was still waiting for the response to an ack.
         if came_at > acked_at and self._may_be_lost(acked_at):
             self.acks_lost += 1
         elif came_at > acked_at:
@@ -79,8 +79,8 @@ class QueueLoad:
         return self.losses is not None and self.losses.excuse(confirmed_at)
 
     def _judge_place(self, name: Name, place: Place, *, is_first: bool) -> None:
-        """In mode `async` what was lost leaves a gap; what comes out of its order after all is none.
-
+        """In mode `async` lost messages leave a gap; a message that is merely out of order does not. Messages that a
+        lost leader had but never confirmed may have another position when sent again.
         What a lost leader had and never confirmed may come from another place when it is sent again.
         """
         if self.losses is None or self.is_plain:
@@ -89,7 +89,7 @@ class QueueLoad:
                 self.seen.append(f"{name} is at {known[0]}, at {place}, at {known[1]}")
             return
         if self.history.places.get(name, place) != place:
-            self.seen.append(f"{name} was confirmed at {self.history.places[name]}, and is at {place}")
+            self.seen.append(f"{name} was confirmed at {self.history.places[name]}, but is at {place}")
         highest = self.highest[name.key]
         if name in self.skipped:
             self.seen.append(f"{name} was delivered after {Name(name.key, highest)}")
@@ -104,7 +104,7 @@ class QueueLoad:
 
     @property
     def behind(self) -> int:
-        """How many its consumers have to come to yet, as far as is known."""
+        """Number of messages its consumers still have to receive, as far as is known."""
         return len(self.history.places) - len(self.history.settling) - len(self.skipped)
 
     def settled(self, name: Name) -> None:
@@ -115,25 +115,25 @@ class QueueLoad:
         self.latest_acked_sent_at = max(self.latest_acked_sent_at, self.sent_at[name])
 
     def lost(self) -> list[Name]:
-        """What was confirmed and never delivered, when the queue is empty."""
+        """Messages confirmed but never delivered, once the queue is empty."""
         return sorted(self.history.places.keys() - self.places.keys())
 
     def broken(self) -> list[str]:
         lost = [
-            f"{name} was confirmed and never delivered"
+            f"{name} was confirmed but never delivered"
             for name in self.lost()
             if self.is_recovering or not self._may_be_lost(self.confirmed_at[name])
         ]
         return [*self.seen, *lost, *([] if self.losses else self.history.violations(()))]
 
     def slowest(self, since: float) -> tuple[float, Name | None]:
-        """Of what was acked since then: the longest from its first publish to its ack, and which it was."""
-        acked = self.acked_at.copy()  # at once: the load's own thread goes on
+        """Of the messages acked since then: the longest time from first publish to ack, and its message."""
+        acked = self.acked_at.copy()  # atomic: the load's own thread keeps running
         found = [(at - self.sent_at[name], name) for name, at in acked.items() if at >= since]
         return max(found, default=(0.0, None))
 
     def longest_wait(self, since: float) -> float:
-        """Of the publishes that were confirmed since then, or wait still."""
+        """Of the publishes confirmed since then, or still waiting."""
         waited = [seconds for at, seconds in self.waits if at >= since]
         now = time.monotonic()
         return max([*waited, *(now - at for at in self.asked.copy().values())], default=0.0)

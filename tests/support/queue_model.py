@@ -1,7 +1,7 @@
-"""The reference queue: what a work queue promises, in a list of messages and no cleverness.
+"""The reference queue: what a work queue promises, as a simple list of messages.
 
-It does not choose: the real queue takes messages and the reference says whether it might. What one commit makes durable
-is a snapshot of every message, so a crash is a step back to the last one.
+The model makes no choices: the real queue takes messages, and the model says whether it may. What one commit makes
+durable is a snapshot of every message, so a crash is a step back to the last snapshot.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class QueueModel:
         m.state, m.due_ms = "returned", due_ms
 
     def ack(self, receipt: Receipt) -> bool:
-        """Decided when a commit is prepared: the holder's ack wins, or anybody's while nobody holds the message."""
+        """Decided when a commit is prepared: the holder's ack wins, or any ack while nobody holds the message."""
         m = self.messages.get(receipt[1])
         if receipt in self.winners:
             return True
@@ -72,7 +72,7 @@ class QueueModel:
         return True
 
     def prepare(self, published: list[Message], *, purged: bool) -> None:
-        """What is decided now becomes true together: when the commit lands, or never."""
+        """Current decisions take effect together, when the commit lands, or never."""
         held = {m.seq: replace(m) for m in self.messages.values()} | {m.seq: replace(m) for m in published}
         acked = self.acked_total + len(self.in_state("settling"))
         for m in held.values():
@@ -91,7 +91,7 @@ class QueueModel:
                 m.state = "delayed" if m.due_ms else "ready"
 
     def tick(self, now_ms: int) -> list[Receipt]:
-        """Leases that ran out."""
+        """Returns the leases that ran out."""
         self.now_ms = now_ms
         lost = [m for m in self.messages.values() if m.state == "leased" and m.deadline_ms <= now_ms]
         for m in lost:

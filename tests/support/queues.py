@@ -1,6 +1,6 @@
-"""What tests of a work queue's settings say in one word each: messages with all they may have, what becomes of them.
+"""Vocabulary for tests of a work queue's settings: messages with every field, and what happens to them.
 
-Everything happens in a `World`: the test moves its clock and lands its commits.
+Everything happens in a `World`, where the test advances the clock and lands the commits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def draft(
 
 
 def publish(world: World, *drafts: Draft) -> list[Any]:
-    """One call in one commit. What each message was answered: its offset, its original, or why it was refused."""
+    """Publishes in one call and one commit. Returns for each message its offset, its original, or the reason for its
+    refusal."""
     answers: list[Published | PushqError] = []
     blocks, order = blocks_of(drafts)
     world.partition.publish(blocks, answers.append)
@@ -66,7 +67,7 @@ def took(world: World, limit: int = 64, *, view: int = MAIN, visibility_ms: int 
 
 
 def texts(lease: Lease | None) -> list[str]:
-    """The bodies that a lease brings."""
+    """The bodies of a lease."""
     if lease is None:
         return []
     assert lease.chunk is not None
@@ -75,7 +76,7 @@ def texts(lease: Lease | None) -> list[str]:
 
 
 def column(lease: Lease | None, name: str) -> list[Any]:
-    """What the messages of a lease have in a column."""
+    """A column of a lease's messages."""
     assert lease is not None and lease.chunk is not None
     columns = lease.chunk.messages.columns or {}
     return [columns[name][index] if name in columns else None for index in indexes(lease.bits)]
@@ -107,7 +108,7 @@ def nack(world: World, lease: Lease | None, *, due_ms: int | None = None, reason
 
 
 def drained(world: World, *, view: int = MAIN, limit: int = 64) -> list[str]:
-    """Takes and acks all that is ready; the bodies in the order in which they came."""
+    """Takes and acks all that is ready; returns the bodies in delivery order."""
     came: list[str] = []
     while (lease := took(world, limit, view=view)) is not None:
         came += texts(lease)
@@ -124,19 +125,19 @@ def counts(world: World, view: int = MAIN) -> tuple[int, int, int]:
 
 
 def time_passes(world: World, ms: int) -> None:
-    """What is due happens, and is on the disk."""
+    """Advances the clock; what is due happens, and reaches the disk."""
     world.pass_time(ms)
     world.settle_down()
 
 
 def crashed(world: World, *, landed: bool = False, kept: Iterable[KeptLease] = ()) -> None:
-    """The process ends and another one begins, as a node does it."""
+    """Ends the process and starts another one, as a node does."""
     world.crash(landed=landed)
     take_up_leases(world, kept)
 
 
 def take_up_leases(world: World, kept: Iterable[KeptLease] = ()) -> None:
-    """Those with a row of their own, then those that a clean stop kept."""
+    """Takes up leases with a row of their own, then those kept by a clean stop."""
     stored = []
     for row in world.partition.reader.leases():
         fields = read_token(SECRET, row.token)
@@ -148,12 +149,12 @@ def take_up_leases(world: World, kept: Iterable[KeptLease] = ()) -> None:
 
 
 def rows(world: World, *tables: Table) -> int:
-    """How many rows of the queue lie in some tables."""
+    """Number of the queue's rows in the given tables."""
     return sum(len(world.engine.scan(table, *log_range(REPLICA), 10_000)) for table in tables)
 
 
 def present(world: World, *shelves: int) -> int:
-    """How many messages are stored on some shelves, settled or not."""
+    """Number of messages stored on the given shelves, settled or not."""
     found = 0
     for shelf in shelves:
         chunk = world.partition.read(0, shelf)

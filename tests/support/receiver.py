@@ -1,7 +1,7 @@
-"""A receiver of webhooks as a process of its own: it verifies each signature and writes down what came.
+"""A webhook receiver as a separate process: it verifies each signature and records what it receives.
 
-`python -m tests.support.receiver FILE SECRET_FILE` prints its port, and puts a line of JSON into FILE for each request.
-The secret may come later: it is read with each request.
+`python -m tests.support.receiver FILE SECRET_FILE` prints its port, and appends a line of JSON to FILE for each
+request. The secret may be written later: it is read with each request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 
 def is_genuine(secret: str, headers: dict[str, str], body: bytes) -> bool:
-    """As the specification of Standard Webhooks says, by somebody who has only that and the secret."""
+    """Follows the Standard Webhooks specification, with no knowledge beyond that and the secret."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
     expected = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
@@ -49,7 +49,7 @@ def serve(file: Path, secret_file: Path) -> None:
 
 
 class Receiver:
-    """The process, and what it was told."""
+    """The process, and the requests it received."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

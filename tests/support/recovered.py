@@ -1,4 +1,4 @@
-"""Publishes again what backends of a cluster keep in quarantine, as an operator does, until nothing is left there."""
+"""Republishes what a cluster's backends keep in quarantine, as an operator does, until nothing is left there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ANSWER_S_MAX: Final = 60.0
 
 
 def recover(cluster: NettedCluster) -> int:
-    """How many messages were published; the others their producers had sent again. All backends are there."""
+    """Returns how many messages were published; the others had been sent again by their producers. Needs all
+    backends."""
     gateway, published = cluster.gateways[0], 0
 
     def is_done() -> bool:
@@ -24,7 +25,7 @@ def recover(cluster: NettedCluster) -> int:
             return False
         for piece in found["pieces"]:
             done = _ask(gateway, f"/v1/cluster/recovery/{piece['name']}/publish", {})
-            assert not done.get("in_doubt"), f"{piece} is in doubt, with the whole log on every disk: {done}"
+            assert not done.get("in_doubt"), f"{piece} is in doubt although the whole log is on every disk: {done}"
             published += done.get("published", 0)
         return not found["pieces"]
 

@@ -1,7 +1,6 @@
-"""Starts a real Redis as a process of its own, for tests whose promise is about that server.
+"""Starts a real Redis as a separate process, for tests whose promise is about that server.
 
-It listens on a free port of this machine, keeps nothing on the disk, and can be killed, stopped in its tracks and
-started again on the same port.
+It listens on a free local port, stores nothing on disk, and can be killed, frozen and restarted on the same port.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class RedisFailed(AssertionError):
 
 
 class RedisServer:
-    """One Redis. `start` after `kill` finds the port again and no data."""
+    """One Redis. `start` after `kill` reuses the port, without data."""
 
     def __init__(self, *, password: str = "") -> None:
         self.port = free_port()
@@ -46,8 +45,8 @@ class RedisServer:
         self.kill()
 
     def start(self) -> Self:
-        """Start and wait until it answers."""
-        assert self._process is None, "Redis runs already"
+        """Starts it, and waits until it responds."""
+        assert self._process is None, "Redis is already running"
         command = [require("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--appendonly", "no", "--loglevel", "warning", "--dir", "/tmp"]
         if self._password:
@@ -64,14 +63,14 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """SIGKILL; nothing to do when it is gone."""
+        """Sends SIGKILL; does nothing if it is not running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def freeze(self) -> None:
-        """From now on it accepts connections, through the kernel, and never answers."""
+        """Suspends it: the kernel still accepts connections, but nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -80,7 +79,7 @@ class RedisServer:
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as peer:
             peer.sendall(b"PING\r\n")
-            return peer.recv(64)[:1] in (b"+", b"-")  # an error too: it wants the password first
+            return peer.recv(64)[:1] in (b"+", b"-")  # an error counts too: it asks for the password
         return False
 
     def _running(self) -> subprocess.Popen[bytes]:

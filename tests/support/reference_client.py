@@ -1,4 +1,4 @@
-"""Every bound of the Python client for the reference page: its value from the code, its sentence too or from here."""
+"""Every limit of the Python client for the reference page: value and docstring from the code, or a text from here."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tests.support.reference_limits import docstring_of, shown_value
 SENTENCES = {
     "publish_frame_messages_max": "Messages of one publish frame.",
     "publish_frame_bytes_max": "A publish frame.",
-    "publish_timeout_s": "How long a publish that was given no time goes again, when its answer is missing.",
+    "publish_timeout_s": "How long a publish without a `timeout` is retried while its answer is missing.",
     "settle_frame_receipts_max": "Receipts of one ack, nack or extend.",
-    "settle_frames_in_flight_max": "Such frames without an answer; beyond it receipts gather for the next.",
-    "settle_timeout_s": "How long an ack or nack goes again, when its answer is missing.",
-    "subscription_credit": "`credit` of a subscription that names none.",
+    "settle_frames_in_flight_max": "Such frames without an answer; beyond it receipts are collected for the next one.",
+    "settle_timeout_s": "How long an ack or nack is retried while its answer is missing.",
+    "subscription_credit": "Default `credit` of a subscription.",
     "handler_limit_s": "How long the lease of a message is extended after it was handed out.",
-    "lease_extension_fraction": "A lease is extended when this part of it is over.",
+    "lease_extension_fraction": "A lease is extended once this fraction of it has passed.",
     "retry_cap_s": "The longest such wait.",
-    "reply_credit": "`credit` of the queue of replies.",
+    "reply_credit": "`credit` of the reply queue.",
     "open_timeout_s": "How long `connect` tries.",
-    "close_timeout_s": "How long closing waits for what is unconfirmed, and `run` for handlers that it cancelled.",
-    "backoff_base_s": "The longest wait before the first reconnect, doubled with each that follows.",
-    "backoff_cap_s": "The longest wait before a reconnect, beside what the server asks.",
-    "silence_grace_s": "A server that is silent for two pings and this time is taken for gone.",
-    "frame_bytes_max": "A frame from the server, and an event of a stream.",
+    "close_timeout_s": "How long closing waits for unconfirmed messages, and `run` for cancelled handlers.",
+    "backoff_base_s": "The longest wait before the first reconnect; it doubles with each further one.",
+    "backoff_cap_s": "The longest wait before a reconnect, in addition to what the server asks for.",
+    "silence_grace_s": "A server that is silent for two pings and this time counts as gone.",
+    "frame_bytes_max": "A frame from the server, or an event of an SSE stream.",
     "poll_wait_ms": "`wait_ms` of a poll.",
     "poll_messages_max": "Messages of one poll.",
-    "http_timeout_s": "How long a request over HTTP may take, beside what it waits for.",
+    "http_timeout_s": "How long an HTTP request may take, in addition to the time that it waits for messages.",
 }
-"""Of those that have no docstring."""
+"""For limits that have no docstring."""
 
 
 def client_limits() -> list[str]:
-    """The table. Raises `LookupError` for a bound without a sentence."""
+    """The table. Raises `LookupError` for a limit without a sentence."""
     found = _docstrings()
     rows = ["| Limit | Value | What it bounds |", "| --- | --- | --- |"]
     for field in msgspec.structs.fields(Limits):

@@ -1,4 +1,4 @@
-"""Every bound of the server for the reference page: its value from the code, its sentence too or from here."""
+"""Every limit of the server for the reference page: value and docstring from the code, or a sentence from here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODULES_COVERED = (
     "throttling.config",
     "web_console.limits",
 )
-"""Each number in these must be on the page."""
+"""Each number in these modules must be on the page."""
 
 
 class Group(NamedTuple):
@@ -43,7 +43,7 @@ GROUPS = (
     Group(
         "Messages",
         {
-            "backend_store.model:MESSAGE_BYTES_LIMIT": "The most that a queue's `max_message_bytes` may allow.",
+            "backend_store.model:MESSAGE_BYTES_LIMIT": "The largest value of a queue's `max_message_bytes`.",
             "backend_store.model:MESSAGES_PER_REQUEST_MAX": "Messages of one publish.",
             "gateway.publishing.columns:NAME_BYTES_MAX": (
                 "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`."
@@ -67,8 +67,8 @@ GROUPS = (
             "gateway.limits:JOINED_BYTES_MAX": "",
             "gateway.limits:REQUEST_BODY_SECONDS_MAX": "How long a client may take to send the body.",
             "gateway.limits:LATE_CHANGES_PER_CALLER_MAX": "",
-            "gateway.limits:LEFTOVER_BYTES_DEFAULT": "What is read of a body that was answered before it had come; see "
-            "`limits.leftover_bytes_max`.",
+            "gateway.limits:LEFTOVER_BYTES_DEFAULT": "Bytes read and discarded of a request body that was "
+            "answered before it arrived; see `limits.leftover_bytes_max`.",
             "gateway.limits:LEFTOVER_SECONDS_DEFAULT": "For how long; see `limits.leftover_seconds_max`.",
             "gateway.limits:LEFTOVERS_PER_TURN_MAX": "",
             "gateway.limits:TLS_HANDSHAKE_SECONDS_MAX": "",
@@ -77,15 +77,15 @@ GROUPS = (
             "gateway.limits:CERTIFICATE_LOOK_SECONDS": "",
             "gateway.limits:CERTIFICATE_WARN_SECONDS": "",
             "gateway.limits:KEEP_ALIVE_SECONDS": "How long an idle HTTP connection stays open.",
-            "gateway.limits:LISTEN_BACKLOG": "Connections that wait to be accepted.",
+            "gateway.limits:LISTEN_BACKLOG": "Connections waiting to be accepted.",
             "gateway.limits:FILES_RESERVED": "",
-            "gateway.limits:RECEIVE_MESSAGES_DEFAULT": "`max` of a receive that names none.",
+            "gateway.limits:RECEIVE_MESSAGES_DEFAULT": "Default `max` of a receive.",
             "push.transports.longpoll:RECEIVE_MAX": "The largest `max` of a receive.",
             "push.transports.longpoll:WAIT_MS_MAX": "The longest `wait_ms` of a receive.",
-            "push.transports.longpoll:RESPONSE_BYTES_MAX": "An answer of this size takes no more messages.",
-            "push.transports.longpoll:LOOKS_MAX": "Turns of the loop in which a receive looks for messages.",
+            "push.transports.longpoll:RESPONSE_BYTES_MAX": "A response of this size takes no more messages.",
+            "push.transports.longpoll:LOOKS_MAX": "Event loop turns in which a receive looks for messages.",
             "push.protocol:RECEIPTS_PER_REQUEST_MAX": "Receipts of one ack, nack or extend.",
-            "gateway.limits:PAGE_ITEMS_DEFAULT": "Items of a page, where `limit` is not given.",
+            "gateway.limits:PAGE_ITEMS_DEFAULT": "Items of a page if `limit` is not given.",
             "gateway.limits:PAGE_ITEMS_MAX": "The largest `limit` of a page.",
             "gateway.limits:RANGE_MESSAGES_MAX": "",
             "gateway.limits:RANGE_BYTES_MAX": "",
@@ -107,10 +107,10 @@ GROUPS = (
         "WebSocket and SSE",
         {
             "push.protocol:FRAME_BYTES_MAX": "A frame from a client.",
-            "push.protocol:CONNECT_SECONDS_MAX": "How long a socket may take to say `connect`.",
+            "push.protocol:CONNECT_SECONDS_MAX": "How long a socket may take to send `connect`.",
             "push.protocol:REQUEST_ID_CHARS_MAX": "A request's `id`, if it is a string.",
             "push.protocol:REQUESTS_IN_PROGRESS_MAX": "",
-            "push.protocol:PING_MS": "How often an idle socket is pinged, at the latest.",
+            "push.protocol:PING_MS": "The longest time after which an idle socket is pinged.",
             "push.protocol:PONG_MS_MAX": "How much longer it may stay silent before it is closed.",
             "push.limits:BEAT_MS_MAX": "",
             "push.limits:HANDSHAKE_SECONDS_MAX": "",
@@ -118,35 +118,35 @@ GROUPS = (
             "push.limits:FRAMES_PER_TURN_MAX": "",
             "push.limits:READ_BYTES_PER_TURN_MAX": "",
             "push.limits:RUN_BYTES_MAX": "",
-            "push.limits:CREDIT_DEFAULT": "`credit` of a work queue's subscription that names none.",
+            "push.limits:CREDIT_DEFAULT": "Default `credit` of a subscription to a work queue.",
             "push.limits:CREDIT_MAX": "The largest `credit`.",
             "backend_store.core.limits:IN_FLIGHT_PER_SUBSCRIPTION_MAX": "Messages that one subscription may hold.",
-            "backend_store.core.limits:LEASE_MS_MIN": "The shortest lease, for a visibility time-out of 0.",
+            "backend_store.core.limits:LEASE_MS_MIN": "The shortest lease, used for a visibility timeout of 0.",
             "push.operations.checks:REASON_CHARS_MAX": "Characters of a nack's reason.",
             "backend_store.core.limits:IN_FLIGHT_PER_QUEUE_MAX": "Messages of a queue that all consumers may hold.",
             "push.limits:SUBSCRIPTIONS_PER_SESSION_MAX": "Subscriptions of a session.",
             "push.limits:DELIVER_FRAME_BYTES_MAX": "",
-            "push.limits:REPLY_FRAME_BYTES_MAX": "Answers share a frame up to this size.",
+            "push.limits:REPLY_FRAME_BYTES_MAX": "Responses share a frame up to this size.",
             "push.limits:OUTBOX_BYTES_SOFT_MAX": "",
             "push.limits:OUTBOX_BYTES_HARD_MAX": "",
-            "push.limits:WRITE_BLOCKED_SECONDS_MAX": "A socket whose peer does not read for so long is closed.",
+            "push.limits:WRITE_BLOCKED_SECONDS_MAX": "A socket whose peer does not read for this long is closed.",
             "push.transports.websocket:CLOSE_SECONDS_MAX": "",
             "push.transports.sse:HEARTBEAT_SECONDS": "An SSE stream sends a comment this often.",
             "push.limits:SUBSCRIPTIONS_SHOWN_MAX": "",
-            "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
+            "push.limits:PARKED_SESSIONS_MAX": "Disconnected sessions kept for resumption; the oldest go first.",
             "push.limits:PARKED_TIMES_FREE": "",
-            "push.limits:SESSION_CHARS_MAX": "Longer ids of sessions to resume are not asked for at other gateways.",
+            "push.limits:SESSION_CHARS_MAX": "Other gateways are not asked for sessions with longer ids.",
             "push.limits:SESSION_FETCH_SECONDS_MAX": "How long a client that resumes a session waits for another "
             "gateway to hand it over. Then it gets a new one.",
             "push.limits:KEY_CHECK_SECONDS": "",
-            "push.limits:UNREAD_SECONDS_DEFAULT": "How long a socket that was sent messages may be silent; see "
+            "push.limits:UNREAD_SECONDS_DEFAULT": "How long a socket with unacknowledged deliveries may be silent; see "
             "`limits.unread_s`.",
-            "push.limits:LAPSE_MS_MIN": "A consumer that lets all its leases of this time or longer run out gets one "
+            "push.limits:LAPSE_MS_MIN": "A consumer that lets all its leases of at least this duration expire gets one "
             "message at a time until it settles one.",
-            "push.limits:DRAIN_SECONDS_DEFAULT": "Over how long a drain closes sockets; see `limits.drain_window_s`.",
+            "push.limits:DRAIN_SECONDS_DEFAULT": "How long a drain closes sockets; see `limits.drain_window_s`.",
             "push.limits:DRAIN_WAVE_SECONDS": "",
             "push.limits:BYE_RETRY_MS_MIN": "",
-            "push.limits:STREAM_RETRY_MS_MIN": "The least that a drained SSE stream is asked to wait.",
+            "push.limits:STREAM_RETRY_MS_MIN": "The shortest time that a drained SSE stream is asked to wait.",
             "push.limits:STREAM_RETRY_MS_MAX": "",
             "push.limits:PINGS_PER_SECOND_MAX": "",
             "push.limits:REFUSED_PER_SECOND_MAX": "",
@@ -156,27 +156,27 @@ GROUPS = (
     Group(
         "Keys, tickets, tenants, queues",
         {
-            "gateway.limits:NAME_CHARS_MAX": "The name of a queue, key or tenant, and a scope's pattern.",
+            "gateway.limits:NAME_CHARS_MAX": "The name of a queue, key or tenant, or the pattern of a scope.",
             "gateway.limits:SCOPES_PER_KEY_MAX": "Scopes of a key.",
             "gateway.limits:CONFIG_BYTES_MAX": "",
             "gateway.limits:FIELDS_DEPTH_MAX": "",
-            "gateway.limits:ROTATE_GRACE_MS_MAX": "The longest time that a key's old secret works on.",
+            "gateway.limits:ROTATE_GRACE_MS_MAX": "The longest time that a rotated key's old secret stays valid.",
             "gateway.limits:TOKEN_BYTES_MAX": "",
             "gateway.limits:ISSUERS_MAX": "",
             "gateway.limits:ISSUER_CHARS_MAX": "",
             "gateway.limits:SUBJECT_CHARS_MAX": "",
             "gateway.limits:SCOPE_CHARS_MAX": "",
             "gateway.limits:KEY_ID_CHARS_MAX": "",
-            "gateway.limits:JWT_LEEWAY_SECONDS_DEFAULT": "`auth.jwt.leeway_s`, where it is not set.",
+            "gateway.limits:JWT_LEEWAY_SECONDS_DEFAULT": "Default of `auth.jwt.leeway_s`.",
             "gateway.limits:JWT_LEEWAY_SECONDS_MAX": "",
-            "gateway.limits:JWT_KEY_DAYS_DEFAULT": "`auth.jwt.key_days_max`, where it is not set.",
+            "gateway.limits:JWT_KEY_DAYS_DEFAULT": "Default of `auth.jwt.key_days_max`.",
             "gateway.limits:JWT_KEY_DAYS_MAX": "",
             "gateway.limits:JWT_SECRET_BYTES_MIN": "",
             "gateway.limits:RSA_BITS_MIN": "",
             "gateway.limits:RSA_BITS_MAX": "",
             "gateway.limits:JWKS_BYTES_MAX": "",
             "gateway.limits:JWKS_KEYS_MAX": "",
-            "gateway.limits:JWKS_MAX_AGE_SECONDS_DEFAULT": "`auth.jwt.jwks_max_age_s`, where it is not set.",
+            "gateway.limits:JWKS_MAX_AGE_SECONDS_DEFAULT": "Default of `auth.jwt.jwks_max_age_s`.",
             "gateway.limits:JWKS_MAX_AGE_SECONDS_MIN": "",
             "gateway.limits:JWKS_MAX_AGE_SECONDS_MAX": "",
             "gateway.limits:JWKS_REFRESH_SECONDS_MIN": "",
@@ -190,7 +190,7 @@ GROUPS = (
             "gateway.limits:KEYS_USED_PER_COMMIT_MAX": "",
             "gateway.limits:EXPIRED_KEY_KEPT_MS": "",
             "gateway.limits:EXPIRED_KEYS_PER_LOOK_MAX": "",
-            "gateway.limits:TICKET_SECONDS": "How long a ticket is good.",
+            "gateway.limits:TICKET_SECONDS": "How long a ticket is valid.",
             "gateway.limits:TICKETS_MAX": "",
             "gateway.limits:TEMPORARY_KEY_SECONDS": "",
             "gateway.limits:QUOTA_MAX": "",
@@ -218,22 +218,22 @@ GROUPS = (
     Group(
         "Storage",
         {
-            "backend_store.storage.space:PUBLISH_STOP_FRACTION": "How full the disk may be while publishes go on.",
-            "backend_store.storage.space:BALLAST_BYTES_MAX": "The ballast file, at most.",
-            "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a part of the disk.",
-            "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often the disk's room is looked at.",
+            "backend_store.storage.space:PUBLISH_STOP_FRACTION": "Disk usage at which publishes stop.",
+            "backend_store.storage.space:BALLAST_BYTES_MAX": "The largest ballast file.",
+            "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a fraction of the disk.",
+            "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often disk usage is checked.",
             "backend_store.node.limits:CLOCK_LOOK_SECONDS": "",
             "backend_store.node.limits:SEEN_SECONDS": "",
             "backend_store.node.limits:CLOCK_JUMP_DAYS_UNTOLD": "",
             "backend_store.node.limits:FAILED_TICK_MS": "",
             "backend_store.node.limits:KEPT_LOOK_SECONDS": "",
-            "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; above it "
-            "`overloaded`.",
+            "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; beyond it "
+            "publishes fail with `overloaded`.",
             "backend_store.node.limits:INBOX_BYTES_MAX": "The same in bytes.",
             "backend_store.node.limits:CYCLE_BYTES_SOFT_MAX": "Publishes that one commit takes; the rest follows "
-            "in the next.",
-            "backend_store.node.limits:VERIFY_AT_START_BYTES_MAX": "After an unclean end a store up to this size is "
-            "read through before it serves. In a bigger one each entry is checked when it is read.",
+            "in the next one.",
+            "backend_store.node.limits:VERIFY_AT_START_BYTES_MAX": "After a crash, a store up to this size is read "
+            "completely before it serves. In a larger one each entry is checked when it is read.",
             "backend_store.storage.env:MAP_BYTES": "The largest store.",
             "backend_store.storage.backup:BACKUP_SECONDS_MAX": "How long a backup may take.",
         },
@@ -265,15 +265,15 @@ GROUPS = (
         "Partitions",
         {
             "backend_store.model:PARTITIONS_MAX": "Partitions of a queue.",
-            "backend_store.core.partitions.slots:SLOTS": "Slots that a queue's partitions share among them.",
+            "backend_store.core.partitions.slots:SLOTS": "Slots that a queue's partitions share.",
             "backend_store.core.partitions.slots:MOVE_SLOTS_MAX": (
-                "Slots that go to a partition at a time; a publish to one of them waits meanwhile."
+                "Slots that move to a partition at a time; publishes to them wait meanwhile."
             ),
             "backend_store.core.partitions.expansion:EXPAND_CHECK_MS": (
-                "How often `auto_expand` looks at what lies in the queue."
+                "How often `auto_expand` checks the size of the queue."
             ),
             "backend_store.core.partitions.expansion:SHRINK_AFTER_MS": (
-                "How long a queue must hold little before `auto_expand` takes a partition away: a pause is no end."
+                "How long a queue must be small before `auto_expand` removes a partition: a pause is not enough."
             ),
             "backend_store.node.limits:SLOT_LOOK_SECONDS": "",
             "backend_store.node.limits:DRAIN_CHUNKS_PER_LOOK": "",
@@ -283,13 +283,13 @@ GROUPS = (
     Group(
         "Under load",
         {
-            "push.limits:ACCEPTS_PER_SECOND_DEFAULT": "New sockets a second; see `limits.accepts_per_s`.",
-            "push.limits:ACCEPTS_BURST_DEFAULT": "How many may come at once; see `limits.accepts_burst`.",
+            "push.limits:ACCEPTS_PER_SECOND_DEFAULT": "New sockets per second; see `limits.accepts_per_s`.",
+            "push.limits:ACCEPTS_BURST_DEFAULT": "Burst of new sockets; see `limits.accepts_burst`.",
             "throttling.config:PACE_OF_ONE_FRACTION": "",
-            "push.limits:REFUSED_SOCKET_MS_MIN": "The least that a refused socket is asked to wait.",
+            "push.limits:REFUSED_SOCKET_MS_MIN": "The shortest time that a refused socket is asked to wait.",
             "push.limits:REFUSED_SOCKET_MS_MAX": "",
-            "push.limits:REFUSED_PUBLISH_MS_MIN": "The least that any other work refused under load is asked to wait.",
-            "push.limits:REFUSED_PUBLISH_MS_MAX": "The most.",
+            "push.limits:REFUSED_PUBLISH_MS_MIN": "The shortest time that other refused requests are asked to wait.",
+            "push.limits:REFUSED_PUBLISH_MS_MAX": "The longest such time.",
             "push.limits:UNCONFIRMED_BYTES_MAX": "",
             "gateway.limits:UNCONFIRMED_MEMORY_FRACTION": "",
             "gateway.limits:SETTLING_BODY_BYTES_SURE": "",
@@ -496,7 +496,7 @@ GROUPS = (
             "gateway.limits:CATALOGUE_WRITE_SECONDS": "",
             "gateway.limits:CATALOGUE_PAUSE_SECONDS": "",
             "gateway.limits:CATALOGUE_REWATCH_SECONDS": "",
-            "gateway.core.cached:EXCUSE_MS": "How long an old entry serves when nobody answers.",
+            "gateway.core.cached:EXCUSE_MS": "How long a stale entry is used while there is no answer.",
             "push.limits:PUBLISH_MS_DEFAULT": "",
             "push.limits:PUBLISH_MS_MAX": "",
             "push.limits:LOOK_UPS_MAX": "",
@@ -672,7 +672,7 @@ GROUPS = (
             "spark.transforms.live:SHOWN_MINUTES": "Minutes of live usage.",
             "spark.transforms.live:SHOWN_QUEUES_MAX": "",
             "gateway.usage.verify:RANGES_REMEMBERED": "",
-            "gateway.usage.verify:VIOLATIONS_MAX": "Faults that `pushq usage verify` names.",
+            "gateway.usage.verify:VIOLATIONS_MAX": "Faults that `pushq usage verify` lists.",
             "backend_store.node.limits:LEDGER_CUTS_AT_ONCE": "",
             "backend_store.node.limits:LEDGER_ROWS_PER_READ": "",
             "backend_store.node.limits:LEDGER_DAYS_SWEPT_AT_ONCE": "",
@@ -772,9 +772,9 @@ GROUPS = (
         "Inside the process",
         {
             "backend_store.model:BLOCK_MESSAGES_MAX": "Messages of a block.",
-            "backend_store.model:BLOCK_BYTES_MAX": "Bytes of a block; a bigger message has its own.",
+            "backend_store.model:BLOCK_BYTES_MAX": "Bytes of a block; a larger message has its own.",
             "backend_store.model:CHUNK_MESSAGES_MAX": "Messages of a chunk.",
-            "backend_store.model:CHUNK_BYTES_MAX": "Bytes of a chunk; a bigger message has its own.",
+            "backend_store.model:CHUNK_BYTES_MAX": "Bytes of a chunk; a larger message has its own.",
             "backend_store.core.limits:TAKE_MESSAGES_MAX": "",
             "backend_store.core.limits:SETTLED_TOKENS_MAX": "",
             "backend_store.core.limits:HISTORY_ROWS_MAX": "",
@@ -785,7 +785,7 @@ GROUPS = (
             "backend_store.core.limits:KEYED_LOADED_FIRST_MAX": "",
             "backend_store.core.limits:KEYED_SPILL_ROWS_MAX": "",
             "backend_store.node.limits:SWEEP_ROWS_PER_COMMIT": "Rows of a purged queue that one commit deletes.",
-            "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows that one read takes at start.",
+            "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows per read at start.",
             "backend_store.node.limits:STRANGE_RECEIPTS_PER_CYCLE": "Receipts without a lease in memory that one "
             "queue settles in a commit cycle; the rest follows in the next ones.",
             "backend_store.node.limits:READS_PER_TAKE_MAX": "",
@@ -796,13 +796,13 @@ GROUPS = (
             "backend_store.core.limits:CAME_FREE_MAX": "",
             "backend_store.node.limits:LOOK_SLICE_SECONDS": "",
             "backend_store.node.limits:LOOK_PAUSE_SECONDS": "",
-            "backend_store.node.limits:DUE_ROWS_PER_TICK": "Rows of scheduled messages that become ready in a turn; "
-            "the others follow in the next.",
+            "backend_store.node.limits:DUE_ROWS_PER_TICK": "Rows of scheduled messages that become ready in one turn; "
+            "the others follow in the next one.",
             "backend_store.node.limits:DUE_ROWS_LOOKED_AT": "",
             "backend_store.node.limits:EXPIRING_CHUNKS_PER_TICK": "",
             "backend_store.node.limits:EXPIRING_BYTES_MAX": "",
             "backend_store.node.limits:TRANSFERS_AT_ONCE_MAX": "",
-            "backend_store.node.limits:TRANSFER_LEASE_MS": "How long messages on their way to another queue are held.",
+            "backend_store.node.limits:TRANSFER_LEASE_MS": "Lease of messages that are moving to another queue.",
             "backend_store.node.limits:TRANSFER_RETRY_SECONDS": "",
             "backend_store.client.redrive:REFUSALS_MAX": "",
             "backend_store.client.redrive:PORTION_SECONDS": "",
@@ -818,8 +818,8 @@ GROUPS = (
             "push.limits:CATCH_UP_SLICE_SECONDS": "",
             "push.limits:CATCH_UP_WORK_SECONDS": "",
             "push.limits:CATCH_UP_CALM_SECONDS": "",
-            "push.limits:CATCH_UP_PAUSE_SECONDS": "How long that pause is.",
-            "push.limits:CHUNK_CACHE_MAX": "Chunks of a stream kept for readers that are behind together.",
+            "push.limits:CATCH_UP_PAUSE_SECONDS": "The duration of that pause.",
+            "push.limits:CHUNK_CACHE_MAX": "Chunks of a stream cached for readers that are behind together.",
             "push.limits:RENDERED_PER_CHUNK_MAX": "",
             "gateway.limits:IDENTITIES_MAX": "",
             "gateway.limits:ACCESS_DECISIONS_MAX": "",
@@ -916,11 +916,11 @@ GROUPS = (
 
 
 def limit_tables() -> dict[str, list[str]]:
-    """Heading → table. Raises `LookupError` for a bound of a covered module that the page would miss."""
+    """Heading → table. Raises `LookupError` for a limit in a covered module without a line here."""
     shown = {place for group in GROUPS for place in group.lines}
     missing = {f"{module}:{name}" for module in MODULES_COVERED for name in _numbers(module)} - shown
     if missing:
-        raise LookupError(f"bounds without a line in tests/support/reference_limits.py: {', '.join(sorted(missing))}")
+        raise LookupError(f"limits without a line in tests/support/reference_limits.py: {', '.join(sorted(missing))}")
     return {group.heading: _table(group) for group in GROUPS}
 
 
@@ -938,7 +938,7 @@ def _table(group: Group) -> list[str]:
 
 @functools.cache
 def _numbers(name: str) -> dict[str, tuple[float, str]]:
-    """The public numbers of a module with the docstrings below them."""
+    """The public numbers of a module, with the docstrings below them."""
     module = importlib.import_module(name)
     body = ast.parse(inspect.getsource(module)).body
     found = {}
@@ -953,7 +953,7 @@ def _numbers(name: str) -> dict[str, tuple[float, str]]:
 
 
 def docstring_of(statement: ast.stmt | None) -> str:
-    """The text of a string that stands alone, as below a constant; else nothing."""
+    """The text of a string statement, as below a constant; otherwise empty."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return text
@@ -961,7 +961,7 @@ def docstring_of(statement: ast.stmt | None) -> str:
 
 
 def shown_value(name: str, value: float) -> str:
-    """A bound with its unit, which its name in upper case tells."""
+    """A limit with its unit, which follows from its name in upper case."""
     if "FRACTION" in name:
         return f"{value:.0%}"
     if "BYTES" in name:

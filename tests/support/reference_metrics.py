@@ -1,4 +1,4 @@
-"""The series of `/metrics`, read from a real server after a little of everything has happened to it."""
+"""The metrics of `/metrics`, read from a real server after it has done a little of everything."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OF_THE_LIBRARY = ("process_", "python_")
 
 
 def metrics_table(folder: Path) -> list[str]:
-    """Name, kind, labels and help of each series, in the order of the page."""
+    """Name, kind, labels and help of each metric, in the order of the page."""
     authority = Authority(folder / "authority")
-    # A Redis that is not there has its series, too.
+    # An unavailable Redis has its metrics, too.
     env = {**settings(authority.issue()), "PUSHQ_REDIS__URL": f"redis://127.0.0.1:{free_port()}/0"}
     (folder / "keys.json").write_text(json.dumps({"keys": [SigningKey("ES256", "k").jwk]}))
     env |= issuers_env({"issuer": "shop", "tenant": "default", "jwks_file": str(folder / "keys.json")})
@@ -32,7 +32,7 @@ def metrics_table(folder: Path) -> list[str]:
 
 
 def rows(text: str) -> list[str]:
-    """The table of a page of metrics in Prometheus' text format, but for the series of the client library."""
+    """The table of a metrics page in Prometheus text format, except for the client library's own metrics."""
     lines = ["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |"]
     for family in text_string_to_metric_families(text):
         if family.name.startswith(_OF_THE_LIBRARY):

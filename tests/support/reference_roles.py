@@ -1,6 +1,6 @@
-"""The tables of `docs/reference/metrics.md` about roles other than servers, from a real process of each.
+"""The tables of `docs/reference/metrics.md` about roles other than servers, from a real process of each role.
 
-`python -m tests.support.reference_roles` writes them anew.
+`python -m tests.support.reference_roles` rewrites them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def role_tables(roles: Roles) -> dict[str, Table]:
 
 
 def _of_hosts() -> Table:
-    """What hosts with etcd have beside that, and in its place: names and words alone, so no host is needed."""
+    """The metrics that hosts with etcd have in addition or instead: just names and texts, so no host is needed."""
     store = SimpleNamespace(
         hits=0, misses=0, records=0, arcs=0, hosts={}, staleness_s=0.0, ring=SimpleNamespace(version=0)
     )

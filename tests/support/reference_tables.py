@@ -1,6 +1,6 @@
-"""Makes the tables of the reference pages from the code; `python -m tests.support.reference_tables` writes them.
+"""Generates the tables of the reference pages from the code; `python -m tests.support.reference_tables` writes them.
 
-A page keeps its prose. What changes is the first table below a heading that `tables` names; a test compares.
+Only the first table below each heading named by `tables` changes; the prose stays. A test compares the result.
 """
 
 from __future__ import annotations
@@ -178,14 +178,14 @@ def _rows(kind: FileKind) -> Table:
 
 def _ledger_kinds() -> Table:
     rows = ([code(kind), LEDGER_KINDS.get(kind, "there"), text] for kind, text in words.LEDGER_KINDS.items())
-    assert words.LEDGER_KINDS.keys() == LEDGER_KINDS.keys() | {"held"}, "each kind has its words"
+    assert words.LEDGER_KINDS.keys() == LEDGER_KINDS.keys() | {"held"}, "each kind needs a description"
     return table(["Kind", "Counts as", "Messages that"], rows)
 
 
 def _client_frames() -> Table:
     kinds: tuple[type[msgspec.Struct], ...] = get_args(ClientFrame)
     rows = ([code(_fields(kind)), words.FRAMES[_tag(kind)]] for kind in kinds)
-    return table(["Frame", "What it asks"], rows)
+    return table(["Frame", "What it does"], rows)
 
 
 def _server_frames() -> Table:

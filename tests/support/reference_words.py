@@ -1,4 +1,4 @@
-"""The sentences of the reference tables that the code does not carry itself."""
+"""The texts of the reference tables that are not in the code itself."""
 
 import re
 from collections.abc import Sequence
@@ -41,14 +41,14 @@ CLOSES = {
     "TIMED_OUT": "No `connect` within 5 s, or nothing was heard for 35 s; or the keys of a token's issuer are not "
     "read yet.",
     "KICKED": "An administrator ended the connection, and a `bye` frame said so. The session cannot be resumed.",
-    "RATE_LIMITED": "Too many connections; or nearly everything that was published for 10 s was above its rate; or "
-    "more than 100 pings and pongs in a second, or 1,000 refused requests that are no publishes.",
-    "TOKEN_EXPIRED": "The token has expired, or the key was revoked or rotated away. Come back with a new one.",
-    "PROTOCOL_ERROR": "A frame that is none: it does not parse, is empty, or has an unknown `type`.",
-    "UNAUTHENTICATED": "No credential, one that is not known, or another first frame than `connect`.",
+    "RATE_LIMITED": "Too many connections; or nearly everything published for 10 s was above its rate limit; or "
+    "more than 100 pings and pongs in a second, or 1,000 refused requests other than publishes.",
+    "TOKEN_EXPIRED": "The token has expired, or the key was revoked or rotated. Reconnect with a new one.",
+    "PROTOCOL_ERROR": "An invalid frame: it does not parse, is empty, or has an unknown `type`.",
+    "UNAUTHENTICATED": "No credential, an unknown one, or a first frame other than `connect`.",
     "FORBIDDEN": "A `refresh` with another caller's token. A missing scope is an `error` and the socket stays open.",
     "NO_SUCH_QUEUE": "Not sent in this version: a missing queue is an `error` and the socket stays open.",
-    "REPLACED": "A newer connection went on with this session.",
+    "REPLACED": "A newer connection resumed this session.",
     "TOO_LARGE": "A frame of more than 4 MiB.",
 }
 
@@ -229,25 +229,25 @@ SETTINGS = {
 }
 
 LEDGER_KINDS = {
-    "opening": "were there when the ledger began: of data from before it, or of a restored backup.",
-    "published": "producers published. There for every range, also with 0.",
-    "moved_in": "came from another queue: dead letters, redrives, what a deleted queue held.",
-    "copied": "a consumer group of a stream gave up: the copy is a dead letter, the stream keeps its own.",
-    "settled": "were acknowledged, or handed out where the queue delivers at most once.",
-    "expired": "ended by their time to live, and went nowhere.",
-    "overflowed": "made room in a full queue, and went nowhere.",
-    "retired": "a stream does not keep any more.",
-    "cancelled": "were taken back before anybody had them.",
+    "opening": "existed when the ledger began: from earlier data, or a restored backup.",
+    "published": "producers published. Present for every range, even if 0.",
+    "moved_in": "came from another queue: dead letters, redrives, messages of a deleted queue.",
+    "copied": "a stream's consumer group gave up on: the copy is a dead letter, the stream keeps the original.",
+    "settled": "were acknowledged, or handed out by a queue that delivers at most once.",
+    "expired": "expired, and were not dead-lettered.",
+    "overflowed": "were evicted from a full queue, and not dead-lettered.",
+    "retired": "a stream no longer retains.",
+    "cancelled": "were cancelled before any delivery.",
     "dropped": "could not be delivered, in a queue without dead letters.",
     "purged": "were purged.",
-    "moved_out": "went to another queue.",
-    "deleted": "went with their queue.",
-    "lost": "were in an entry that did not verify and was put aside.",
-    "dead_lettered": "became dead letters; they are held until something else becomes of them.",
-    "late": "went to the late messages; they are held, too.",
+    "moved_out": "moved to another queue.",
+    "deleted": "were deleted with their queue.",
+    "lost": "were in an entry that failed verification and was quarantined.",
+    "dead_lettered": "became dead letters; they are still held until something else happens to them.",
+    "late": "became late messages; they are still held, too.",
     "read": "a stream's consumer groups acknowledged, once for each group.",
-    "unexplained": "do not add up. There is no such row, or there is a mistake in Pushq.",
-    "held": "are there at `to`: ready, leased, scheduled, dead, late or on their way. There for every range.",
+    "unexplained": "do not add up. Such a row indicates a bug in Pushq.",
+    "held": "are held at `to`: ready, leased, scheduled, dead, late or in transit. Present for every range.",
 }
 
 QUEUE_VALUES = {
@@ -260,18 +260,18 @@ QUEUE_VALUES = {
 }
 
 FRAMES = {
-    "connect": "Opens the session, or goes on with one that was cut. The first frame.",
-    "subscribe": "Have a queue's messages pushed.",
-    "begin": "A handler begins with these; see [attempts](../protocol.md#what-counts-as-an-attempt).",
-    "unsubscribe": "No more; what is held returns at once, and is ready when `ok` comes.",
-    "credit": "`n` more messages may be outstanding.",
-    "publish": "Store messages.",
-    "ack": "Settle messages.",
-    "nack": "Give messages back; the attempt counts, unless nobody `tried`.",
-    "extend": "Hold messages for longer.",
-    "refresh": "Go on with a newer token of the same caller.",
-    "ping": "Say `pong`.",
-    "pong": "A sign of life.",
+    "connect": "Opens a session, or resumes one. The first frame.",
+    "subscribe": "Starts the delivery of a queue's messages.",
+    "begin": "A handler starts processing these; see [attempts](../protocol.md#what-counts-as-an-attempt).",
+    "unsubscribe": "Ends the subscription; held messages return at once, and are ready when `ok` arrives.",
+    "credit": "Allows `n` more outstanding messages.",
+    "publish": "Stores messages.",
+    "ack": "Settles messages.",
+    "nack": "Gives messages back; the attempt counts, unless `tried` is false.",
+    "extend": "Extends the leases of messages.",
+    "refresh": "Continues with a newer token of the same caller.",
+    "ping": "Asks for a `pong`.",
+    "pong": "Shows that the client is alive.",
 }
 
 
@@ -291,7 +291,7 @@ _CODE = re.compile(
 
 
 def marked(text: str, choices: Sequence[str] = ()) -> str:
-    """Plain words with the names of settings and values as code, and those of `choices` before a colon too."""
+    """Text with the names of settings and values marked as code; those of `choices` also before a colon."""
     text = _CODE.sub(lambda found: f"`{found['quoted'] or found[0]}`", text)
     for choice in choices:
         text = re.sub(rf"(?<![\w`]){choice}(?=:)", f"`{choice}`", text)

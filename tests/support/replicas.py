@@ -1,4 +1,4 @@
-"""Replicas without a network or a disk: a test moves each message and each commit by hand, or lets all of them go."""
+"""Replicas without a network or a disk: a test moves each message and each commit by hand, or lets all proceed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _Asked = TypeVar("_Asked")
 
 
 def record_of(*nodes: NodeId, min_in_sync: int = 2, mode: Mode = "sync", **fields: Any) -> PartitionRecord:
-    """Led by the first of the nodes, in its first life, all of them in sync."""
+    """A record of a partition in its first life, led by the first node, with all nodes in sync."""
     first = first_record(0, {node: disk_of(node) for node in nodes}, min_in_sync=min_in_sync, mode=mode)
     return changed(first, epoch=Epoch(1), leader=nodes[0], leader_inc=Incarnation(1), **fields)
 
 
 def changed(record: PartitionRecord, **fields: Any) -> PartitionRecord:
-    """The next version."""
+    """The next version of the record."""
     values = {name: getattr(record, name) for name in record.__struct_fields__}
     return PartitionRecord(**{**values, "version": record.version + 1, **fields})
 
@@ -46,7 +46,7 @@ def disk_of(node: NodeId) -> DiskId:
 
 
 class Shell:
-    """One replica, with what it has stored and what it has asked for."""
+    """One replica, with what it has stored and what it has requested."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Shell:
         return tuple((entry.offset, entry.epoch) for entry in self.entries)
 
     def reborn(self, inc: int) -> Shell:
-        """The same disk in its next life; what was not committed had landed."""
+        """The same disk in the next process; uncommitted writes had landed."""
         return Shell(self.node, inc=inc, stored=self.replica.log.stored(), entries=tuple(self.entries))
 
     def all(self, kind: type[_Asked]) -> list[_Asked]:
@@ -157,7 +157,7 @@ class Shell:
 
 
 def let_go(*shells: Shell) -> None:
-    """Commits and delivers until nothing moves; what is sent to nodes that are not here is lost."""
+    """Commits and delivers until nothing is left to do; messages to absent nodes are lost."""
     by_node = {shell.node: shell for shell in shells}
     for _ in range(ROUNDS_MAX):
         for shell in shells:
@@ -171,11 +171,11 @@ def let_go(*shells: Shell) -> None:
         for to, message in sent:
             if to in by_node:
                 by_node[to].hear(message)
-    raise AssertionError("the replicas never come to rest")
+    raise AssertionError("the replicas do not become idle")
 
 
 def led(*nodes: NodeId, **fields: Any) -> tuple[PartitionRecord, list[Shell]]:
-    """A partition whose first node leads and whose barrier is committed."""
+    """A partition that its first node leads, with a committed barrier."""
     record, shells = record_of(*nodes, **fields), [Shell(node) for node in nodes]
     for shell in shells:
         shell.learn(record)

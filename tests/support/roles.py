@@ -1,7 +1,7 @@
-"""One process of every role, as a test of what all of them promise wants them: their spans, logs and metrics.
+"""One process of every role, for tests of what all roles promise: their spans, logs and metrics.
 
 gateway  → backend ← manager          messages in a cluster of one
-server   → metadata                   messages beside it, definitions elsewhere
+server   → metadata                   messages in the server, definitions elsewhere
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRACED = "tests.support.traced"
 
 
 class Role:
-    """A role that says where its health is, and `ready`."""
+    """A role that prints its health address, and `ready`."""
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         self.name = name
@@ -60,13 +60,13 @@ class Role:
 
 
 def a_manager(backend: Backend, folder: Path, authority: Authority, env: Mapping[str, str] | None = None) -> Role:
-    """Of the cluster that the backend is of."""
+    """A manager of the backend's cluster."""
     wanted = {"PUSHQ_MANAGER__LISTEN": "127.0.0.1:0", "PUSHQ_MANAGER__LOOK_S": "1", SPANS_FILE: str(folder / "spans")}
     return Role("manager", ("manager",), folder, wanted | _ways(backend, authority) | dict(env or {}))
 
 
 def a_metadata_service(folder: Path, env: Mapping[str, str] | None = None, listen: str = "127.0.0.1:0") -> Role:
-    """Its data are in a folder `metadata` there."""
+    """A metadata service with its data in the subfolder `metadata`."""
     arguments = ("metadata", "--data", str(folder / "metadata"), "--listen", listen)
     return Role("metadata", arguments, folder, {SPANS_FILE: str(folder / "spans"), **(env or {})})
 
@@ -82,7 +82,7 @@ def _ways(backend: Backend, authority: Authority) -> dict[str, str]:
 
 
 class _OfMetadata(PushqServer):
-    """A server whose keys the metadata service has."""
+    """A server whose keys are at the metadata service."""
 
     key_file: Path
 
@@ -93,14 +93,14 @@ class _OfMetadata(PushqServer):
 
 class Roles:
     def __init__(self, folder: Path, env: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """`env`: settings by role, in "" those of all."""
+        """`env`: settings by role; those under "" apply to all."""
         self.folder = folder
         self._env = env or {}
         self._stack = ExitStack()
         self.gateway: PushqServer
         self.server: PushqServer
         self.pages: dict[str, str] = {}
-        """Role → where its metrics are."""
+        """The metrics URL of each role."""
 
     def __enter__(self) -> Self:
         with self._stack:

@@ -1,4 +1,4 @@
-"""Runs the command line of a deploy file as it stands, with this tree's `pushq` and a folder of the test's own."""
+"""Runs the command line of a deploy file unchanged, with this tree's `pushq` and a folder of the test."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Running:
-    """One `pushq …`, started by the words of a file. It ends with the block."""
+    """One `pushq …`, started with the arguments from a file. It ends with the `with` block."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
-        """`arguments`: what follows `pushq`."""
+        """`arguments`: those after `pushq`."""
         self._command = ["gateway", *arguments]
         self._env = dict(env or {})
         self._folder = folder
@@ -52,18 +52,18 @@ class Running:
         return self._log.read_text(errors="replace")
 
     def wait_for(self, url: str) -> None:
-        """Until `url` answers 200."""
+        """Waits until `url` answers 200."""
         process = self._process
         assert process is not None
         until(lambda: process.poll() is not None or status(url) == 200, self.log, within_s=READY_S_MAX)
         assert process.poll() is None, self.log()
 
     def wait_for_word(self, word: str) -> None:
-        """Until it says so."""
+        """Waits until its output contains the word."""
         until(lambda: word in self.log(), self.log, within_s=READY_S_MAX)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(STOP_S_MAX)
@@ -72,7 +72,7 @@ class Running:
 
 
 def status(url: str) -> int:
-    """What `url` answers; 0 when nobody does."""
+    """The status of `url`; 0 if there is no response."""
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return int(answer.status)

@@ -1,4 +1,4 @@
-"""A real store in memory whose queues are encrypted by a real vault, and a master key that can be away."""
+"""A real in-memory store whose queues are encrypted by a real vault, with a master key that can be unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASTER = b"m" * 32
 
 
 class FlakyMasters(LocalMasters):
-    """Master keys in memory that may be `away`."""
+    """In-memory master keys that are unavailable while `away`."""
 
     def __init__(self, *keys: bytes):
         super().__init__(keys or (MASTER,), "memory")
@@ -37,7 +37,7 @@ class FlakyMasters(LocalMasters):
     def _answer(self) -> None:
         self.asked += 1
         if self.is_away:
-            raise Unavailable("the master key is away")
+            raise Unavailable("the master key is unavailable")
 
 
 class Sealed(NamedTuple):
@@ -60,7 +60,7 @@ async def opened_sealed(
 
 
 async def sealed_again(sealed: Sealed, masters: Masters | None = None) -> Sealed:
-    """The store after a clean stop and a start."""
+    """The store after a clean stop and restart."""
     await sealed.store.close()
     return await opened_sealed(sealed.engine.crash(), masters)
 

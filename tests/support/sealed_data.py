@@ -1,7 +1,7 @@
-"""Makes the small data folder with encrypted messages of this version: `python -m tests.support.sealed_data DIR`.
+"""Creates the small data folder with encrypted messages of this version: `python -m tests.support.sealed_data DIR`.
 
-Run once a version of the sealed block or of a data key row; the folder stays in `tests/data` for good, with its master
-key, and `tests/contracts/test_sealed_format.py` says what every later version must find in it.
+Run it once per version of the sealed block or the data key row. The folder stays in `tests/data` for good, with its
+master key, and `tests/contracts/test_sealed_format.py` says what every later version must find in it.
 """
 
 from __future__ import annotations

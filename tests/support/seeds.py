@@ -1,6 +1,6 @@
-"""Where tests take the seed of what they draw: a constant, so that a run of the gate is a function of the commit alone.
+"""The seed of tests that draw at random: a constant by default, so that a run of the gate depends only on the commit.
 
-`make explore` runs the same tests from other seeds. What it finds names its seed: with that in `TEST_SEED`, exactly the
+`make explore` runs the same tests with other seeds. A failure names its seed; with that in `TEST_SEED`, exactly the
 same is drawn again.
 """
 
@@ -14,37 +14,37 @@ from hypothesis.internal.constants_ast import Constants
 
 GATE_SEED = 1
 HASH_VARIABLE = "PYTHONHASHSEED"
-"""Python's own: the order of sets follows it. It takes effect only in processes that are started with it."""
+"""Python's own variable, which determines the order of sets. It only takes effect in processes started with it."""
 VARIABLE = "TEST_SEED"
 SEED = int(os.environ.get(VARIABLE, "0")) or GATE_SEED
 IS_EXPLORING = SEED != GATE_SEED
 AGAIN = f"{VARIABLE}={SEED}"
-"""What repeats this run's choices, for the text of a failure."""
+"""What repeats this run's choices, for failure messages."""
 MANY_WORLDS = 100
 WORLDS_APART = 1_000_003
-"""Between the first worlds of two neighbouring seeds: no two searches live through the same ones."""
+"""Distance between the first worlds of adjacent seeds, so that no two searches share a world."""
 
 
 def worlds(count: int) -> range:
-    """The seeds of so many simulated worlds: the first ones in the gate, as many others elsewhere."""
+    """The seeds of this many simulated worlds: the first ones in the gate, others elsewhere."""
     first = (SEED - GATE_SEED) * WORLDS_APART
     return range(first, first + count)
 
 
 def are_telling(count: int) -> bool:
-    """Whether so many worlds must hold some of everything between them. The gate's are known to, and so do many; of a
-    few that chance chose, that shows nothing.
+    """Whether this many worlds must between them contain some of everything. Those of the gate are known to, and many
+    worlds do as well; a few random ones need not.
     """
     return not IS_EXPLORING or count >= MANY_WORLDS
 
 
 def is_gate() -> bool:
-    """Whether the short forms are run: neither `make explore` nor a long form, which have profiles of their own."""
+    """Whether this is the short form, rather than `make explore` or a long form, which have their own profiles."""
     return settings.get_current_profile_name() == "gate"
 
 
 def examples(in_gate: int, *, exploring: int) -> int:
-    """How many examples Hypothesis tries: some in the gate, more in `make explore`, and in a long form as many as its
+    """How many examples Hypothesis tries: few in the gate, more in `make explore`, and in a long form as many as its
     profile says."""
     if is_gate():
         return in_gate
@@ -52,11 +52,11 @@ def examples(in_gate: int, *, exploring: int) -> int:
 
 
 def draw_alike() -> None:
-    """From here on, what a test draws is of the test and its seed alone, whatever else runs in its process.
+    """Makes what a test draws depend only on the test and its seed, whatever else runs in its process.
 
-    Hypothesis also draws from the constants that stand in our modules as far as they are loaded: others where a test
-    runs alone than behind tests that happened to come first. There is no setting for this, so a new version may do it
-    in another way; `tests/unit/support/test_seeds.py` notices.
+    Hypothesis also draws constants from those of our modules that are loaded, which differ between a test run alone and
+    one after other tests. There is no setting to disable this, so a new version of Hypothesis may need another patch;
+    `tests/unit/support/test_seeds.py` detects that.
     """
     none = Constants()
     providers._get_local_constants = lambda: none

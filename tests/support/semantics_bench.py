@@ -1,4 +1,4 @@
-"""The queue and its reference side by side: what was asked of both, what both must answer, where they must agree."""
+"""The queue side by side with its reference: what was asked of both, what both must answer, where they must agree."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.support.world import SECRET, Consumer, World, receipts_by_seq, verdic
 
 CONSUMERS = 3
 QUIET_STEPS = 3
-"""Commits and deliveries between two ends of the process: a queue that only restarts decides nothing."""
+"""Minimum number of commits and deliveries between two restarts: a queue that only restarts decides nothing."""
 SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (priorities, "READY_RUNS_AHEAD"): 2}
-"""Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
+"""Limits small enough to be reached, so that chunks leave memory while in use, and a backlog stays on disk."""
 TICKS_MAX = 3
-"""Looks of a timer at one moment: a queue that waits for its commit asks again at once."""
+"""Timer calls at one moment: a queue that waits for its commit asks again at once."""
 
 
 class Asked(NamedTuple):
-    """Receipts of one view that wait for an answer; `outcome` is that of a nack."""
+    """Receipts of one view that await a response; `outcome` is that of a nack."""
 
     view: str
     texts: list[str]
@@ -49,7 +49,7 @@ class Move(NamedTuple):
 
 
 class Bench(RuleBasedStateMachine):
-    """The rules are the test's."""
+    """The machine without rules, which the test adds."""
 
     config: QueueConfig
     world: World
@@ -63,9 +63,9 @@ class Bench(RuleBasedStateMachine):
             setattr(module, name, value)
         self.consumers = [Consumer() for _ in range(CONSUMERS)]
         self.issued: list[tuple[str, Receipt, str]] = []
-        """Every receipt that ever left: as text, as the reference names it, and its view."""
+        """Every receipt ever issued: as text, as named by the reference, and its view."""
         self.undurable: list[tuple[Lease, list[int]]] = []
-        """Leases whose bytes wait for the disk."""
+        """Leases whose messages are sent when the disk has caught up."""
         self.calls: list[Call] = []
         self.asked: list[Asked] = []
         self.early = Early()
@@ -75,13 +75,13 @@ class Bench(RuleBasedStateMachine):
         self.cancels: list[list[Any]] = []
         self.landing: list[Callable[[], None]] = []
         self.confirmed: dict[int, int] = {}
-        """Number → offset, as the publish was answered."""
+        """Number → offset, from the response to the publish."""
         self.repeats: list[tuple[Message, int, Any]] = []
-        """Answers of this commit that name an original: (the repeat, the number of what it repeats, the answer)."""
+        """Responses of this commit that name an original: (the repeat, the number of the original, the response)."""
         self.by_id: dict[bytes, set[int]] = {}
         """Numbers of the messages with an id."""
         self.seen: dict[int, int] = {}
-        """Number → offset, where it was first seen: a crash may have kept the answer."""
+        """Number → offset where first seen, for messages whose response was lost in a crash."""
         self.sent_for_good: list[int] = []
         self.timer_ms: int | None = None
         self.quiet_steps = 0
@@ -100,7 +100,7 @@ class Bench(RuleBasedStateMachine):
             assert bool(value_at(columns, "late", index)) == m.is_late
 
     def _issue(self, lease: Lease, numbers: list[int]) -> None:
-        """The bytes leave."""
+        """Sends the lease to its consumer."""
         if lease.receipts:
             texts = receipts_by_seq(lease).values()
             found = numbers_of(lease)
@@ -126,7 +126,7 @@ class Bench(RuleBasedStateMachine):
             self.timer_ms = deadline_ms if self.timer_ms is None else min(self.timer_ms, deadline_ms)
 
     def _run_timer(self) -> None:
-        """As a node does: it looks only when the queue has asked for it."""
+        """Acts as a node does: calls the queue only when it has asked for that."""
         partition, now_ms = self.world.partition, self.world.now_ms
         self.model.now_ms = now_ms
         for _ in range(TICKS_MAX):
@@ -143,30 +143,30 @@ class Bench(RuleBasedStateMachine):
             told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
             known = {r: text for text, r, _ in self.issued}
             kept = [(m.token, m.number) for m in lost if m.holder >= 0]
-            assert len(told) == len(kept), f"{kept} ran out, {told} were told"
+            assert len(told) == len(kept), f"{kept} ran out, {told} were reported"
             assert set(told) >= {known[r] for r in kept if r in known}
-        assert not self.model.overdue(), "nobody asked to be woken"
+        assert not self.model.overdue(), "nothing has asked for a wake-up"
 
     def _open(self) -> None:
-        """A process begins."""
+        """Starts a process."""
         self.timer_ms = self.world.partition.next_wakeup_ms()
         self.world.partition.on_deadline = lambda _, deadline_ms: self._arm(deadline_ms)
 
     def _expect(self, answers: list[Any], is_right: Callable[[Any], bool]) -> Callable[[], None]:
         def check() -> None:
-            assert len(answers) == 1 and is_right(answers[0]), f"the answer was {answers}"
+            assert len(answers) == 1 and is_right(answers[0]), f"the response was {answers}"
 
         return check
 
     def _decide_moves(self, kept: int | None) -> list[Move]:
-        """`kept`: messages beside which they must fit; None where they need no room."""
+        """`kept`: messages that remain, next to which the moved ones must fit; None if they need no room."""
         moves, self.moves = self.moves, []
         going: list[Move] = []
         for one in moves:
             limit, dead = self.config.max_messages, self.model.messages[one.number]
             is_full = limit is not None and kept is not None and kept + len(going) + 1 > limit
             if not self.model.holds((one.token, one.number)):
-                continue  # purged meanwhile
+                continue  # purged in the meantime
             if is_full:
                 dead.state = "ready"
                 assert [messages for messages, _ in one.moved] == [0]
@@ -187,8 +187,8 @@ class Bench(RuleBasedStateMachine):
         return [self._expect_verdicts(one, verdict) for one, verdict in zip(acks, wanted, strict=True)]
 
     def _decide_first(self, views: Collection[str]) -> None:
-        """Leases of these views are about to end: what was said of them before counts, and is answered with the next
-        commit."""
+        """Leases of these views are about to end: earlier requests about them take effect first, and are answered with
+        the next commit."""
         strange = self._strange_tokens() if views and self.asked else set()
         here = [one for one in self.asked if one.view in views]
         for one in here:
@@ -199,7 +199,7 @@ class Bench(RuleBasedStateMachine):
                 self.early.nack(one.answers, partial(self._given_back, one))
 
     def _strange_tokens(self) -> set[str]:
-        """Tokens among those asked about that no lease in memory explains."""
+        """Requested tokens that match no lease in memory."""
         view = self.world.partition.view
         asked = {(one.view, token) for one in self.asked for token, _ in one.receipts}
         return {token for name, token in asked if view(VIEWS[name]).core.is_strange(token)}
@@ -219,13 +219,13 @@ class Bench(RuleBasedStateMachine):
         return self._expect(asked.answers, lambda got: verdicts(asked.texts, got) == wanted)
 
     def _kept(self) -> int | None:
-        """Messages beside which those of a step must fit."""
+        """Messages that remain, next to which those of a step must fit."""
         if self.config.overflow == "reject":
             return self.model.disk.live("main") - len(self.model.in_state("main", "settling"))
         return self.model.in_hands if self.model.evicts else None
 
     def _evicted(self, before: Mapping[int, Place]) -> list[Message]:
-        """What the cycle ended to make room, as it is missing now. `before`: where everything lay."""
+        """The messages that the cycle evicted, which are missing now. `before`: the previous positions."""
         if self.config.max_messages is None:
             return []
         seen = walk(self.world.partition)
@@ -249,9 +249,9 @@ class Bench(RuleBasedStateMachine):
             places = offsets(call)
             for m, wanted, got in zip(call.messages, expected, places, strict=True):
                 if wanted == "full":
-                    assert isinstance(got, QueueFull), f"{m.number} found no room and was answered {got}"
+                    assert isinstance(got, QueueFull), f"{m.number} found no room, but the response was {got}"
                 elif wanted is None:
-                    assert isinstance(got, int) and got >= 0, f"{m.number} was answered {got}"
+                    assert isinstance(got, int) and got >= 0, f"the response for {m.number} was {got}"
                     self.confirmed[m.number] = got
             for m, wanted, got in zip(call.messages, expected, places, strict=True):
                 if isinstance(wanted, int):
@@ -260,12 +260,12 @@ class Bench(RuleBasedStateMachine):
         return check
 
     def _check_original(self, m: Message, wanted: int, got: Any) -> None:
-        """It names the first message, by its number or by its id; -1 where that is known to nobody any more."""
-        assert isinstance(got, Original), f"{m.number} repeats {wanted} and was answered {got}"
+        """It must name the first message, by its number or id; -1 if nobody knows its position any more."""
+        assert isinstance(got, Original), f"{m.number} repeats {wanted}, but the response was {got}"
         firsts = {wanted, *(self.by_id.get(m.id, ()) if m.id else ())}
         offsets = {one: self.confirmed.get(one, self.seen.get(one, -1)) for one in firsts}
         if got.offset >= 0 and offsets[wanted] < 0:
-            # Nobody was told where the first one lies: a crash took the answer, and a purge the message.
+            # Nobody was told the position of the first one: the response was lost in a crash, and the message purged.
             others = {number for number, offset in (self.seen | self.confirmed).items() if offset == got.offset}
             assert not others - firsts, f"{m.number} repeats one of {offsets}: {got} is {others}"
             return
@@ -294,7 +294,7 @@ class Bench(RuleBasedStateMachine):
         self.quiet_steps = 0
 
     def _see(self) -> None:
-        """What the queue ended by itself: nobody else may be missing, and nobody there who is over."""
+        """Messages that the queue ended by itself: no others may be missing, and no ended ones present."""
         seen = walk(self.world.partition)
         for number, place in seen.items():
             if place.view == "main" and not (number in self.model.messages and self.model.messages[number].is_late):
@@ -307,7 +307,7 @@ class Bench(RuleBasedStateMachine):
             elif is_there:
                 assert seen[m.number].view == m.view
             else:
-                assert m.number not in seen, f"{m.number} is back, it was {m.end}"
+                assert m.number not in seen, f"{m.number} is back after it was {m.end}"
         assert seen.keys() <= self.model.messages.keys()
 
     def _check_counts(self) -> None:
@@ -321,9 +321,9 @@ class Bench(RuleBasedStateMachine):
         assert partition.state.ended == +self.model.disk.ended
 
     def _check_expiry(self) -> None:
-        """What expired is gone in time."""
+        """Expired messages must be removed in time."""
         if not self.world.committer.is_in_flight and not self.world.committer.is_asked:
-            assert not self.model.stale(), f"{self.model.stale()} expired and are still there"
+            assert not self.model.stale(), f"{self.model.stale()} have expired but are still present"
 
     def _picked(self, picks: list[int], forge: str) -> tuple[str, list[str], list[Receipt]]:
         """Receipts of one view by number, the youngest first; a forged one has no token in the reference."""
@@ -335,7 +335,7 @@ class Bench(RuleBasedStateMachine):
         return name, [text for text, _ in receipts], [r for _, r in receipts]
 
     def _found(self, messages: list[Message], which: int) -> tuple[Message, Place] | None:
-        """One of these, and where it lies. A purge that is on its way may have taken its row already."""
+        """One of the messages, and its position. A purge in progress may already have deleted its row."""
         places = walk(self.world.partition)
         there = [m for m in messages if m.number in places]
         if not there:

@@ -1,4 +1,4 @@
-"""What the reference queue knows: its messages, and all that one commit makes true together."""
+"""What the reference queue knows: its messages, and everything that one commit makes true together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_STAMP = Stamp()
 @dataclass
 class Message:
     number: int
-    """Its body: the same wherever it lies."""
+    """Identifies its body, wherever it is."""
     priority: int = 0
     key: str | None = None
     id: bytes | None = None
@@ -31,9 +31,9 @@ class Message:
     state: str = "ready"
     """ready · leased · returned (given back, not yet durable) · delayed · scheduled · held (sorted) · settling"""
     end: str = ""
-    """Why it is settling or gone: acked, purged, or the reason that is counted."""
+    """Why it is settling or gone: acked, purged, or the reason counted in the metrics."""
     was: str = ""
-    """Its state before it was settling."""
+    """Its state before settling."""
     attempt: int = 0
     history: list[tuple[int, int, str, str | None]] = field(default_factory=list)
     token: str = ""
@@ -41,16 +41,16 @@ class Message:
     due_ms: int = 0
     holder: int = -1
     place: int = 0
-    """In the order of arrival, or where the queue sorts, of release."""
+    """Its rank by arrival, or by release in a sorting queue."""
     is_head: bool = False
     is_late: bool = False
-    """It says so, wherever it lies, until it is redriven."""
+    """Whether it is flagged as late, which it stays until redriven."""
     is_touched: bool = False
-    """It was handed out before: it may come out of its order now."""
+    """Whether it was handed out before, and may therefore be out of order."""
     life: int = 0
-    """Rises when it moves or ends: what was decided about an earlier life is void."""
+    """Incremented when it moves or ends: decisions about an earlier life are void."""
     looks: dict[int, int] = field(default_factory=dict)
-    """When the queue looked at the time although its own was over, by the commits before."""
+    """The times at which the queue checked it after its expiry, by earlier commits."""
     letter: dict[str, Any] | None = None
 
     def next_life(self, view: str, **changes: Any) -> Message:
@@ -62,27 +62,27 @@ class Waiting(NamedTuple):
     arrived_ms: int
     stamp: Stamp
     number: int
-    """The message's; -1 where only its producer's number counts: it is known by its id."""
+    """Its message's number; -1 if only the producer's number counts, as it repeats a known id."""
 
 
 @dataclass
 class Order:
-    """What a sorted queue knows of its producers, and the stamp of the last message whose turn has come."""
+    """What a sorting queue knows of its producers, and the stamp of the last message released."""
 
     accepted: dict[str, dict[int, int]] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
-    """As they arrived."""
+    """In order of arrival."""
     watermark: Stamp = NO_STAMP
 
 
 @dataclass
 class Facts:
-    """What is true together."""
+    """Everything that is true together."""
 
     messages: dict[int, Message] = field(default_factory=dict)
     ids: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Id → (number of the first message with it, when it came)."""
+    """Id → (number of the first message with it, its time of arrival)."""
     ended: Counter[str] = field(default_factory=Counter)
     acked: int = 0
     order: Order = field(default_factory=Order)
@@ -101,14 +101,14 @@ class Facts:
 
 
 def rank(m: Message) -> int:
-    """What goes first. A late message at the head is before all others until it has been out."""
+    """Sort key of delivery. A late message at the head comes before all others until it has been handed out."""
     if m.is_head:
         return 0 if m.is_touched else 1
     return m.priority if m.view == "main" else 0
 
 
 def is_before(a: Message, b: Message) -> bool:
-    """Whether neither was handed out or scheduled, and `a` has the earlier place of the same priority."""
+    """Whether both are untouched and unscheduled, and `a` comes earlier at the same priority."""
     plain = not (a.is_touched or a.scheduled_ms or b.scheduled_ms) and a.is_head == b.is_head
     return plain and a.priority == b.priority and a.place < b.place
 

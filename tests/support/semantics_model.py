@@ -1,7 +1,7 @@
-"""The reference queue with all its settings: what each of them promises, in a list of messages and no cleverness.
+"""The reference queue with all its settings: what each of them promises, as a simple list of messages.
 
-It does not choose: the real queue hands out, drops and evicts, and the reference says whether it might. What one commit
-makes true is a copy of all facts, so a crash is a step back to the last one.
+The model makes no choices: the real queue hands out, drops and evicts, and the model says whether it may. What one
+commit makes true is a copy of all facts, so a crash is a step back to the last copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ EXPIRY_STEP_MS = 250
 EXPIRY_MS_MAX = 1000
 CLOCK_AHEAD_MS = 500
 LOOKS_MAX = 3
-"""A look at a chunk is written before the next one: so many may pass until the last of its messages is gone."""
+"""Each check of a chunk is written before the next one, so this many may pass until the last of its messages is
+gone."""
 
 
 class SemanticsModel:
@@ -31,15 +32,15 @@ class SemanticsModel:
         self.prepared: Facts | None = None
         self.commits = 0
         self.live = 0
-        """Messages of the queue, as its limit counts them in the cycle that is decided."""
+        """Messages of the queue, as counted by its limit in the current cycle."""
         self.added = 0
-        """Those of them that it adds."""
+        """Those added in this cycle."""
         self.evictable = 0
         self.winners: set[Receipt] = set()
         self.lives: dict[Receipt, int] = {}
-        """Which life of its message a receipt is about."""
+        """The life of its message that a receipt refers to."""
         self.served: Counter[bool] = Counter()
-        """Messages handed out while lower priorities waited (True), and lower ones while higher waited."""
+        """Messages handed out while lower priorities waited (True), and lower ones while higher waited (False)."""
 
     @property
     def messages(self) -> dict[int, Message]:
@@ -58,19 +59,19 @@ class SemanticsModel:
         return limited and m.attempt >= self.config.max_attempts
 
     def is_doomed(self, m: Message) -> bool:
-        """Nobody will get it any more, even if that is not decided yet."""
+        """Whether nobody will get it any more, even if that is not decided yet."""
         return self.is_expired(m) or self.is_worn_out(m)
 
     def ready(self, view: str) -> list[Message]:
         return [m for m in self.in_state(view, "ready") if not self.is_doomed(m)]
 
     def taken(self, view: str, numbers: Sequence[int], token: str, holder: int, deadline_ms: int) -> None:
-        """A lease; where a message is handed out once at most, its end."""
+        """A lease; in a queue that delivers at most once, also the message's end."""
         batch = [self.messages[number] for number in numbers]
         for m in batch:
             assert (m.view, m.state) == (view, "ready"), f"{m.number} was handed out while it is {m.state} in {m.view}"
             assert m.due_ms <= self.now_ms and m.scheduled_ms <= self.now_ms, f"{m.number} was handed out early"
-            assert not self.is_doomed(m), f"{m.number} was handed out although its life is over"
+            assert not self.is_doomed(m), f"{m.number} was handed out after its life had ended"
         self._check_order(view, batch)
         for m in batch:
             m.is_touched, m.due_ms = True, 0
@@ -92,7 +93,7 @@ class SemanticsModel:
         lower = [m for m in rest if rank(m) < rank(batch[0])]
         if higher:
             self.served[False] += len(batch)
-            assert self.served[False] <= self.served[True] / 19 + 1, f"{higher[0].number} had to go before {numbers}"
+            assert self.served[False] <= self.served[True] / 19 + 1, f"{higher[0].number} should precede {numbers}"
         elif lower:
             self.served[True] += len(batch)
         for m in batch:
@@ -100,7 +101,7 @@ class SemanticsModel:
             assert m.is_touched or not before, f"{m.number} was handed out before {before}"
 
     def _check_key(self, m: Message, batch: list[int]) -> None:
-        """One holder a key, and nothing before what came earlier is settled for good."""
+        """A key has one holder, and nothing is handed out before earlier messages are settled for good."""
         for other in self.messages.values():
             if other.number in batch or other.view != "main" or other.key != m.key:
                 continue
@@ -122,8 +123,8 @@ class SemanticsModel:
         m.state, m.attempt = "ready", m.attempt - 1
 
     def give_back(self, m: Message, outcome: str, due_ms: int | None = None, reason: str | None = None) -> None:
-        """Without a time of its own it comes back as the back-off says; of a consumer that went away, or that had not
-        begun with it, at once.
+        """If no time is given, it returns after the back-off; at once if its consumer went away, or had not begun to
+        handle it.
         """
         if outcome == "untried":
             m.attempt -= 1
@@ -142,7 +143,7 @@ class SemanticsModel:
         m.was, m.state, m.end = m.state, "settling", end
 
     def ack(self, view: str, receipt: Receipt) -> bool:
-        """The holder's ack wins, or anybody's while nobody holds the message."""
+        """The holder's ack wins, or any ack while nobody holds the message."""
         m = self.messages.get(receipt[1])
         if receipt in self.winners:
             return True
@@ -162,13 +163,13 @@ class SemanticsModel:
 
     def vanished(self, m: Message) -> None:
         """The queue ended a message by itself."""
-        assert self.is_doomed(m), f"{m.number}, {m.state} in {m.view}, is nowhere"
+        assert self.is_doomed(m), f"{m.number}, {m.state} in {m.view}, is missing"
         self._settle(m, "expired" if self.is_expired(m) else "max_attempts")
 
     # ------------------------------------------------------------------------------------------------------- time
 
     def tick(self, now_ms: int) -> list[Message]:
-        """Leases that ran out."""
+        """Returns the leases that ran out."""
         self.now_ms = now_ms
         lost = [m for m in self.messages.values() if m.state == "leased" and m.deadline_ms <= now_ms]
         for m in lost:
@@ -201,7 +202,7 @@ class SemanticsModel:
     # ----------------------------------------------------------------------------------------------------- commits
 
     def begin(self) -> Facts:
-        """A commit is prepared: what is decided so far becomes true with it, and what `publish` and others add."""
+        """A commit is prepared: it makes decisions so far true, and what `publish` and others add."""
         self.live, self.added = self.disk.live("main") - len(self.in_state("main", "settling")), 0
         after = self.prepared = self.facts.copy()
         for m in [m for m in after.messages.values() if m.state == "settling"]:
@@ -225,12 +226,12 @@ class SemanticsModel:
         else:
             then = m.next_life("gone", end=end)
         after.messages[m.number] = then
-        # Its turn still comes, as far as the others know; a later life of it, redriven, has one of its own.
+        # For the other messages its turn is still to come; a later life of it, once redriven, has its own.
         order = after.order
         order.waiting = [w._replace(number=-1) if w.number == m.number else w for w in order.waiting]
 
     def publish(self, call: Sequence[Message], *, must_fit: bool = False) -> list[Any]:
-        """What becomes of each message: None: stored; the number of the message it repeats; or "full"."""
+        """The result of each message: None if stored, the number of the message that it repeats, or "full"."""
         after = self.prepared
         assert after is not None
         answers: list[Any] = []
@@ -239,7 +240,7 @@ class SemanticsModel:
         room = None if must_fit and self.config.overflow != "dead_letter_newest" else room
         for m in call:
             if m.id in mine:
-                self._arrive(after, m, is_known=True)  # its number counts all the same
+                self._arrive(after, m, is_known=True)  # its number still counts
                 answers.append(mine[m.id])
                 continue
             known = self._known(after, m)
@@ -280,20 +281,20 @@ class SemanticsModel:
 
     @property
     def in_hands(self) -> int:
-        """Messages that no room can be made of: consumers have them."""
+        """Messages that cannot make room, as consumers hold them."""
         return len(self.in_state("main", "leased", "returned"))
 
     def must_wait(self, call: Sequence[Message]) -> bool:
-        """Whether a call is for the next commit: it fits only when this one's messages, too, can go."""
+        """Whether a call must wait for the next commit: it fits only if messages of this commit may be evicted, too."""
         most = self.config.max_messages
         if most is None or not self.evicts or not self.added:
             return False
         beside = self.in_hands + len(call)
-        may_fit = beside <= most or self.config.dedupe != "none"  # some of it may turn out to be repeats
+        may_fit = beside <= most or self.config.dedupe != "none"  # some messages may turn out to be repeats
         return self.live + len(call) > most and may_fit and most < beside + self.added
 
     def _make_room(self, after: Facts, call: Sequence[Message], *, must_fit: bool) -> int | None:
-        """For how many of the messages there is a place, once the queue has made what it could."""
+        """How many of the messages fit, once the queue has made as much room as it can."""
         most = self.config.max_messages
         if most is None:
             return None
@@ -307,7 +308,8 @@ class SemanticsModel:
         return max(0, wanted - over)
 
     def _arrive(self, after: Facts, m: Message, *, is_known: bool) -> int | None:
-        """Gives a message its place, or its turn to wait for. The message that it repeats, by its producer's number."""
+        """Gives a message its place, or lets it wait for its turn. Returns the message that it repeats, by its
+        producer's number."""
         order, stamp = after.order, m.stamp
         if self.config.sequencing == "arrival":
             m.place = after.next_place()
@@ -343,7 +345,7 @@ class SemanticsModel:
             m.state, m.place = "ready", after.next_place()
 
     def _follow(self, after: Facts, producer: str, upto: int = 0) -> None:
-        """The numbers up to one have their turn, and what follows without a gap."""
+        """Lets the numbers up to `upto` take their turn, and those that follow without a gap."""
         order = after.order
         numbers = order.accepted[producer]
         for number in sorted(numbers):
@@ -354,7 +356,7 @@ class SemanticsModel:
                 self._release(after, numbers[number])
 
     def release(self) -> None:
-        """Those whose turn has come by the time."""
+        """Releases the messages whose time has come."""
         after = self.prepared
         assert after is not None
         order, due_ms = after.order, self.now_ms - self.config.sort_window_ms
@@ -378,7 +380,7 @@ class SemanticsModel:
         return len(gone)
 
     def is_being_purged(self, m: Message) -> bool:
-        """A commit that is on its way purges it: once that is on the disk the sweeper may have taken its rows."""
+        """Whether a commit in flight purges it: once that is on disk, the sweeper may have deleted its rows."""
         after = self.prepared.messages.get(m.number) if self.prepared is not None else None
         return after is not None and after.end == "purged"
 
@@ -414,7 +416,7 @@ class SemanticsModel:
         order.waiting.clear()
 
     def crash(self, *, landed: bool, stored: Callable[[Message], bool]) -> None:
-        """`stored`: whether its lease is on the disk."""
+        """`stored`: whether a message's lease is on disk."""
         if landed and self.prepared is not None:
             self.disk = self.prepared
         self.prepared, self.winners = None, set()
@@ -437,18 +439,19 @@ class SemanticsModel:
     # ------------------------------------------------------------------------------------------------------ counts
 
     def counts(self, view: str) -> tuple[int, int, int]:
-        """(ready, in flight, delayed) as the queue counts them: ended messages count until that is durable."""
+        """(ready, in flight, delayed) as counted by the queue: ended messages count until that is durable."""
         settling = Counter(m.was for m in self.in_state(view, "settling"))
         in_flight = len(self.in_state(view, "leased", "returned")) + settling["leased"] + settling["returned"]
         delayed = len(self.in_state(view, "delayed", "scheduled", "held")) + settling["held"]
         return self.disk.live(view) - in_flight - delayed, in_flight, delayed
 
     def evicted(self, gone: Collection[Message], order: Callable[[Message], Any]) -> None:
-        """Of the lowest priority first, and the oldest of it, of all that nobody holds. `order`: where each lies."""
+        """The lowest priority goes first, and its oldest message, among all that nobody holds. `order`: their
+        positions."""
         free = self.in_state("main", *FREE)
         first = sorted(free, key=order)[: len(gone)]
         numbers = sorted(m.number for m in gone)
-        assert numbers == sorted(m.number for m in first), f"{numbers} were evicted in place of {first}"
+        assert numbers == sorted(m.number for m in first), f"{numbers} were evicted instead of {first}"
         for m in gone:
             self._settle(m, "overflow")
         self.evictable = len(free)

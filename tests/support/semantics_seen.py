@@ -1,4 +1,4 @@
-"""Where a queue's messages lie, as its stored chunks and its decisions say: what a model's picture is held against."""
+"""Where a queue's messages are, according to its stored chunks and its decisions, for comparison with a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EMPTY_AT_THE_END = (
 
 
 class Place(NamedTuple):
-    """Where a message lies."""
+    """The position of a message."""
 
     view: str
     shelf: int
@@ -46,14 +46,14 @@ class Place(NamedTuple):
 
 
 def walk(partition: Partition) -> dict[int, Place]:
-    """Where every message lies, by what is stored and what is decided."""
+    """The position of every message, from stored and decided state."""
     found: dict[int, Place] = {}
     for name, shelves in SHELVES.items():
         for shelf in shelves:
             for chunk in chunks(partition, shelf):
                 for index in indexes(present(partition, VIEWS[name], chunk)):
                     number = int(chunk.messages.bodies[index])
-                    assert number not in found, f"{number} lies in two places"
+                    assert number not in found, f"{number} is in two places"
                     found[number] = Place(name, shelf, chunk.base, index)
     return found
 
@@ -74,7 +74,7 @@ def present(partition: Partition, number: int, chunk: Chunk) -> int:
 
 
 def numbers_of(lease: Lease) -> dict[int, int]:
-    """The numbers of a lease's messages by their seq."""
+    """The numbers of a lease's messages, by seq."""
     assert lease.chunk is not None
     bodies = lease.chunk.messages.bodies
     return {lease.state.base + n: int(bodies[n]) for n in indexes(lease.bits)}
@@ -85,7 +85,7 @@ def value_at(columns: dict[str, list[Any]], name: str, index: int) -> Any:
 
 
 def sweep(engine: Engine) -> None:
-    """Deletes what a purge left to be deleted, as the sweeper does it."""
+    """Deletes what a purge left behind, as the sweeper does."""
     for mark, _ in engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", 1 << 30):
         batch = Batch()
         batch.delete(Table.META, mark)

@@ -1,4 +1,4 @@
-"""What the model of a queue's settings draws: mixes of settings that make sense, and messages that use them."""
+"""Strategies of the model of a queue's settings: valid combinations of settings, and messages that use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.semantics_facts import Message
 
 @st.composite
 def configs(draw: st.DrawFn) -> QueueConfig:
-    """Any mix that makes sense."""
+    """Any valid combination of settings."""
     given: dict[str, Any] = {"sequencing": draw(st.sampled_from(["arrival", "arrival", "producer", "clock"]))}
     given["ordering"] = draw(st.sampled_from(["best_effort", "best_effort", "strict"]))
     if given["sequencing"] != "arrival":
@@ -49,7 +49,7 @@ def configs(draw: st.DrawFn) -> QueueConfig:
 
 
 class Wish(NamedTuple):
-    """What a producer wants of a message, as far as the queue's config has it."""
+    """A producer's wishes for a message, as far as the queue's config supports them."""
 
     priority: int
     key: str | None
@@ -58,7 +58,7 @@ class Wish(NamedTuple):
     id: bytes | None
     producer: str
     step: int
-    """How far its number lies from the next one."""
+    """Distance of its number from the next one."""
     skew_ms: int
     size: int
 
@@ -78,7 +78,7 @@ wishes = st.builds(
 
 
 class Author:
-    """Makes messages of wishes; numbers them where the queue wants that."""
+    """Creates messages from wishes, and numbers them if the queue requires that."""
 
     def __init__(self, config: QueueConfig):
         self._config = config
@@ -113,7 +113,7 @@ def draft_of(m: Message, size: int) -> Draft:
 
 
 class Call(NamedTuple):
-    """A publish that waits, its messages in the order in which the blocks have them."""
+    """A pending publish, with its messages in block order."""
 
     messages: list[Message]
     blocks: list[Block]
@@ -121,7 +121,7 @@ class Call(NamedTuple):
 
 
 def offsets(call: Call) -> list[Any]:
-    """What each message of a call was answered: its offset, its original, or why it was refused."""
+    """The result of each message of a call: its offset, its original, or the reason for its refusal."""
     (answer,) = call.answers
     count = len(call.messages)
     if isinstance(answer, PushqError):

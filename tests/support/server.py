@@ -1,6 +1,6 @@
-"""Starts the real `pushq serve` as a process of its own, for tests whose promise is about that process.
+"""Starts the real `pushq serve` as a separate process, for tests whose promise is about that process.
 
-The methods block. An async test whose clients must run meanwhile calls them with `anyio.to_thread.run_sync`.
+The methods block. An async test whose clients must run meanwhile calls them through `anyio.to_thread.run_sync`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ UNHURRIED = {
     "PUSHQ_LIMITS__ACCEPTS_BURST": "1000000",
     "PUSHQ_OVERLOAD__LAG_MS_MAX": "5000",
 }
-"""Clients of a test come all at once, on a machine that does much else: that is no overload of the server."""
+"""A test's clients all connect at once, on a busy machine: that must not count as overload of the server."""
 SOON_BACK = {"PUSHQ_RESUME_MS": "500"}
-"""What was sent to a stream of events that its reader left comes back so soon, for tests that wait for it."""
+"""Events sent to a reader that has left are redelivered after this time, for tests that wait for it."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,11 +46,11 @@ class Stopped(NamedTuple):
 
 
 class ServerFailed(AssertionError):
-    """The server did not do what a test may take for granted; the text holds the end of its log."""
+    """The server did not do something that tests rely on; the message contains the end of its log."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listened on a moment ago."""
+    """A port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -58,10 +58,10 @@ def free_port() -> int:
 
 
 class PushqServer:
-    """One server on one data folder. `start` after `kill` or `stop` finds the same data on the same port."""
+    """One server on one data folder. `start` after `kill` or `stop` uses the same data and port."""
 
     program: Sequence[str] = ("gateway",)
-    """The module that is run, and what stands before `role`."""
+    """The module that is run, and the arguments before `role`."""
     role: str = "serve"
     """The command that starts it."""
 
@@ -75,15 +75,15 @@ class PushqServer:
         tls: ssl.SSLContext | None = None,
         below: Sequence[str] = (),
     ) -> None:
-        """`tls`: how to speak to a server whose settings in `env` make it speak TLS. `below`: a command that gets `-m`
-        and the rest of the server's line, and becomes its process.
+        """`tls`: the context for a server whose settings in `env` enable TLS. `below`: a command that is given `-m` and
+        the rest of the server's command line, and becomes its process.
         """
         self.data = data
         self.tree = tree or _ROOT
-        """The checkout whose server it is."""
+        """The checkout that the server runs from."""
         self.is_forked = tree is None and not below and "PYTHONPATH" not in (env or {})
-        """A checkout that is named is measured, so it starts and uses memory as it does for its users; and what is to
-        be there before the first import must find it to come."""
+        """A named checkout is measured, so it must start and use memory as it does for its users; and anything needed
+        before the first import must find it there."""
         self.extra = extra
         self._below = below
         self.dev = dev
@@ -106,7 +106,7 @@ class PushqServer:
 
     @property
     def key(self) -> str:
-        """The admin key that the first start made."""
+        """The admin key created at the first start."""
         return (self.data / "admin.key").read_text().strip()
 
     @property
@@ -118,7 +118,7 @@ class PushqServer:
         return self._running().pid
 
     def start(self, *, ready_s_max: float = READY_S_MAX) -> Self:
-        """Start and wait until `/readyz` answers 200."""
+        """Starts it, and waits until `/readyz` answers 200."""
         self.launch()
         deadline = time.monotonic() + ready_s_max
         while not self.is_ready():
@@ -133,15 +133,15 @@ class PushqServer:
         return self
 
     def launch(self) -> None:
-        """Start the process and return at once."""
-        assert self._process is None, "the server runs already"
+        """Starts the process and returns at once."""
+        assert self._process is None, "the server is already running"
         command = [*self.program, self.role, "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
-        # Settings of the person who runs the tests must not reach the server under test.
+        # The user's settings must not reach the server under test.
         env = without_settings()
         if self.tree == _ROOT:
             env |= UNHURRIED | SMALL_FOLDERS
-        # In a session of its own a kill reaches its children too.
+        # In its own session, so that a kill reaches its children, too.
         how: dict[str, Any] = {"cwd": self.tree, "env": env | self._env, "start_new_session": True}
         with self.log_path.open("ab") as log:
             how |= {"stdout": log, "stderr": subprocess.STDOUT}
@@ -162,7 +162,7 @@ class PushqServer:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to the process and its children; nothing to do when it is gone."""
+        """Sends SIGKILL to the process and its children; does nothing if it is not running."""
         if self._process is None:
             return
         try:
@@ -173,17 +173,17 @@ class PushqServer:
         self._process = None
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting for what follows."""
+        """Sends SIGTERM, without waiting for the end."""
         self._running().send_signal(signal.SIGTERM)
 
     def stop(self) -> Stopped:
-        """SIGTERM, then wait for the end of the process."""
+        """Sends SIGTERM, and waits for the end of the process."""
         began = time.monotonic()
         self.terminate()
         return self.wait(began)
 
     def wait(self, began: float | None = None, *, seconds_max: float = STOP_S_MAX) -> Stopped:
-        """Wait for the end of the process, counting seconds from `began` (monotonic) or from now."""
+        """Waits for the end of the process; seconds count from `began` (monotonic) or from now."""
         began = time.monotonic() if began is None else began
         try:
             code = self._running().wait(seconds_max)
@@ -194,7 +194,7 @@ class PushqServer:
         return Stopped(time.monotonic() - began, code)
 
     def restart(self) -> Self:
-        """Stop cleanly and start again on the same folder and port."""
+        """Stops it cleanly, and starts it again on the same folder and port."""
         self.stop()
         return self.start()
 
@@ -205,11 +205,11 @@ class PushqServer:
         return f"--- end of {self.log_path.name} ---\n{self.log()[-LOG_TAIL_BYTES:]}"
 
     def rss_anon_kib(self) -> int:
-        """Memory of its own; mapped database pages belong to the page cache and do not count."""
+        """Private memory; mapped database pages belong to the page cache and do not count."""
         return self._status_kib("RssAnon")
 
     def cpu_s(self) -> float:
-        """Processor seconds used so far, user and system."""
+        """CPU seconds used so far, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

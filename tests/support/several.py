@@ -1,4 +1,4 @@
-"""A real `pushq serve --gateways N`: its processes by name, ended and found again."""
+"""A real `pushq serve --gateways N`, whose processes a test can find and kill by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_S = PATIENCE_S
 
 
 class SeveralServer(PushqServer):
-    """Like `PushqServer`; `kill` reaches the children, which have process groups of their own."""
+    """Like `PushqServer`; `kill` also reaches the children, which have their own process groups."""
 
     def __init__(self, data: Path, *extra: str, gateways: int = 2, env: dict[str, str] | None = None) -> None:
         super().__init__(data, *extra, env=env)
@@ -36,7 +36,7 @@ class SeveralServer(PushqServer):
         return self
 
     def all_there(self) -> dict[str, int]:
-        """The processes once all of them serve: `storage`, `gateway-1` … → pid."""
+        """Waits until all processes serve; returns their pids by name: `storage`, `gateway-1` …"""
         names = {"storage", *(f"gateway-{number}" for number in range(1, self.gateways + 1))}
         deadline = time.monotonic() + WAIT_S
         while not (set(found := self.children()) == names and all(self._is_ready(one) for one in names - {"storage"})):
@@ -56,7 +56,7 @@ class SeveralServer(PushqServer):
                 return False
 
     def at(self, number: int) -> httpx2.Client:
-        """A client of one process, by its socket in the folder."""
+        """A client of one gateway process, over its socket in the folder."""
         transport = httpx2.HTTPTransport(uds=str(self.data / f"gateway-{number}.sock"))
         return httpx2.Client(transport=transport, base_url="http://pushq", headers=self.headers, timeout=20)
 
@@ -74,7 +74,7 @@ class SeveralServer(PushqServer):
 
 
 def children_of(parent: int) -> dict[str, int]:
-    """Processes of a server by their names."""
+    """Processes of a server, by name."""
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -90,7 +90,7 @@ def children_of(parent: int) -> dict[str, int]:
 
 
 def is_there(pid: int) -> bool:
-    """Whether it runs: one that has ended and that nobody has asked about does not."""
+    """Whether it is running; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

@@ -1,4 +1,4 @@
-"""Clusters of backends in this process: real folders, real sockets, and an embedded coordinator that all share."""
+"""Clusters of backends in this process: real folders, real sockets, and a shared embedded coordinator."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.support.tls import Authority
 
 NAMES = ("a", "b", "c")
 PEER_LEASE_MS = 300
-"""Instead of the two seconds for which a new leader waits: this one's coordinator always answers."""
+"""Instead of the two seconds that a new leader waits: this coordinator always responds."""
 NO_MOVES = Patience(replace_after_s=0, rebalance_after_s=0)
 
 
 def tls_of(authority: Authority, name: str, *, trusted: Authority | None = None) -> BothSides:
-    """`trusted`: whom it believes, in the place of who signed its own certificate."""
+    """`trusted`: the authority it trusts, if not the one that signed its own certificate."""
     pair, ca = authority.issue(name), (trusted or authority).certificate
     return BothSides(
         mutual_tls(pair.certificate, pair.key, ca, is_server=True),
@@ -42,7 +42,7 @@ def tls_of(authority: Authority, name: str, *, trusted: Authority | None = None)
 
 
 class Cluster:
-    """Three backends; `kill` ends one without a word to anybody."""
+    """Three backends; `kill` ends one abruptly."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Cluster:
         return host
 
     async def change(self, *operations: Operation) -> None:
-        """At the coordinator, as an operator would."""
+        """Changes records at the coordinator, as an operator would."""
         assert self._coordinator is not None
         await self._coordinator.coordinator.transact(Transaction(then=operations))
 
@@ -117,7 +117,7 @@ class Cluster:
     def serving(self, number: int = 0) -> HostedShard | None:
         found = [host.shards.get(ShardNumber(number)) for host in self.hosts.values()]
         serving = [shard for shard in found if shard is not None and shard.is_serving]
-        assert len(serving) <= 1, "two serve at once"
+        assert len(serving) <= 1, "two backends serve the shard"
         return serving[0] if serving else None
 
     async def leader(self, number: int = 0) -> tuple[str, HostedShard]:
@@ -148,6 +148,6 @@ def put(node: Node, key: str, value: str) -> Awaitable[None]:
 
 
 def rows(shard: HostedShard) -> dict[str, str]:
-    """What is on this replica's disk."""
+    """The rows on this replica's disk."""
     found = shard.replicated.store.engine.scan(Table.META, b"test/", b"test0", 10_000)
     return {key.decode().removeprefix("test/"): value.decode() for key, value in found}

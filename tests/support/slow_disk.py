@@ -34,6 +34,6 @@ def slow_disk(server: PushqServer) -> Iterator[None]:
 
 
 def _is_traced(pid: int) -> bool:
-    """Whether each of a process's threads is."""
+    """Whether each of a process's threads is traced."""
     threads = Path(f"/proc/{pid}/task").glob("*/status")
     return not any("TracerPid:\t0\n" in status.read_text() for status in threads)

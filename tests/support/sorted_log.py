@@ -1,4 +1,4 @@
-"""A sorted partition in miniature: a log, the stored rows, a sorter between them, and a crash when the test says so."""
+"""A miniature sorted partition: a log, the stored rows, a sorter between them, and a crash when the test says so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Accepted(NamedTuple):
 
 
 Answer = Accepted | Original | Overloaded | None
-"""None: nobody was told, the process ended before."""
+"""None: no response, as the process ended before."""
 
 
 class SortedLog:
@@ -56,13 +56,13 @@ class SortedLog:
         self.sorter = make_sorter(config)
         self.log: list[Stored] = []
         self.released: list[tuple[int, int]] = []
-        """(offset, time), in the order of release."""
+        """(offset, time), in order of release."""
         self.rows: dict[str, bytes] = {}
         self.watermark: bytes | None = None
         self.held_from = 0
 
     def cycle(self, *calls: Sequence[Stamp | None], now_ms: int, crash: Crash = None) -> list[Answer]:
-        """One commit with some publish calls in it; the answers to all of them in one list."""
+        """One commit with several publish calls; returns the responses to all of them in one list."""
         log_end, released_end = len(self.log), len(self.released)
         decisions: list[Sorted] = []
         for stamps in calls:
@@ -114,18 +114,18 @@ class SortedLog:
         return records + [decode_watermark(row) for row in [self.watermark] if row is not None]
 
     def waiting(self) -> list[Held]:
-        """What a restart finds: in the log, not late, never released."""
+        """The messages that a restart finds: in the log, not late, never released."""
         gone = {offset for offset, _ in self.released}
         found = [
             Held(offset, entry.stamp, entry.arrived_ms)
             for offset, entry in enumerate(self.log)
             if offset not in gone and not entry.is_late
         ]
-        assert all(held.offset >= self.held_from for held in found), f"{found[0]} lies below {self.held_from}"
+        assert all(held.offset >= self.held_from for held in found), f"{found[0]} is below {self.held_from}"
         return found
 
     def restored(self, now_ms: int) -> Sorter:
-        """A sorter as a restart would have it."""
+        """A sorter as restored by a restart."""
         sorter = make_sorter(self.config)
         sorter.restore(self.stored(), self.waiting(), now_ms)
         return sorter
@@ -134,5 +134,5 @@ class SortedLog:
         self.sorter = self.restored(now_ms)
 
     def order(self) -> list[Stamp | None]:
-        """The stamps of what was released."""
+        """The stamps of released messages, in order."""
         return [self.log[offset].stamp for offset, _ in self.released]

@@ -1,4 +1,4 @@
-"""Small usage files, and a job run over them as its command would."""
+"""Small usage files, and a way to run a job over them as its command does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def minute(at: int, operation: str = "publish", tenant: str = "a", messages: int
 
 
 def died_while_days_moved(to: Path, table: str, day: str) -> None:
-    """Puts a folder back to the moment when a day of the journal was not yet in its place."""
+    """Restores a folder to the moment when a day named by the journal was not yet in place."""
     aside = to / "_aside" / "x" / table
     aside.mkdir(parents=True)
     (to / table / f"day={day}").rename(aside / f"day={day}")

@@ -1,4 +1,4 @@
-"""What tests of a split queue say of the one shard that they have: which slots it takes, and which it holds back."""
+"""Vocabulary for tests of the one shard of a split queue: which slots it takes, and which it holds back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THERE = ALL_SLOTS & ~HERE
 
 
 def text_of(slots: int, number: int = 0) -> str:
-    """A key, or an id, that belongs to one of these slots."""
+    """A key, or an id, in one of these slots."""
     texts = (f"t{n}" for n in range(100_000))
     return next(text for n, text in enumerate(text for text in texts if slots >> slot_of(text) & 1) if n == number)
 
@@ -37,20 +37,20 @@ def as_told(known: QueueDefinition, *, takes: int = ALL_SLOTS, holds: int = 0) -
 
 
 def told(world: NodeWorld, name: str = "q", *, takes: int = ALL_SLOTS, holds: int = 0) -> QueueDefinition:
-    """The shard hears how its queue is now."""
+    """Tells the shard the new state of its queue."""
     definition = as_told(world.node.metadata.find(TENANT, name), takes=takes, holds=holds)
     world.do(perform(world.store, AdoptQueues([definition])))
     return definition
 
 
 def id_of(slots: int, number: int = 0) -> bytes:
-    """An id, as the leader sees it, that belongs to one of these slots."""
+    """An id, as seen by the leader, in one of these slots."""
     ids = (b"id %013d" % n for n in range(100_000))
     return next(one for n, one in enumerate(one for one in ids if slots >> slot_of(one) & 1) if n == number)
 
 
 def claim_of(slots: int, number: int = 0, payload: int = 0) -> Claim:
-    """A claim whose key belongs to one of these slots."""
+    """A claim whose key is in one of these slots."""
     return Claim(id_of(slots, number), b"payload %08d" % payload)
 
 
@@ -61,7 +61,7 @@ def blocks(
     ids: Sequence[bytes | None] | None = None,
     claim: Claim | None = None,
 ) -> list[Block]:
-    """Messages as a gateway encodes them for a queue that is split: under a claim each is known by itself."""
+    """Messages as a gateway encodes them for a split queue: under a claim, each has its own identity."""
     columns = Columns(
         KIND_JSON, [b"%d" % n for n in range(count)], {"key": keys} if keys else {}, hashes=ids, claim=claim
     )
@@ -71,7 +71,7 @@ def blocks(
 def publish(
     world: NodeWorld, queue: EmbeddedQueue, made: list[Block], claim: Claim | None = None
 ) -> list[Published | PushqError]:
-    """The list fills with the answer."""
+    """Publishes; the list receives the response."""
     answers: list[Published | PushqError] = []
     world.tell(lambda: queue.publish(made, answers.append, claim))
     world.settle()
@@ -83,7 +83,7 @@ def stored(queue: EmbeddedQueue) -> int:
 
 
 def raised(world: NodeWorld, work: Any) -> Any:
-    """What an operation answers, or raises."""
+    """What an operation returns or raises."""
 
     async def outcome() -> Any:
         try:

@@ -1,8 +1,8 @@
-"""A program that publishes and consumes all the time, and says each thing that it knows, a line of JSON at a time.
+"""A program that publishes and consumes continuously, and reports each event as a line of JSON.
 
     PUSHQ_KEY=… python -m tests.support.steady_client URL QUEUE TRANSPORT
 
-It goes on until its stdin ends; then it waits for what it was promised, and leaves.
+It runs until its stdin ends; then it waits for outstanding messages, and leaves.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PAUSE_S = 0.02
 CREDIT = 20
 LAST_S_MAX = PATIENCE_S
 LIMITS = Limits(backoff_cap_s=2.0)
-"""A session that is cut soon after the last time waits longer each time: here not much."""
+"""The delay before reconnecting grows if a session is cut soon after the last time; here only a little."""
 
 
 class Steady:
-    """One session that publishes 0, 1, 2, … and acknowledges what comes."""
+    """One session that publishes 0, 1, 2, … and acknowledges what arrives."""
 
     def __init__(self, url: str, queue: str, transport: TransportName) -> None:
         self._url = url
@@ -33,9 +33,9 @@ class Steady:
         self._transport = transport
         self._is_over = asyncio.Event()
         self._has_published_all = False
-        """A publish that is under way when stdin ends may be confirmed after all others have come."""
+        """A publish in flight when stdin ends may be confirmed after all others have arrived."""
         self._missing: set[int] = set()
-        """Confirmed and not delivered."""
+        """Confirmed but not delivered."""
         self._delivered: set[int] = set()
         self._is_even = asyncio.Event()
 

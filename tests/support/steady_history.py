@@ -1,4 +1,4 @@
-"""What a steady client saw, and what must be true of it."""
+"""What a steady client saw, and the rules it must satisfy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END_S_MAX = PATIENCE_S
 
 
 class Steady:
-    """A steady client that runs on a host, in Python or in Node."""
+    """A steady client on a host, in Python or Node."""
 
     def __init__(self, host: Host, name: str, command: list[str], env: dict[str, str]) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Steady:
         self._process = host.start_talking(name, *command, env=env)
 
     def events(self) -> list[dict[str, Any]]:
-        """Everything so far; a line that is half written is not there yet."""
+        """All events so far, without an incomplete last line."""
         with self._said.open("rb") as said:
             said.seek(self._read_bytes)
             whole = said.read().rpartition(b"\n")[0]
@@ -42,14 +42,14 @@ class Steady:
         return self._counts[event]
 
     def wait_for(self, event: str, count: int, seconds_max: float) -> float:
-        """Until it has said `event` so often; the seconds it took."""
+        """Waits until it has reported `event` that often; returns the seconds that took."""
         return until(lambda: self.count(event) >= count, self.tail, within_s=seconds_max)
 
     def tail(self) -> str:
         return f"{self.name}: {self.events()[-10:]}\n{self._host.log(self.name)[-2000:]}"
 
     def finish(self) -> History:
-        """Have it stop publishing, wait for what is under way, and leave."""
+        """Makes it stop publishing, wait for what is in flight, and leave."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -61,7 +61,7 @@ class Steady:
 
 
 class History(NamedTuple):
-    """`lost`: confirmed and never delivered. `again`: delivered after the ack of it was confirmed."""
+    """`lost`: confirmed but never delivered. `again`: delivered after its ack was confirmed."""
 
     published: int
     lost: list[int]

@@ -1,6 +1,6 @@
-"""Storage for tests: small checked entries, a disk that is really small, and a process that commits until it is killed.
+"""Storage for tests: small checksummed entries, a disk that is really small, and a process that commits until killed.
 
-`python -m tests.support.storage hammer FOLDER` is that process: it prints each number after its commit is durable.
+`python -m tests.support.storage hammer FOLDER` is that process: it prints each number once its commit is durable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNTER = b"hammer"
 
 
 def entry(key: bytes, payload: bytes) -> bytes:
-    """A value that knows its place: the checksum covers the key."""
+    """A value tied to its key: the checksum covers the key."""
     return zlib.crc32(key + payload).to_bytes(4) + payload
 
 
@@ -35,7 +35,7 @@ def entry_problem(key: bytes, value: bytes) -> str | None:
 
 
 def commit(engine: Engine, *rows: tuple[Table, bytes, bytes | None]) -> None:
-    """One transaction of these rows; a value of None deletes."""
+    """Commits these rows in one transaction; a value of None deletes."""
     batch = Batch()
     for table, key, value in rows:
         if value is None:
@@ -50,7 +50,7 @@ def all_rows(engine: Engine, table: Table) -> dict[bytes, bytes]:
 
 
 def hammer_batch(number: int, payload: bytes) -> Batch:
-    """The commit of this number: log, marks and counter tell the same story, so a torn snapshot shows."""
+    """The commit of this number: log, marks and counter must agree, so a torn snapshot is detected."""
     batch = Batch()
     key = log_key(REPLICA, number)
     batch.put(Table.LOG, key, entry(key, payload))
@@ -63,7 +63,7 @@ def hammer_batch(number: int, payload: bytes) -> Batch:
 
 
 def hammered_to(engine: Engine) -> int:
-    """The last number committed; asserts that all rows are exactly what the commits up to it leave. -1: none yet."""
+    """The last number committed, or -1. Asserts that the rows are exactly those left by the commits up to it."""
     stored = engine.get(Table.META, COUNTER)
     last = -1 if stored is None else int(stored)
     wanted = list(range(max(0, last - WINDOW + 1), last + 1))
@@ -76,7 +76,7 @@ def hammered_to(engine: Engine) -> int:
 
 @contextmanager
 def hammering(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that commits to the folder as fast as it can; killed at the end, if it was not before."""
+    """A process that commits to the folder as fast as it can; killed at the end if it is still running."""
     command = [sys.executable, "-m", "tests.support.storage", "hammer", str(path)]
     root = Path(__file__).parents[2]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
@@ -90,7 +90,7 @@ def hammering(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def last_reported(process: subprocess.Popen[str]) -> int:
-    """What a killed hammer reported last, read to the end of its pipe; a line that was cut off counts for nothing."""
+    """The last number reported by a killed hammer, from the rest of its pipe; an incomplete line is ignored."""
     assert process.stdout is not None
     whole = [line for line in process.stdout if line.endswith("\n")]
     return int(whole[-1]) if whole else -1
@@ -98,7 +98,7 @@ def last_reported(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def small_disk(path: Path, size_mib: int) -> Iterator[Path]:
-    """A file system of its own, of this size, mounted at the path."""
+    """A separate file system of this size, mounted at the path."""
     path.mkdir()
     options = f"size={size_mib}m,mode=700"
     mounted = subprocess.run(
@@ -109,7 +109,7 @@ def small_disk(path: Path, size_mib: int) -> Iterator[Path]:
     try:
         yield path
     finally:
-        # Lazily: a test that failed may still have files open there, and must not leave the mount behind.
+        # Lazily: a failed test may still have open files there, and must not leave the mount behind.
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 

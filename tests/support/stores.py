@@ -1,4 +1,4 @@
-"""A real store over an engine in memory, for tests of what happens between queues and over restarts of a whole node."""
+"""A real store over an in-memory engine, for tests of interactions between queues, and of restarts of a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def opened(engine: MemoryEngine | None = None) -> EmbeddedStore:
 
 
 async def reopened(store: EmbeddedStore) -> EmbeddedStore:
-    """The store after a clean stop and a start."""
+    """The store after a clean stop and restart."""
     engine = store.node.engine
     assert isinstance(engine, MemoryEngine)
     await store.close()
@@ -45,7 +45,7 @@ async def published(queue: EmbeddedQueue | Forward, *drafts: Draft) -> Published
 
 
 async def asked(ask: Callable[[Callable[[Any], None]], None]) -> Any:
-    """What a command answers when it is durable."""
+    """The response to a command, once it is durable."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     ask(done.set_result)
     return await done
@@ -63,7 +63,7 @@ async def died(queue: EmbeddedQueue, *drafts: Draft) -> None:
 
 
 async def drained(queue: EmbeddedQueue) -> list[str]:
-    """Takes and acks all that is ready; the bodies in the order in which they came."""
+    """Takes and acks all that is ready; returns the bodies in delivery order."""
     came: list[str] = []
     while (lease := queue.take(64, Consumer(), 30_000)) is not None:
         assert lease.chunk is not None

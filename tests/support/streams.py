@@ -1,4 +1,4 @@
-"""A stream in a world the test moves (see `world`), and its consumer groups."""
+"""A stream in a world under the test's control (see `world`), and its consumer groups."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ class StreamWorld(World):
         self.engine.commit(batch, lambda: None)
 
     def publish_each(self, *bodies: bytes) -> list[int]:
-        """One commit, and so one chunk, a message. Their seqs."""
+        """Publishes each message in its own commit, and therefore its own chunk; returns their seqs."""
         return [self.stored(body).base for body in bodies]
 
     def stored_with_holes(self, *bodies: bytes, holes: int) -> int:
-        """Publishes messages of which those at the bits of `holes` are none: repeats, say. The seq of the first."""
+        """Publishes messages, of which those at the bits of `holes` are dropped (repeats, say). Returns the first
+        seq."""
         [block] = plain_blocks(KIND_JSON, list(bodies))
         return self._stored(punch(block, holes))
 
     def stored_by_another_program(self, *bodies: bytes) -> int:
-        """Publishes messages in a block that this program does not know. The seq of the first."""
+        """Publishes messages in a block of an unknown format. Returns the first seq."""
         [block] = plain_blocks(KIND_JSON, list(bodies))
         return self._stored(Block(bytes([block.data[0] | 0x80]) + block.data[1:], block.count))
 
@@ -81,7 +82,7 @@ class StreamWorld(World):
     # Groups
 
     def group(self, name: str = "g", wanted: Any = "earliest", mode: Mode | None = None) -> GroupOf:
-        """Makes a group, or moves it."""
+        """Creates a group, or moves it."""
         return GroupOf(self, self._asked(lambda reply: self.groups.put(name, wanted, mode, reply)))
 
     def opened(self, name: str, wanted: Any = None) -> GroupOf:
@@ -91,13 +92,13 @@ class StreamWorld(World):
         self._asked(lambda reply: self.groups.delete(name, reply))
 
     def found(self, name: str = "g") -> GroupOf:
-        """After a crash the group is another object."""
+        """The current object of a group, which changes after a crash."""
         group = self.groups.find(name)
         assert group is not None, f"there is no group {name!r}"
         return GroupOf(self, group)
 
     def ask(self, receipts: Sequence[str], ask: AskView, reply: SettleReply) -> None:
-        """Has each group decide about its own receipts, as a stream does."""
+        """Lets each group decide about its own receipts, as a stream does."""
         GroupReceipts(partitions_of(self)).ask(by_token(receipts), ask, reply)
 
     def _asked(self, ask: Callable[[Callable[[Group | PushqError], None]], None]) -> Group:
@@ -110,7 +111,7 @@ class StreamWorld(World):
         return answers[0]
 
     def restart(self) -> list[Lease]:
-        """A clean stop and start: everything is written and leases are kept; the answer has them."""
+        """A clean stop and start: everything is written and leases are kept; returns those leases."""
         self.settle_down()
         kept = [
             KeptLease(
@@ -139,7 +140,7 @@ class StreamWorld(World):
 
 
 class GroupOf:
-    """One group of a `StreamWorld`, as its consumers use it."""
+    """One group of a `StreamWorld`, as used by its consumers."""
 
     def __init__(self, world: StreamWorld, group: Group):
         self.world = world
@@ -172,7 +173,7 @@ class GroupOf:
         return lease
 
     def drained(self, consumer: Consumer | None = None) -> list[int]:
-        """The seqs of all that one consumer can take now, in the order in which it gets them."""
+        """The seqs of all that one consumer can take now, in delivery order."""
         consumer = consumer or Consumer()
         seqs: list[int] = []
         while (lease := self.take(64, consumer)) is not None:
@@ -180,7 +181,7 @@ class GroupOf:
         return seqs
 
     def ack(self, *receipts: str) -> list[bool]:
-        """Verdicts, one a receipt, after the commit; asked of the stream, as callers do."""
+        """Verdicts, one per receipt, after the commit; requested from the stream, as callers do."""
         return self._judged(receipts, RunningGroup.settle)
 
     def nack(self, *receipts: str, due_ms: int | None = None) -> list[bool]:
@@ -190,7 +191,7 @@ class GroupOf:
         return self._judged(receipts, lambda view, own, reply: view.extend(own, visibility_ms, reply))
 
     def give_back(self, consumer: Consumer) -> None:
-        """The consumer goes away with what it holds."""
+        """The consumer goes away with the messages it holds."""
         for lease in consumer.leases:
             self.view.give_back_lease(lease)
         self.world.settle_down()
@@ -209,7 +210,7 @@ def seqs_of(lease: Lease) -> list[int]:
 
 
 def stream(messages: int = 6, **settings: Any) -> StreamWorld:
-    """A stream with messages, two a chunk."""
+    """A stream with messages, two per chunk."""
     world = StreamWorld(**settings)
     for number in range(0, messages, 2):
         world.stored(b"%d" % number, b"%d" % (number + 1))
@@ -217,5 +218,5 @@ def stream(messages: int = 6, **settings: Any) -> StreamWorld:
 
 
 def all_receipts(consumer: Consumer) -> dict[int, str]:
-    """The receipts of all that the consumer holds, by seq."""
+    """The receipts of all messages that the consumer holds, by seq."""
     return {seq: receipt for lease in consumer.leases for seq, receipt in receipts_by_seq(lease).items()}

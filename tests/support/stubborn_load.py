@@ -1,6 +1,6 @@
-"""Producers and consumers of a strict queue that do not give up: what is not confirmed is sent again, under its id.
+"""Producers and consumers of a strict queue that never give up: unconfirmed messages are sent again, with the same id.
 
-They speak HTTP themselves, each through a gateway of its own. What they saw is a `KeyedHistory`.
+They speak HTTP directly, each through its own gateway. What they see is recorded in a `KeyedHistory`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CONFIG: dict[str, Any] = {
     "visibility_timeout_ms": 30_000,
     "dead_letter_queue": None,
 }
-"""Of the queue. The time is more than a busy machine takes from a delivery to its ack."""
+"""Config of the queue. The timeout exceeds the time from delivery to ack on a busy machine."""
 AGAIN = frozenset({"unavailable", "overloaded", "not-durable", "outcome-unknown"})
-"""Refusals after which one tries again."""
+"""Errors after which a request is retried."""
 PAUSE_S = 0.1
-"""Between two publishes of a producer: the load is light, so that a cluster under it may be idle."""
+"""Between two publishes of a producer: the load is light, so that a cluster under it counts as idle."""
 AHEAD_MAX = 100
 BATCH = 10
 KEYS = 2
@@ -39,16 +39,16 @@ class StubbornLoad:
     def __init__(
         self, urls: Sequence[str], headers: dict[str, str], queue: str, *, handling_s: float = 0.0, keys: int = KEYS
     ) -> None:
-        """`handling_s`: between a delivery and its ack, so that the queue always holds something. `keys`: of each
-        producer; a request has a message of each."""
+        """`handling_s`: time between a delivery and its ack, so that the queue is never empty. `keys`: keys per
+        producer; each request has one message of each."""
         self.queue = queue
         self._keys = keys
         self._handling_s = handling_s
         self.history = KeyedHistory()
         self.refused = 0
-        """Requests that were answered with one of `AGAIN`."""
+        """Requests answered with one of `AGAIN`."""
         self.cut_off = 0
-        """Requests that were not answered."""
+        """Requests without a response."""
         self._urls = urls
         self._headers = headers
         self._stopped = False
@@ -56,7 +56,7 @@ class StubbornLoad:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """At its end all that was sent is confirmed, and nothing is left. Raises what went wrong in a client."""
+        """At the end, everything sent is confirmed, and nothing is left. Raises failures of the clients."""
         async with asyncio.TaskGroup() as group:
             producers = [group.create_task(self._produce(f"p{n}", url)) for n, url in enumerate(self._urls)]
             consumers = [group.create_task(self._consume(url)) for url in self._urls]
@@ -64,24 +64,24 @@ class StubbornLoad:
             yield
             self._stopped = True
             await asyncio.gather(*producers)
-            # An ack that was sent again is refused where the first one was done, so the queue itself is asked.
+            # A repeated ack is refused if the first one succeeded, so the queue itself is asked.
             await self._until(self._is_empty, self._left)
             for one in consumers:
                 one.cancel()
 
     async def more(self, count: int) -> float:
-        """Until so many more were confirmed, and acked; how long it took, in seconds."""
+        """Waits until `count` more messages are confirmed and acked; returns the seconds that took."""
         confirmed, acked = len(self.history.places) + count, len(self.history.settling) + count
         return await self._until(
             lambda: len(self.history.places) >= confirmed and len(self.history.settling) >= acked, self._left
         )
 
     async def broken(self) -> list[str]:
-        """What must never be, and was."""
+        """Promises that were broken."""
         found, sent, stats = self.history.violations(()), len(self.history.places), await self._stats()
         for what in ("published_total", "acked_total"):
             if stats[what] != sent:
-                found.append(f"{what} is {stats[what]}, and {sent} were sent")
+                found.append(f"{what} is {stats[what]}, but {sent} were sent")
         return found
 
     async def _is_empty(self) -> bool:
@@ -96,13 +96,13 @@ class StubbornLoad:
     def _left(self) -> str:
         history = self.history
         left = sorted(history.places.keys() - history.acked)
-        return f"{self.queue}: {len(history.places)} confirmed, not acked are {', '.join(map(str, left[:20]))}"
+        return f"{self.queue}: {len(history.places)} confirmed, not yet acked: {', '.join(map(str, left[:20]))}"
 
     async def _until(self, is_so: Callable[[], object], what: Callable[[], str]) -> float:
         return await eventually(is_so, what, within_s=PATIENCE_S * 3, look_s=0.05, beside=self._tasks)
 
     async def _produce(self, name: str, url: str) -> None:
-        """A key at a time has one message on its way, so its messages are sent in order."""
+        """Each key has one message in flight at a time, so messages are sent in order."""
         async with self._client(url) as http:
             while not self._stopped:
                 frame = [self.history.next(f"{name}-{key}") for key in range(self._keys)]
@@ -116,7 +116,7 @@ class StubbornLoad:
                     await asyncio.sleep(PAUSE_S)
 
     def _confirmed(self, frame: list[Name], messages: list[dict[str, Any]], answer: Any) -> list[int]:
-        """Which are to be sent again: of a queue in several clusters one may refuse its messages alone."""
+        """Indexes to send again: of a queue in several clusters, one cluster may refuse its messages on its own."""
         refused = []
         for number, (one, row) in enumerate(zip(frame, answer["messages"], strict=True)):
             assert row["id"] == str(one), row

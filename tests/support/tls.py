@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of their own, and servers and clients that know it."""
+"""Certificates for tests: an authority, and servers and clients that trust it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
 
 
 class Authority:
-    """An authority in a folder, and what it signs for this machine."""
+    """An authority in a folder, which issues certificates for this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class Authority:
         return issue(self.folder, [name, "localhost", "127.0.0.1", "::1"], days=days)
 
     def context(self, own: Pair | None = None) -> ssl.SSLContext:
-        """For a client that trusts this authority and nobody else."""
+        """The context of a client that trusts only this authority."""
         context = ssl.create_default_context(cafile=self.certificate)
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)

@@ -1,4 +1,4 @@
-"""A listener whose application answers with what it was told about the client: over HTTP and over a WebSocket."""
+"""A listener whose application responds with what it was told about the client, over HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.listener.server import bind_tcp, listener
 from gateway.listener.unread_body import Bounds
 
 asked: list[str] = []
-"""The paths that the application of the listener at work was asked for."""
+"""The paths requested from the application of the current listener."""
 
 
 async def told(scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,13 +41,13 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
 async def listening(
     entrance: Entrance, door: AcceptLimit | None = None, bounds: Bounds | None = None
 ) -> AsyncIterator[int]:
-    """The port, for as long as the listener serves."""
+    """Yields the port while the listener serves."""
     asked.clear()
     sock = bind_tcp(Address("127.0.0.1", 0))
     server = listener(told, entrance, door, bounds)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="listener")
     try:
-        while not server.started:  # noqa: ASYNC110 -- uvicorn tells it by a flag
+        while not server.started:  # noqa: ASYNC110 -- uvicorn has only a flag
             await asyncio.sleep(0)
         yield sock.getsockname()[1]
     finally:

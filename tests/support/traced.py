@@ -1,6 +1,6 @@
-"""A role whose spans go to a file, one a line in JSON: `python -m tests.support.traced gateway backend`.
+"""A role that writes its spans to a file, one per line as JSON: `python -m tests.support.traced gateway backend`.
 
-What `opentelemetry-instrument` does before a program starts, in short.
+It does in short what `opentelemetry-instrument` does before a program starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPANS_FILE = "SPANS_FILE"
 
 
 def take_spans() -> None:
-    out = open(os.environ[SPANS_FILE], "a", buffering=1)  # noqa: SIM115 - it is written to until the process ends
+    out = open(os.environ[SPANS_FILE], "a", buffering=1)  # noqa: SIM115 - it stays open until the process ends
     exporter = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(indent=None) + "\n")
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

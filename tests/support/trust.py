@@ -1,7 +1,7 @@
-"""Whom the clients of tests trust where a test does not say: one authority that signs nothing.
+"""The default trust of test clients: a single authority, which signs nothing.
 
-A client reads all authorities of the machine when it is made, also one that never speaks TLS: forty milliseconds of a
-processor for each, of which tests and the servers that they start make thousands. Nobody out there is asked by tests.
+A client loads all of the machine's authorities when it is created, even if it never uses TLS. That takes forty
+milliseconds of CPU time, and tests and their servers create thousands of clients. No test contacts an outside server.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ AUTHORITY = Path(__file__).resolve().parents[1] / "data" / "authority.pem"
 
 
 def trust_nobody() -> None:
-    """From now on, for this process and those that it starts; a client that ignores the environment reads the
-    machine's authorities once for all."""
+    """Applies to this process and those it starts from now on; clients that ignore the environment load the machine's
+    authorities only once."""
     os.environ["SSL_CERT_FILE"] = str(AUTHORITY)
     os.environ.pop("SSL_CERT_DIR", None)
     httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)

@@ -1,4 +1,4 @@
-"""Rows of usage files for tests, and what a folder's ledger says."""
+"""Rows of usage files for tests, and the contents of a folder's ledger."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def audit_row() -> AuditRow:
 
 
 def ledger_of(folder: Path, queue: str) -> tuple[Counter[str], int, Report]:
-    """What the files say of a queue: messages by kind, those that are there, and the report they come from."""
+    """What the files report for a queue: messages by kind, messages held, and the report these come from."""
     report = verify(folder)
     mine = [log for log in report.logs.values() if log.name.split("/")[1] == queue]
     return sum((log.totals for log in mine), Counter()), sum(log.held for log in mine), report
 
 
 def live_minute(minute: str, messages: int) -> dict[str, Any]:
-    """A minute of the page that the job `live_usage` writes."""
+    """A minute on the page that the job `live_usage` writes."""
     return {"row": "minute", "minute": minute, **_amounts(messages)}
 
 
 def live_queue(queue: str, messages: int, operation: str = "publish", rows: int = 1) -> dict[str, Any]:
-    """A queue's row of that page."""
+    """A queue's row on that page."""
     return {"row": "queue", "queue": queue, "operation": operation, "outcome": "ok", **_amounts(messages), "rows": rows}
 
 
@@ -63,7 +63,7 @@ def _amounts(messages: int) -> dict[str, Any]:
 def write_live(
     folder: Path, tenants: Mapping[str, Sequence[dict[str, Any]]] | None, *, last_minute: str | None, at_ms: int
 ) -> Path:
-    """A folder as that job leaves it; without tenants, as it begins."""
+    """A folder as that job writes it; without tenants, as in its initial state."""
     name = None if tenants is None else f"page-{uuid.uuid4().hex}"
     for tenant, rows in (tenants or {}).items():
         place = folder / "console" / str(name) / "tenants" / f"tenant={tenant}"

@@ -1,7 +1,7 @@
-"""Makes a small folder of usage files of this version, from a real server: `python -m tests.support.usage_data DIR`.
+"""Creates a small folder of this version's usage files with a real server: `python -m tests.support.usage_data DIR`.
 
-Run once a version of the rows; the folder stays in `tests/data` for good, and every later version must make of it the
-tables that stand in its `expected.json`. Those are written here too, to be looked at before they are kept.
+Run it once per version of the rows. The folder stays in `tests/data` for good, and every later version must derive from
+it the tables in its `expected.json`, which is also written here, to be reviewed before it is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.spark import ran
 EXPECTED: Final = "expected.json"
 TABLES: Final = ("usage_hours", "usage_days", "flows", "bill", "audit_queues", "audit_faults")
 DIGITS: Final = 6
-"""Of fractions: the files have no more, and the order in which they are added up is Spark's."""
+"""Of fractions: the files have no more digits, and Spark adds them up in any order."""
 WAIT_SECONDS: Final = 60
 
 
 def tables_of(session: SparkSession, source: Path, to: Path) -> dict[str, list[dict[str, Any]]]:
-    """What the rollup and the audit make of a folder: each table's rows, in an order of their own."""
+    """What rollup and audit make of a folder: each table's rows, sorted."""
     ran(session, usage_rollup, source, to)
     ran(session, delivery_audit, source, to)
     return {name: rows_of(session, to / name) for name in TABLES}
@@ -40,7 +40,7 @@ def tables_of(session: SparkSession, source: Path, to: Path) -> dict[str, list[d
 
 def rows_of(session: SparkSession, table: Path) -> list[dict[str, Any]]:
     read = session.read.parquet(str(table))
-    told = read.select(F.to_json(F.struct("*")).alias("row")).collect()  # times as UTC, whatever this machine's zone is
+    told = read.select(F.to_json(F.struct("*")).alias("row")).collect()  # times in UTC, whatever this machine's zone
     rows = [json.loads(one["row"]) for one in told]
     return sorted(({name: _plain(value) for name, value in sorted(row.items())} for row in rows), key=json.dumps)
 
@@ -83,7 +83,7 @@ def _use(server: PushqServer) -> None:
         made = http.post("/v1/keys", json={"name": "acme", "tenant": "acme", "scopes": ["admin"]}).raise_for_status()
         headers = {"Authorization": f"Bearer {made.json()['key']}"}
         until(lambda: _ready(http, "short") == 0, "the short ones expire", within_s=WAIT_SECONDS)
-        time.sleep(1.5)  # files of these ranges are written, and the rest comes into others
+        time.sleep(1.5)  # lets the files of these ranges be written, so that the rest goes into others
         with httpx2.Client(base_url=server.url, headers=headers, trust_env=False) as theirs:
             theirs.put("/v1/queues/orders", json={}).raise_for_status()
             _publish(theirs, "orders", 3)

@@ -1,7 +1,8 @@
-"""One partition in a world the test moves: the clock stands, a commit lands when the test says so, or never.
+"""One partition in a world under the test's control: time stands still, and a commit lands when the test says so, or
+never.
 
-The partition, its view and the rows are the real ones, over a memory engine; only the event loop and the writer thread
-are not there.
+The partition, its view and the rows are real, over a memory engine; only the event loop and the writer thread are
+replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ VISIBILITY_MS = 30_000
 
 
 class ManualCommitter:
-    """Holds what asks for a commit until the test makes one."""
+    """Holds commit requests until the test makes a commit."""
 
     def __init__(self, world: World):
         self._world = world
@@ -47,7 +48,7 @@ class ManualCommitter:
         self.room = CycleBudget()
         self._in_flight: tuple[Batch, list[Partition]] | None = None
         self.is_on_disk = False
-        """What is in flight is durable, and nobody knows it yet."""
+        """The batch in flight is durable, but nobody knows yet."""
 
     def request(self, member: Partition) -> None:
         self._waiting[member] = None
@@ -67,11 +68,11 @@ class ManualCommitter:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for a commit."""
+        """Whether a commit was requested."""
         return bool(self._waiting)
 
     def prepare(self) -> bool:
-        """Hands what waits to the disk. False when nothing waits, or the disk is busy."""
+        """Hands pending work to the disk. False if there is none, or the disk is busy."""
         if self._in_flight is not None or not self._waiting:
             return False
         members = list(self._waiting | self._riders)
@@ -90,7 +91,7 @@ class ManualCommitter:
         return True
 
     def reach_the_disk(self) -> None:
-        """The batch is durable, and nobody knows it yet."""
+        """Makes the batch durable, before anybody knows it."""
         assert self._in_flight is not None
         if not self.is_on_disk:
             self.is_on_disk = True
@@ -112,7 +113,7 @@ class ManualCommitter:
 
 
 class Consumer:
-    """A holder that writes down what it is told."""
+    """A lease holder that records what it is told."""
 
     gateway = ""
 
@@ -133,7 +134,7 @@ class Consumer:
 
 
 class World:
-    """See the file's first sentence. `kind` is what the queue is; `config` has its other settings."""
+    """See the module docstring. `kind`: the kind of queue; `config`: its other settings."""
 
     def __init__(self, *, kind: str = "work", engine: MemoryEngine | None = None, config: QueueConfig | None = None):
         self.kind = kind
@@ -161,7 +162,7 @@ class World:
         return self.not_durable
 
     def wrote(self, size: int) -> None:
-        """Nobody watches the disk here."""
+        """Does nothing: disk usage is not watched here."""
 
     @property
     def steady_ms(self) -> Callable[[], int]:
@@ -196,7 +197,7 @@ class World:
         return partition
 
     def crash(self, *, landed: bool = False) -> None:
-        """The process ends now; `landed`: what was on its way reached the disk."""
+        """Ends the process; `landed`: the commit in flight reached the disk."""
         if landed and self.committer.is_in_flight:
             self.committer.reach_the_disk()
         self.engine = self.engine.crash()
@@ -206,7 +207,7 @@ class World:
         self.partition = self._open()
 
     def restart(self) -> list[Lease]:
-        """A clean stop and start: everything is written and leases are kept; the answer has them."""
+        """A clean stop and start: everything is written and leases are kept; returns those leases."""
         self.settle_down()
         kept = [
             KeptLease(REPLICA, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms)
@@ -225,14 +226,14 @@ class World:
         return self.partition.view(VIEW_MAIN)
 
     def commit(self) -> bool:
-        """One whole cycle. False when nothing waited."""
+        """One complete commit cycle. False if nothing was pending."""
         if not self.committer.is_in_flight and not self.committer.prepare():
             return False
         self.committer.land()
         return True
 
     def settle_down(self) -> None:
-        """Commits until nothing waits; started attempts are written too."""
+        """Commits until nothing is pending; started attempts are written, too."""
         self.committer.request(self.partition)
         while self.commit():
             pass
@@ -240,7 +241,7 @@ class World:
     # What callers do
 
     def publish(self, *bodies: bytes, kind: int = KIND_JSON) -> list[Published | PushqError]:
-        """The list fills with the answer when the commit lands."""
+        """Publishes; the list receives the response when the commit lands."""
         answers: list[Published | PushqError] = []
         self.partition.publish(plain_blocks(kind, list(bodies)), answers.append)
         return answers
@@ -273,7 +274,7 @@ class World:
         return lease
 
     def ack(self, *receipts: str) -> list[bool]:
-        """Verdicts, one a receipt, after the commit."""
+        """Verdicts, one per receipt, after the commit."""
         return self._settled(receipts, lambda reply: self.main.settle(by_token(receipts), reply))
 
     def nack(self, *receipts: str, due_ms: int | None = None) -> list[bool]:
@@ -316,13 +317,13 @@ def verdicts(receipts: Sequence[str], done: dict[str, int]) -> list[bool]:
 
 
 def receipts_by_seq(lease: Lease) -> dict[int, str]:
-    """The receipts of a lease's messages by their seq."""
+    """The receipts of a lease's messages, by seq."""
     base = lease.state.base
     return {base + n: lease.token + SUFFIXES[n] for n in range(lease.state.count) if lease.bits >> n & 1}
 
 
 def bodies_by_seq(lease: Lease) -> dict[int, bytes]:
-    """The bodies of a lease's messages by their seq; before they are encoded."""
+    """The bodies of a lease's messages, by seq, before they are encoded."""
     assert lease.chunk is not None
     bodies = lease.chunk.messages.bodies
     return {lease.state.base + n: bodies[n] for n in range(lease.state.count) if lease.bits >> n & 1}
@@ -333,7 +334,7 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 
 
 def queue_of(world: World) -> EmbeddedQueue:
-    """The world's partition as the rest of Pushq sees it."""
+    """The world's partition, as a queue."""
     node: Any = SimpleNamespace(
         clock_ms=lambda: world.now_ms,
         steady_ms=lambda: world.now_ms,
@@ -345,6 +346,6 @@ def queue_of(world: World) -> EmbeddedQueue:
 
 
 def partitions_of(world: World) -> Partitions:
-    """The world's partition as the only one of its queue."""
+    """The world's partition, as the only one of its queue."""
     definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
     return Partitions(definition, world.partition)

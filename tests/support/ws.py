@@ -1,4 +1,4 @@
-"""A WebSocket client for tests that talk frames: it sends objects, and gives back the next frame of a type."""
+"""A WebSocket client for tests at the level of frames: it sends objects, and returns the next frame of a type."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def create_queue(server: PushqServer, name: str, **config: Any) -> None:
 
 
 class Client:
-    """A connected session. Frames that nobody asked for yet wait in `frames`."""
+    """A connected session. Unrequested frames wait in `frames`."""
 
     def __init__(
         self, server: PushqServer, *, resume: str | None = None, encoding: str = "json", key: str | None = None
     ):
-        """`key`: another one than the server's own."""
+        """`key`: a key other than the server's own."""
         self._server = server
         self._key = server.key if key is None else key
         self._resume = resume
@@ -80,7 +80,7 @@ class Client:
         return answer
 
     async def next(self, *types: str, seconds: float = FRAME_SECONDS_MAX) -> dict[str, Any]:
-        """The next frame of one of these types; others keep their place."""
+        """The next frame of one of these types; other frames stay in the queue."""
         with anyio.fail_after(seconds):
             while True:
                 for place, frame in enumerate(self.frames):
@@ -105,6 +105,6 @@ class Client:
         return True
 
     async def cut(self) -> None:
-        """Breaks the connection without a word."""
+        """Breaks the connection abruptly."""
         self.socket.transport.abort()
         await self.socket.wait_closed()

@@ -69,10 +69,10 @@ def test_joined_files_stand_behind_what_they_take_and_export_what_is_public(tmp_
         ({"go": GO}, "there is no one.js"),
         (
             {"go": GO, "one": 'import {go} from "./go.js";\n\nexport const one = go;\n'},
-            "a circle: go.js → one.js → go.js",
+            "circular imports: go.js → one.js → go.js",
         ),
         ({"go": GO, "one": "const one = 1;\n"}, "go.js: one.js does not export one"),
-        ({"go": GO, "one": "export const one = 1;\nconst go = 3;\n"}, "go.js: go is a name of one.js, too"),
+        ({"go": GO, "one": "export const one = 1;\nconst go = 3;\n"}, "go.js: go is also a name of one.js"),
         (
             {"go": GO, "one": "export const one = 1;\nexport default one;\n"},
             "one.js: cannot be joined: export default one;",
@@ -82,7 +82,7 @@ def test_joined_files_stand_behind_what_they_take_and_export_what_is_public(tmp_
         ({"go": GO, "one": "export const one = [...go];\n"}, "one.js: uses go of go.js without an import"),
         (
             {"go": GO.replace("return one", "return 1"), "one": "export const one = 1;\n"},
-            "takes one of one.js and does not",
+            "imports one from one.js but does not",
         ),
         ({"go": GO.replace("import", "export"), "one": "export const one = 1;\n"}, r"go.js: exports from ./one.js"),
     ],

@@ -77,7 +77,7 @@ def test_what_was_confirmed_while_a_leader_was_lost_may_be_missing_until_it_is_p
     give(one, A0)
     assert one.broken() == [] and one.lost() == [A1, A2] and one.acks_lost == 1
     one.is_recovering = True
-    assert one.broken() == [f"{name} was confirmed and never delivered" for name in (A1, A2)]
+    assert one.broken() == [f"{name} was confirmed but never delivered" for name in (A1, A2)]
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
@@ -93,7 +93,7 @@ def test_what_was_confirmed_while_nothing_was_wrong_is_there_in_either_mode(is_p
     one.last_acked_at[A0] = later + 1
     give(one, A0, came_at=later + 2)
     told = ["a#0 was delivered after its ack was confirmed"]
-    assert one.broken() == told + [f"{name} was confirmed and never delivered" for name in (A1, A2)]
+    assert one.broken() == told + [f"{name} was confirmed but never delivered" for name in (A1, A2)]
 
 
 def test_what_was_confirmed_and_never_delivered_is_lost() -> None:
@@ -101,7 +101,7 @@ def test_what_was_confirmed_and_never_delivered_is_lost() -> None:
     give(one, A0, A1)
     ack(one, A0, A1)
     assert one.lost() == [A2]
-    assert "a#2 was confirmed and never delivered" in one.broken()
+    assert "a#2 was confirmed but never delivered" in one.broken()
 
 
 def test_one_id_at_two_places_is_a_duplicate() -> None:

@@ -38,11 +38,11 @@ def test_a_message_that_overtakes_another(history: KeyedHistory) -> None:
 
 def test_a_message_that_is_gone(history: KeyedHistory) -> None:
     history.deliver(B0)
-    assert history.violations([A0, A1, A2]) == ["b#0 was confirmed, nobody acked it, and it is not there"]
+    assert history.violations([A0, A1, A2]) == ["b#0 was confirmed and never acked, but is missing"]
 
 
 def test_a_message_that_is_there_twice(history: KeyedHistory) -> None:
-    assert history.violations([A0, A1, A2, B0, A1]) == ["a#1 is there 2 times"]
+    assert history.violations([A0, A1, A2, B0, A1]) == ["a#1 is stored 2 times"]
 
 
 def test_a_message_that_was_confirmed_at_two_places(history: KeyedHistory) -> None:
@@ -56,13 +56,13 @@ def test_a_message_that_comes_back(history: KeyedHistory) -> None:
     history.deliver(B0)
     assert history.violations([A0, A1, A2, B0]) == [
         "b#0 was delivered after its ack was confirmed",
-        "b#0 is there after its ack was confirmed",
+        "b#0 is present after its ack was confirmed",
     ]
 
 
 def test_a_message_that_nobody_sent(history: KeyedHistory) -> None:
     history.deliver(Name("c", 0))
     assert history.violations([A0, A1, A2, B0, Name("b", 1)]) == [
-        "c#0 was delivered, and nobody sent it",
-        "b#1 is there, and nobody sent it",
+        "c#0 was delivered, but nobody sent it",
+        "b#1 is present, but nobody sent it",
     ]
