@@ -1,1 +1,1 @@
-"""The benchmark of our own server: `make bench`. The load comes from one process on a core of its own."""
+"""The benchmark of our own server: `make bench`. The load comes from one process on its own core."""

@@ -1,6 +1,6 @@
-"""`python -m tests.bench`: runs scenarios in rounds, says what came out as it goes, and prints the tables at the end.
+"""`python -m tests.bench`: runs scenarios in rounds, prints results as they come, and the tables at the end.
 
-Rounds are the outermost loop: what else happens on the machine then disturbs all scenarios alike.
+Rounds are the outermost loop, so that other activity on the machine disturbs all scenarios alike.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _count(options: argparse.Namespace) -> int:
-    """Instructions instead of rates: of this checkout, and of the one that it is compared with."""
+    """Counts instructions instead of rates, for this checkout and the one it is compared with."""
     try:
         against = options.against and checkout(options.against)
         names = counted_names(options.scenarios)
@@ -84,7 +84,7 @@ def _count(options: argparse.Namespace) -> int:
     try:
         for name in names:
             own = count(COUNTED[name], world, ROOT)
-            line = f"{name}: {own:,} instructions a message"
+            line = f"{name}: {own:,} instructions per message"
             if against:
                 before = count(COUNTED[name], world, against)
                 line += f", {before:,} in {options.against}: {100 * own / before:.0f}%"
@@ -98,41 +98,39 @@ def _count(options: argparse.Namespace) -> int:
 def _options() -> argparse.Namespace:
     usual = Scale()
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The benchmark of our own server.")
-    parser.add_argument(
-        "scenarios", nargs="*", metavar="scenario", help=f"all when none is given: {', '.join(SCENARIOS)}"
-    )
-    parser.add_argument("--only", choices=sorted(PARTS), help="the plain queue's, or what its settings cost")
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"default: all of {', '.join(SCENARIOS)}")
+    parser.add_argument("--only", choices=sorted(PARTS), help="plain queues, or the cost of their settings")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="FOLDER",
-        help="compare plain queues with those of the checkout there, only that; with scenarios of duties: hold these "
-        "against its rates without duties",
+        help="only compare plain queues with those of that checkout; with scenarios of duties: relate these to its "
+        "rates without duties",
     )
     parser.add_argument(
         "--count",
         action="store_true",
-        help="count the server's instructions a message instead of its rates, which takes Valgrind and no quiet "
+        help="count the server's instructions per message instead of its rates, which needs Valgrind but no quiet "
         f"machine: {', '.join(COUNTED)}",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of all but what takes turns anyway")
+    parser.add_argument("--rounds", type=int, default=3, help="of all scenarios that do not take turns anyway")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows to this file, as JSON lines")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of such a file, run nothing")
-    parser.add_argument("--page", action="store_true", help="put the published runs into the page of the documentation")
-    parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the system place the processes")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="only print the tables of such a file")
+    parser.add_argument("--page", action="store_true", help="write the published runs to the documentation page")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="do not pin processes to cores")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where data is written")
     parser.add_argument("--subscribers", type=int, default=usual.subscribers, help="of the fan-out")
     parser.add_argument("--idle", type=int, default=usual.idle, help="idle connections")
-    parser.add_argument("--backlog", type=int, default=usual.backlog, help="messages that wait")
+    parser.add_argument("--backlog", type=int, default=usual.backlog, help="waiting messages")
     parser.add_argument(
         "--patience",
         type=float,
         default=0.0,
         metavar="S",
-        help="wait for a quiet machine before each run, and run again after a disturbed one, for so long",
+        help="wait up to this long for a quiet machine before each run, and repeat disturbed runs",
     )
-    parser.add_argument("--quiet-only", action="store_true", help="report: only runs that others hardly disturbed")
+    parser.add_argument("--quiet-only", action="store_true", help="report: only runs that were hardly disturbed")
     return parser.parse_args()
 
 
@@ -147,7 +145,7 @@ def run(
     patience_s: float = 0.0,
     against: Path | None = None,
 ) -> list[Row]:
-    """Runs the scenarios. Raises when one loses, repeats or refuses a message."""
+    """Runs the scenarios. Raises if one loses, repeats or refuses a message."""
     if ONCE.issuperset(names):
         rounds = 1
     cores = choose_cores(pin=pin)
@@ -178,7 +176,7 @@ def run(
 
 
 def _patiently(name: str, world: World) -> Row:
-    """A run that others disturbed is made again while the patience lasts."""
+    """Repeats a disturbed run until the patience is used up."""
     deadline = time.monotonic() + world.patience_s
     while True:
         row = measure(name, world)
@@ -187,7 +185,7 @@ def _patiently(name: str, world: World) -> Row:
 
 
 def measure(name: str, world: World) -> Row:
-    """One run of one scenario. The generator collects no garbage meanwhile: its pauses are not the server's."""
+    """One run of one scenario. Garbage collection is off meanwhile: the generator's pauses are not the server's."""
     gc.collect()
     gc.disable()
     try:
@@ -197,7 +195,7 @@ def measure(name: str, world: World) -> Row:
 
 
 async def _strictly(name: str, world: World) -> Row:
-    """A run whose callbacks did not fail either: the loop alone would only log that."""
+    """Runs a scenario, and raises errors of callbacks, which the loop alone would only log."""
     failed: list[BaseException] = []
 
     def remember(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -226,7 +224,7 @@ def _show(name: str, number: int, row: Row, took_s: float) -> None:
 
 
 def _middle(value: float | list[float]) -> float:
-    """Of a figure that has a value a pair."""
+    """The median of a figure that has one value per pair."""
     return statistics.median(value) if isinstance(value, list) else value
 
 

@@ -1,4 +1,5 @@
-"""What the machine gives at this moment: a sync, a commit, an echo. Ratios to these outlive a noisy neighbour."""
+"""What the machine is capable of right now: a sync, a commit, an echo. Ratios to these are robust against other
+load."""
 
 from __future__ import annotations
 
@@ -48,14 +49,14 @@ async def baseline(world: World) -> Row:
 
 
 class _Nobody:
-    """The server of a measurement without one."""
+    """Stands in for the server in a measurement without one."""
 
     def cpu_s(self) -> float:
         return 0.0
 
 
 def fdatasync_us(place: Path, rounds: int) -> float:
-    """The median of an append of one body and its fdatasync."""
+    """The median duration of appending one body and its fdatasync."""
     data = b"x" * BODY_BYTES
     descriptor = os.open(place / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
@@ -70,7 +71,7 @@ def fdatasync_us(place: Path, rounds: int) -> float:
 
 
 def commit_us(place: Path, rounds: int) -> float:
-    """The median of an LMDB transaction that puts one chunk, with the default flags."""
+    """The median duration of an LMDB transaction that puts one chunk, with the default flags."""
     chunk = b"x" * CHUNK_BYTES
     with lmdb.open(str(place / "lmdb"), map_size=1 << 30) as env:
         numbers = iter(range(rounds))
@@ -92,7 +93,7 @@ def _median_us(rounds: int, work: Callable[[], None]) -> float:
 
 
 class _EchoServer:
-    """The echo's process, as a `Meter` sees it."""
+    """The echo's process, as needed by `Meter`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
@@ -114,7 +115,7 @@ def _echo_process(world: World, port: int) -> Iterator[_EchoServer]:
 
 
 class _Echoed(asyncio.Protocol):
-    """Keeps frames in flight; every frame has the same size, so bytes count them."""
+    """Keeps frames in flight. All frames have the same size, so they are counted by bytes."""
 
     def __init__(self, port: int) -> None:
         self.error: Exception | None = None
@@ -138,7 +139,7 @@ class _Echoed(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._is_open:
-            # Nothing follows the handshake before we have sent something.
+            # Nothing follows the handshake until we have sent something.
             if not data.startswith(b"HTTP/1.1 101 "):
                 self.error = ClientFailed(f"no upgrade: {data[:200]!r}")
             self._is_open = True

@@ -1,4 +1,4 @@
-"""The load's side of a socket: publishers, consumers and readers, written on raw protocols so that they stay cheap."""
+"""The clients of the load: publishers, consumers and readers, written on raw protocols to keep them cheap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def age_ns(body: str | bytes, now_ns: int) -> int:
 
 
 class Client(asyncio.Protocol):
-    """One WebSocket: shakes hands, says `hello`, and is ready when `awaited` has come back."""
+    """One WebSocket: performs the handshake, sends `hello`, and is ready when it has received `awaited`."""
 
     awaited = b"connected"
 
@@ -50,7 +50,7 @@ class Client(asyncio.Protocol):
         return self.speech.say({"type": "connect", "token": self._token})
 
     def received(self, data: bytes) -> None:
-        """Bytes after the handshake."""
+        """Called with the bytes after the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -81,7 +81,7 @@ class Client(asyncio.Protocol):
             self.received(head)
 
     def answer_ping(self, data: bytes) -> None:
-        """A server that hears nothing for half a minute hangs up."""
+        """The server disconnects a client that is silent for half a minute."""
         if len(data) < _SHORT_READ_BYTES and self.speech.ping in data:
             self.transport.write(self.speech.pong)
 
@@ -102,7 +102,7 @@ class Client(asyncio.Protocol):
 
 
 class Publisher(Client):
-    """Sends messages in frames and counts those that the server says it stored."""
+    """Sends messages in frames, and counts those that the server confirms."""
 
     def __init__(self, speech: Speech, port: int, token: str, *, queue: str, per_frame: int = PER_FRAME) -> None:
         super().__init__(speech, port, token)
@@ -121,7 +121,7 @@ class Publisher(Client):
         return self.sent - self.acked
 
     def send(self, count: int) -> None:
-        """Sends `count` messages whose time stamps are those of the first frame of their size."""
+        """Sends `count` messages; all frames of a size repeat the time stamps of the first one."""
         self.sent += count
         whole, rest = divmod(count, self._per_frame)
         frames = [self._frame(self._per_frame)] * whole
@@ -136,7 +136,7 @@ class Publisher(Client):
         return frame
 
     def send_stamped(self) -> None:
-        """Sends one message that carries the time of this call."""
+        """Sends one message with the current time."""
         self.sent += 1
         self.transport.write(self._before + now_stamp() + self._after)
 
@@ -151,14 +151,14 @@ class Publisher(Client):
 
 
 class FrameClient(Client):
-    """A client that takes what arrives apart into frames and decodes them."""
+    """A client that splits what it receives into frames and decodes them."""
 
     awaited = b"complete"
-    """The answer to a subscription that starts where it asked to."""
+    """The response to a subscription that starts where it asked to."""
     _rest = b""
 
     def arrived(self, frame: AnyArrival) -> None:
-        """One object of the server."""
+        """Called with one object from the server."""
 
     def received(self, data: bytes) -> None:
         data = self._rest + data
@@ -190,7 +190,7 @@ class FrameClient(Client):
 
 
 class Consumer(FrameClient):
-    """Takes messages of a work queue and acks each frame's messages at once, or every message in a frame of its own."""
+    """Receives messages of a work queue, and acks those of each frame together, or each message in its own frame."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Consumer(FrameClient):
         return super().hello() + self.speech.say(subscribe)
 
     def pause(self) -> None:
-        """Keeps what arrives from now on unacked, so that credit brings the server to a halt."""
+        """Leaves messages unacked from now on, so that credit brings the server to a halt."""
         self._held = []
 
     def resume(self) -> None:
@@ -235,7 +235,7 @@ class Consumer(FrameClient):
 
 
 class Tally:
-    """What all readers of a stream have got together."""
+    """What all readers of a stream have received in total."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -253,7 +253,7 @@ def _subscribe(speech: Speech, queue: str) -> bytes:
 
 
 class Reader(Client):
-    """Reads a stream and only counts, so that hundreds of readers fit beside each other on one core."""
+    """Reads a stream and only counts, so that one core can run hundreds of readers."""
 
     awaited = b"complete"
 
@@ -276,7 +276,7 @@ class Reader(Client):
 
 
 class SamplingReader(FrameClient):
-    """Reads a stream message by message: how old each is, and whether each comes once and in order."""
+    """Reads a stream message by message, and checks each one's age, uniqueness and order."""
 
     def __init__(self, speech: Speech, port: int, token: str, *, queue: str, tally: Tally) -> None:
         super().__init__(speech, port, token)

@@ -1,7 +1,7 @@
-"""Instructions that the server executes for a message: a busy machine does not change them as it does rates.
+"""Counts the instructions that the server executes per message, which vary less on a busy machine than rates do.
 
-The server runs below Valgrind's Callgrind, which counts what the process executes and nothing of the kernel's. A batch
-is sent when the one before it is done, so that as much lies in a turn of the loop and in a commit each time.
+The server runs under Valgrind's Callgrind, which counts what the process executes, excluding the kernel. Each batch is
+sent after the previous one is done, so that loop turns and commits always have the same amount of work.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.bench.world import Server, World
 
 BATCHES: Final = 12
 BATCHES_BEFORE: Final = 3
-"""What the first ones make, later ones use again."""
+"""Warm-up: later batches reuse what these create."""
 _COMMAND_SECONDS_MAX: Final = 60
 _SMALL_MAP: Final = str(Path(__file__).with_name("small_map.py"))
 _UNHURRIED: Final = {"PUSHQ_OVERLOAD__LAG_MS_MAX": "60000", "PUSHQ_OVERLOAD__SOJOURN_MS_MAX": "60000"}
-"""A server that is counted is fifty times slower: that is no overload."""
+"""Under Callgrind a server is fifty times slower, which must not count as overload."""
 
 
 class NoCounter(Exception):
-    """Valgrind is not there, or does not do what it was asked."""
+    """Valgrind is missing, or does not do what it was asked."""
 
 
 async def _publish(side: PublishSide, window: int = WINDOW) -> int:
@@ -59,7 +59,7 @@ async def _http(side: HttpSide) -> int:
 
 
 class Serve(Protocol):
-    """A server of a checkout, with what stands before its command and is in its environment."""
+    """A server of a checkout, with a prefix for its command and additions to its environment."""
 
     def __call__(
         self, world: World, tree: Path, *, env: Mapping[str, str], below: Sequence[str]
@@ -75,7 +75,7 @@ def _plainly(world: World, tree: Path, *, env: Mapping[str, str], below: Sequenc
 class Counted(NamedTuple):
     open_side: OpenSide
     step: Callable[[Any], Awaitable[int]]
-    """Sends a batch, returns when all of it is done, and says how many messages it had."""
+    """Sends a batch, waits until it is done, and returns its number of messages."""
     serve: Serve = _plainly
 
 
@@ -114,17 +114,17 @@ COUNTED: Final[Mapping[str, Counted]] = {
 
 
 def counted_names(names: Sequence[str]) -> list[str]:
-    """Plain queues where none is given. Raises `ValueError`."""
+    """Plain queues by default. Raises `ValueError`."""
     for name in names:
         if name not in COUNTED:
-            raise ValueError(f"{name!r} is not counted, only {', '.join(COUNTED)}")
+            raise ValueError(f"{name!r} cannot be counted, only {', '.join(COUNTED)}")
     return list(names or _PLAIN)
 
 
 def count(counted: Counted, world: World, tree: Path, *, batches: int = BATCHES) -> int:
-    """Instructions a message of the server of a checkout. Raises `NoCounter`."""
+    """Instructions per message, of a checkout's server. Raises `NoCounter`."""
     if shutil.which("valgrind") is None or shutil.which("vgdb") is None:
-        raise NoCounter("valgrind is not there; `apt install valgrind` brings it")
+        raise NoCounter("valgrind was not found; install it: apt-get install valgrind")
     return uvloop.run(_count(counted, world, tree, batches))
 
 
@@ -153,7 +153,7 @@ def _tell(pid: int, *words: str) -> None:
 
 
 def _total(counts: Path) -> int:
-    """Of all functions, from the end of what Callgrind has written."""
+    """The total of all functions, from the end of Callgrind's output."""
     totals = [line for line in counts.read_text().splitlines() if line.startswith("totals: ")]
     if not totals:
         raise NoCounter(f"{counts} has no total")

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.echo PORT`: the WebSocket echo of a plain ASGI application, to compare our own server with."""
+"""`python -m tests.bench.echo PORT`: a WebSocket echo in plain ASGI, for comparison with our own server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Messages with keys, ids, numbers, times and priorities, encoded ahead so that they cost the generator little.
+"""Messages with keys, ids, numbers, times and priorities, encoded ahead of time to keep the generator cheap.
 
-In MessagePack only: there a frame is a head and its messages one after the other.
+Only in MessagePack, where a frame is a head followed by its messages.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.bench.scale import BODY_BYTES, PER_FRAME, STAMP_DIGITS
 from tests.bench.speech import Speech, client_frame
 
 Feed = Callable[[int], list[bytes]]
-"""The next so many messages, each encoded."""
+"""Returns the next `n` messages, each encoded."""
 
 HOT = b"h"
-"""Stands in the body, behind its stamp, of the messages of the hot key: consumers need not look at keys for it."""
+"""Follows the stamp in the bodies of hot messages, so that consumers need not look at keys."""
 _BINARY = 2
 _NUMBER_DIGITS = 12
 _MARK = "#" * _NUMBER_DIGITS
@@ -34,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class FeedPublisher(Publisher):
-    """Sends what its feed gives, in frames of up to `per_frame` messages."""
+    """Sends the messages of its feed, in frames of up to `per_frame` messages."""
 
     def __init__(
         self, speech: Speech, port: int, token: str, *, queue: str, feed: Feed, per_frame: int = PER_FRAME
@@ -59,10 +59,10 @@ def _message(body: bytes = _BODY, **fields: Any) -> bytes:
 
 
 def pool(messages: list[bytes]) -> Feed:
-    """The same messages again and again, in their order."""
+    """The same messages over and over, in order."""
     at, size = 0, len(messages)
     twice = messages * 2
-    assert size >= PER_FRAME, "a frame takes each of them once at most"
+    assert size >= PER_FRAME, "a frame must contain each message at most once"
 
     def take(count: int) -> list[bytes]:
         nonlocal at
@@ -74,13 +74,13 @@ def pool(messages: list[bytes]) -> Feed:
 
 
 def keyed(keys: int) -> Feed:
-    """Every message has one of `keys` keys by chance."""
+    """Each message has one of `keys` keys at random."""
     chance = random.Random(_SEED)
     return pool([_message(key=f"key-{chance.randrange(keys)}") for _ in range(_POOL_MESSAGES)])
 
 
 def hot(keys: int, *, is_one_key: bool) -> Feed:
-    """Every second message is a hot one: they all have one key, or, to compare, as many as the others have."""
+    """Every second message is hot: hot messages share one key, or, for comparison, have as many keys as the others."""
     chance = random.Random(_SEED)
     usual = [_message(key=f"key-{chance.randrange(keys)}") for _ in range(_POOL_MESSAGES // 2)]
     warm = [
@@ -96,7 +96,7 @@ def prioritised(priorities: int) -> Feed:
 
 
 def identified() -> Feed:
-    """Every message has an id of its own."""
+    """Each message has its own id."""
     before, after = _message(id=_MARK).split(_MARK.encode())
     begin = 0
 
@@ -109,7 +109,7 @@ def identified() -> Feed:
 
 
 def numbered(producer: str) -> Feed:
-    """Every message has its producer's next number."""
+    """Each message has its producer's next number."""
     before, after = _message(producer=producer, producer_seq=0xFFFFFFFF).split(b"\xce\xff\xff\xff\xff")
     begin = 1
 
@@ -122,7 +122,7 @@ def numbered(producer: str) -> Feed:
 
 
 def clocked() -> Feed:
-    """Every message has a time of its own, which is now to a microsecond or later than the one before."""
+    """Each message has its own time, which is now to a microsecond, or later than the previous one."""
     form = "2000-01-01T00:00:00.000000Z"
     before, after = _message(timestamp=form).split(form.encode())
     last_us = 0
@@ -149,7 +149,7 @@ def _rfc3339(us: int) -> bytes:
 
 
 def due_within(first_unix_s: float, spread_ms: int, *, per_time: int) -> Feed:
-    """Due at milliseconds by chance, within `spread_ms` from the first moment; `per_time` messages share each."""
+    """Due at random milliseconds within `spread_ms` of the first moment; `per_time` messages share each."""
     chance = random.Random(_SEED)
     first_us = int(first_unix_s * 1000) * 1000
     messages: list[bytes] = []
@@ -160,9 +160,9 @@ def due_within(first_unix_s: float, spread_ms: int, *, per_time: int) -> Feed:
 
 
 def due_in(delay_ms: int) -> Feed:
-    """One message for a moment of both clocks: its `deliver_at`, and the beginning of its body.
+    """One message for a moment on both clocks: its `deliver_at`, and the beginning of its body.
 
-    The moment counts from now and not from when the server has read the message, so a burst of them is none the later.
+    The moment counts from now, not from when the server reads the message, so messages of a burst are not due later.
     """
     due_us = (time.time_ns() // 1_000_000 + delay_ms) * 1_000
     due_ns = time.monotonic_ns() + due_us * 1_000 - time.time_ns()

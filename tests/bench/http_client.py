@@ -15,7 +15,7 @@ _LENGTH = b"content-length: "
 
 
 class HttpPublisher(asyncio.Protocol):
-    """Sends the next request as soon as the last one is answered, until `stop`."""
+    """Sends the next request as soon as the previous one is answered, until `stop`."""
 
     def __init__(self, port: int, token: str, *, queue: str) -> None:
         body = (now_stamp() + b"x" * (BODY_BYTES - STAMP_DIGITS)).decode()
@@ -62,11 +62,11 @@ class HttpPublisher(asyncio.Protocol):
             self.error = error or ClientFailed("the server closed the connection")
 
     def stop(self) -> None:
-        """Lets the request in flight be answered and sends no other."""
+        """Waits for the response to the request in flight, and sends no more."""
         self._is_stopping = True
 
     def resume(self) -> None:
-        """After `stop`, once it is idle."""
+        """Continues after `stop`, once it is idle."""
         self._is_stopping = self.is_idle = False
         self._send()
 

@@ -1,4 +1,4 @@
-"""The machine under the benchmark: which core belongs to whom, and who used how much of it."""
+"""The machine under the benchmark: which process runs on which core, and how much CPU time each used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("uvicorn", "uvloop", "websockets", "lmdb", "msgspec")
 
 
 class Cores(NamedTuple):
-    """Two different cores, or none where nothing is pinned."""
+    """Two different cores, or none if nothing is pinned."""
 
     generator: set[int] | None
     server: set[int] | None
@@ -33,24 +33,24 @@ def choose_cores(*, pin: bool) -> Cores:
 
 
 def settle_on(pid: int, cores: set[int] | None) -> None:
-    """Pins a process, 0 for this one, and puts it before ordinary work where the system lets us."""
+    """Pins a process (0: this one) and raises its priority, as far as the system permits."""
     if cores is None:
         return
     os.sched_setaffinity(pid, cores)
     try:
         os.setpriority(os.PRIO_PROCESS, pid, NICE)
     except PermissionError:
-        pass  # without the right to it others disturb more, which `other_cpu_pct` shows
+        pass  # without permission other processes disturb more, which `other_cpu_pct` shows
 
 
 def allow_many_sockets() -> None:
-    """Raises the soft limit of open files to the hard one; the server inherits it."""
+    """Raises the soft limit of open files to the hard limit; the server inherits it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def wait_for_quiet(patience_s: float) -> None:
-    """Returns when the rest of the machine uses less than a tenth of a core, or when the patience is over."""
+    """Returns when the rest of the machine uses less than a tenth of a core, or when the patience is used up."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         began = busy_s()
@@ -64,7 +64,7 @@ class Process(Protocol):
 
 
 class Meter:
-    """Wall time, and the processor time of the server, of this generator and of everybody else, since `start`."""
+    """Wall time since `start`, and the CPU time of the server, of this generator and of everything else."""
 
     def __init__(self, server: Process) -> None:
         self._server = server
@@ -77,7 +77,7 @@ class Meter:
         return time.monotonic(), self._server.cpu_s(), _own_cpu_s(), busy_s()
 
     def figures(self, messages: int | None = None) -> dict[str, float]:
-        """What passed since `start`; `messages` gives the server's seconds per 100,000 of them."""
+        """Figures since `start`; with `messages`, including the server's seconds per 100,000 of them."""
         wall, server, own, busy = (now - then for now, then in zip(self._read(), self._began, strict=True))
         found = {
             "wall_s": round(wall, 3),
@@ -96,13 +96,13 @@ def _own_cpu_s() -> float:
 
 
 def busy_s() -> float:
-    """Processor seconds of the whole machine: user, nice, system, irq and softirq."""
+    """CPU seconds of the whole machine: user, nice, system, irq and softirq."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6]) / _TICKS
 
 
 def describe(folder: Path, cores: Cores) -> dict[str, str | int | bool]:
-    """What a reader needs to know about where the figures come from."""
+    """What a reader needs to know about the machine that produced the figures."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
     return {
         "processor": _processor(),
@@ -124,7 +124,7 @@ def _processor() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the file system that holds `folder`: on a tmpfs a sync costs nothing and shows nothing."""
+    """The type of the file system that contains `folder`: on a tmpfs a sync is free, and proves nothing."""
     best, kind = "", "unknown"
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, found, *_ = line.split()

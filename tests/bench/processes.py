@@ -1,7 +1,8 @@
-"""One process or several, in turns: `python -m tests.bench.processes`. Several producers, so that all gateways are met.
+"""One process or several, in turns: `python -m tests.bench.processes`. Several producers, so that every gateway is
+used.
 
-Load and server share the machine here, as they do for whoever tries `--gateways` on one: a small machine shows what the
-trip to the storage process costs, and a big one what the further cores bring.
+Load and server share the machine, as they do for anyone who tries `--gateways` on one: a small machine shows the cost
+of the hop to the storage process, a large one the gain from more cores.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.support.several import SeveralServer
 
 
 def measured(server: SeveralServer, clients: int, messages: int) -> dict[str, float]:
-    """Messages a second over all clients, by what was measured."""
+    """Messages per second over all clients, by measurement."""
     command = [sys.executable, "-m", "gateway", "bench", "--json", "--url", server.url]
     command += ["--key-file", str(server.data / "admin.key"), "--messages", str(messages), "--seconds", "1"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(clients)]

@@ -1,4 +1,4 @@
-"""Rows of results: one a run of a scenario, kept as JSON lines; and the sums that all scenarios share."""
+"""Rows of results, one per run of a scenario, stored as JSON lines; and the statistics that all scenarios share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""`kind` is `machine`, `baseline` or the name of a scenario; the rest are figures, their unit last in the name."""
+"""`kind` is `machine`, `baseline` or the name of a scenario; the rest are figures, named with their unit last."""
 
 
 def percentiles_ms(values_ns: Iterable[int]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How big a run is: the sizes that the published figures have, and the small ones of the smoke test."""
+"""The size of a run: that of the published figures, and a small one for the smoke test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW_WIDE = 1024
 PER_FRAME = 100
 PER_FRAME_SMALL = 32
 WORK_BACKLOG_MAX = 2_000
-"""Messages published and not yet received, so that a slow consumer does not turn the run into a publish benchmark."""
+"""Messages published but not yet received, so that a slow consumer does not turn the run into a publish benchmark."""
 CONSUMERS = 4
 CREDIT = 256
 HTTP_CONNECTIONS = 64
@@ -21,10 +21,10 @@ FANOUT_AHEAD_MAX = 32
 FANOUT_RATE = 20
 CONNECTING_AT_ONCE_MAX = 100
 SETTLE_SECONDS_MAX = 30.0
-"""How long a run may take to finish what is on its way after the load has stopped."""
+"""How long a run may take to finish what is in flight after the load has stopped."""
 CONNECT_SECONDS_MAX = 60.0
 START_SECONDS_MAX = 180.0
-"""Until a server is ready; one whose instructions are counted takes long."""
+"""Until a server is ready, which takes long if its instructions are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""What a thousand nodes and a million queues cost: counted and timed with the real cores, not guessed.
+"""What a thousand nodes and a million queues cost: counted and timed with the real cores, not estimated.
 
 `python -m tests.bench.scale_model` prints the figures of `docs/explanation/scale.md`; `--small` takes a second. No
-server runs: what is measured are the records, what a host's memory of them weighs, and how long managers decide.
+server runs: it measures the records, their size in a host's memory, and how long managers take to decide.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class Weight:
-    """Of one queue: bytes at the coordinator, and in the memory of a host that holds it."""
+    """Bytes of one queue at the coordinator, and in the memory of a host that has it."""
 
     stored: float
     held: float
 
 
 def weigh(sample: int) -> Weight:
-    """Definition and placement of queues with usual names, as they are written and held."""
+    """Weighs definitions and placements of queues with typical names, as stored and as held in memory."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     holding = Holding()
@@ -95,7 +95,7 @@ def nodes_of(count: int) -> list[Node]:
 
 
 def settled(nodes: list[Node]) -> list[Shard]:
-    """Dealt out by hand, then evened out by as many rounds as it takes: where a cluster is when nothing happens."""
+    """Shards dealt out by hand and then balanced in as many rounds as needed: a cluster at rest."""
     by_zone = [[node.name for node in nodes if node.zone == f"zone-{zone}"] for zone in range(3)]
     shards = []
     for id in range(len(nodes) * SHARDS_PER_NODE):
@@ -106,12 +106,12 @@ def settled(nodes: list[Node]) -> list[Shard]:
         if not moves:
             return shards
         shards = applied(shards, moves)
-    raise AssertionError("it does not come to rest")
+    raise AssertionError("the cluster does not come to rest")
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Of a cluster of so many nodes: how long a round takes, and what it moves."""
+    """For a cluster of a given size: how long a round takes, and what it moves."""
 
     nodes: int
     shards: int
@@ -137,7 +137,8 @@ def report(name: str, load: float, nodes: int) -> Cluster:
 
 
 def fill(clusters: int, seed: int = 7) -> tuple[int, float, float]:
-    """Queues of uneven load are placed until none is taken: how many were, their load in nodes, and the fullest."""
+    """Places queues of uneven load until none fits; returns their number, their load in nodes, and the fullest
+    cluster."""
     chance, load = random.Random(seed), Counter[str]()
     names = [f"cluster-{number}" for number in range(clusters)]
     placed, total = 0, 0.0
@@ -152,7 +153,7 @@ def fill(clusters: int, seed: int = 7) -> tuple[int, float, float]:
 
 
 def relief_s(clusters: int, queues: int) -> tuple[float, int]:
-    """A round of relief over that many queues, one cluster in ten hot."""
+    """Times one round of relief over that many queues, with one cluster in ten hot."""
     loads = [Load("t", f"q{number}", f"c{number % clusters}", 0.001) for number in range(queues)]
     known = [
         report(f"c{n}", (0.9 if n % 10 == 0 else 0.5) * NODES_PER_CLUSTER, NODES_PER_CLUSTER) for n in range(clusters)
@@ -162,7 +163,7 @@ def relief_s(clusters: int, queues: int) -> tuple[float, int]:
 
 
 def beats(nodes: int, metadata_hosts: int) -> tuple[float, float]:
-    """Keep-alives a second, which write nothing, and written signs of life a second, at one coordinator."""
+    """Keep-alives per second, which write nothing, and written heartbeats per second, at one coordinator."""
     return (nodes + metadata_hosts) / KEEP_ALIVE_SECONDS, metadata_hosts / BEAT_SECONDS
 
 
@@ -184,8 +185,8 @@ def main() -> None:
     for count in (6, 12) if small else (10, 100, 1_000):
         made = decide(count)
         print(
-            f"{made.nodes:>5} nodes, {made.shards:>6,} shards: quiet {made.quiet_s * 1e3:,.1f} ms, a node lost "
-            f"{made.lost_s * 1e3:,.1f} ms ({made.lost_moves} moves), a node joined {made.joined_s * 1e3:,.1f} ms"
+            f"{made.nodes:>5} nodes, {made.shards:>6,} shards: idle {made.quiet_s * 1e3:,.1f} ms, node lost "
+            f"{made.lost_s * 1e3:,.1f} ms ({made.lost_moves} moves), node joined {made.joined_s * 1e3:,.1f} ms"
         )
     for clusters in (1, 2) if small else (1, 2, 4, 20):
         placed, total, fullest = fill(clusters)

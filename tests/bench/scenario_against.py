@@ -1,6 +1,6 @@
-"""Plain queues of our server beside those of another checkout: what a change costs those who do not use it.
+"""Plain queues of our server compared with those of another checkout: what a change costs those who do not use it.
 
-The clients are ours on both sides, so the other server must still speak the same protocol.
+Both sides use our clients, so the other server must speak the same protocol.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class NoCheckout(Exception):
 def checkout(folder: Path) -> Path:
     """Raises `NoCheckout`."""
     if not (folder / "gateway" / "__main__.py").is_file():
-        raise NoCheckout(f"{folder} has no gateway/__main__.py: give a checkout, as `git worktree add` makes it")
+        raise NoCheckout(f"{folder} has no gateway/__main__.py: name a checkout, as made by `git worktree add`")
     return folder.resolve()
 
 
 async def against(world: World, open_side: OpenSide) -> Row:
-    assert world.against is not None, "it is not chosen without another checkout"
+    assert world.against is not None, "the scenario needs another checkout"
     return await pairs(world, open_side, open_side, usual_tree=world.against)

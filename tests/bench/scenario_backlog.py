@@ -1,4 +1,4 @@
-"""A million waiting messages: the memory they add, whether delivery feels them, how fast a start is with them."""
+"""A million waiting messages: the memory they take, their effect on delivery, and the duration of a start with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.bench.world import Server, World, close, connect, say_in, until
 
 EMPTY, FULL = "bench-empty", "bench-full"
 SLICES = 4
-"""Both queues are measured in turns, so that a neighbour on the machine disturbs them alike."""
+"""Both queues are measured in turns, so that other load on the machine disturbs them alike."""
 
 
 async def backlog(world: World, *, encoding: Encoding) -> Row:
@@ -62,7 +62,7 @@ async def _fill(server: Server, wanted: int, encoding: Encoding) -> None:
 
 
 async def _measure(world: World, empty: Bench, full: Bench) -> list[float]:
-    """Messages a second through the empty queue, and through the one with the backlog."""
+    """Messages per second through the empty queue, and through the one with the backlog."""
     counts, seconds = [0, 0], [0.0, 0.0]
     for turn in range(2 * SLICES):
         count, took = await _slice((empty, full)[turn % 2], world)
@@ -72,7 +72,7 @@ async def _measure(world: World, empty: Bench, full: Bench) -> list[float]:
 
 
 async def _slice(bench: Bench, world: World) -> tuple[int, float]:
-    """Producer and consumers work for a moment: as much is published as is received, so a backlog stays what it is."""
+    """Producer and consumers work for a moment, at the same rate, so that a backlog keeps its size."""
     loop = asyncio.get_running_loop()
     began, count = loop.time(), bench.received.count
     bench.begin()
@@ -83,7 +83,7 @@ async def _slice(bench: Bench, world: World) -> tuple[int, float]:
 
 
 async def _settle(full: Bench, wanted: int) -> None:
-    """Every message of the queue either came once or still waits."""
+    """Every message of the queue was either received once or is still waiting."""
     for consumer in full.consumers:
         consumer.close()
     publisher, received = full.publisher, full.received
@@ -91,12 +91,12 @@ async def _settle(full: Bench, wanted: int) -> None:
     stats = full.stats()
     kept = stats["ready"] + stats["in_flight"] + stats["acked_total"]
     if received.duplicates or kept != wanted + publisher.sent:
-        raise ClientFailed(f"{wanted} + {publisher.sent} stored, {received.count} received, the queue says {stats}")
+        raise ClientFailed(f"{wanted} + {publisher.sent} stored, {received.count} received, the queue reports {stats}")
     close([publisher])
 
 
 def _restart(world: World, server: Server, wanted: int) -> Row:
-    """How long a start takes with the messages in the folder, beside the first one, when there was nothing."""
+    """The duration of a start with the messages in the folder, and of the first start, without any."""
     ready = server.stats(FULL)["ready"]
     server.process.stop()
     stored_s = world.start(server.process)

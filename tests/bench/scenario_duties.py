@@ -1,4 +1,4 @@
-"""What the front end's duties cost: a server that has them beside one that has none, in turns, 100 messages a frame."""
+"""What the front end's duties cost: a server with them and one without, in turns, 100 messages per frame."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ RULES: list[dict[str, Any]] = [
     {"name": "queue-messages", "quota": 100_000_000, "per": ["queue"], "unit": "messages", "operations": ["publish"]},
     {"name": "bytes", "quota": 1_000_000_000, "per": ["tenant"], "unit": "bytes", "operations": ["publish"]},
 ]
-"""So high that nothing is refused, and counted all the same."""
+"""So high that nothing is refused, but everything is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duties:
-    """Which duties the server of one side has."""
+    """The duties of one side's server."""
 
     is_encrypted: bool = False
     is_limited: bool = False
     """Four rules, counted in Redis."""
     has_keys: bool = False
-    """Each publish brings an idempotency key."""
+    """Each publish has an idempotency key."""
     is_by_token: bool = False
-    """A JWT lets the clients in, and no API key."""
+    """Clients authenticate with a JWT instead of an API key."""
     is_tls: bool = False
 
 
 NONE = Duties()
 FRONT = Duties(is_encrypted=True, is_limited=True, is_by_token=True)
-"""What every publish meets."""
+"""Duties that apply to every publish."""
 ALL = replace(FRONT, has_keys=True, is_tls=True)
 
 Open = Callable[[Server, Duties], Awaitable[Side]]
 
 
 class DutyPublisher(Publisher):
-    """Its frames differ by their keys, so each is put together when it is sent."""
+    """Its frames differ in their keys, so each is built when it is sent."""
 
     def __init__(self, speech: Speech, port: int, token: str, *, queue: str, duties: Duties) -> None:
         super().__init__(speech, port, token, queue=queue)
@@ -109,7 +109,7 @@ async def _publisher(server: Server, duties: Duties) -> DutyPublisher:
 
 
 class WideSide(PublishSide):
-    """A `PublishSide` with a window of `WINDOW_WIDE`."""
+    """Keeps so much in flight that rates are limited by the CPU, not by the round trip of a frame."""
 
     def begin(self, window: int = WINDOW_WIDE) -> None:
         super().begin(window)
@@ -124,7 +124,7 @@ async def work(server: Server, duties: Duties) -> Bench:
 
 
 async def duty(world: World, open_side: Open, duties: Duties) -> Row:
-    """How much of the rate without duties is kept with these: of this server's, or of another checkout's."""
+    """How much of the rate without duties remains with these: of this server's rate, or another checkout's."""
     with (
         RedisServer() as redis,
         tempfile.TemporaryDirectory(dir=world.folder, prefix="pushq-bench-") as folder,
@@ -139,7 +139,7 @@ async def duty(world: World, open_side: Open, duties: Duties) -> Row:
 def serving(
     duties: Duties, world: World, tree: Path, *, env: Mapping[str, str], below: Sequence[str]
 ) -> Iterator[Server]:
-    """A server that has these duties and, where it counts limits, a Redis of its own."""
+    """A server with these duties and, if it counts limits, its own Redis."""
     with (
         RedisServer() as redis,
         tempfile.TemporaryDirectory(dir=world.folder, prefix="pushq-bench-") as folder,

@@ -1,4 +1,4 @@
-"""A queue beside one that gets ten times its usual load: how much longer messages take, from publish to consumer."""
+"""A queue next to one that gets ten times its usual load: how much longer messages take from publish to consumer."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tests.bench.world import Server, World, check, close, connect, say_in, unti
 CALM, BUSY = "bench-calm", "bench-busy"
 CALM_RATE = LATENCY_RATE
 USUAL_RATE, USUAL_RATE_HIGH = CALM_RATE // 5, CALM_RATE
-"""What the other queue gets otherwise: at ten times the high one the server has most of its processor to do."""
+"""The other queue's usual rates; at ten times the high one, the server needs most of its CPU time."""
 TIMES = 10
 SETTLE_S = 0.1
-"""Between turns, so that what one leaves behind does not count for the next."""
+"""Pause between turns, so that the remains of one do not count for the next."""
 BACKLOG_SHARE = 5
 _LOOK_S = 0.001
 
 Press = Callable[[float, float], Awaitable[None]]
-"""Keeps the other queue busy: (messages a second, for so many seconds)."""
+"""Keeps the other queue busy: (messages per second, duration in seconds)."""
 
 
 async def fairness(world: World, usual_rate: float = USUAL_RATE) -> Row:
-    """The other queue gets ten times its load, one message a frame as well."""
+    """The other queue gets ten times its load, also one message per frame."""
     with world.server() as server:
         calm, busy = await _open(server, CALM, timed=True), await _open(server, BUSY)
 
@@ -47,7 +47,7 @@ async def fairness(world: World, usual_rate: float = USUAL_RATE) -> Row:
 
 
 async def fairness_backlog(world: World) -> Row:
-    """The other queue has a backlog, and its consumers take ten times the load out of it."""
+    """The other queue has a backlog, which its consumers drain at ten times the usual rate."""
     wanted = world.scale.backlog // BACKLOG_SHARE
     with world.server() as server:
         calm = await _open(server, CALM, timed=True)
@@ -61,7 +61,7 @@ async def fairness_backlog(world: World) -> Row:
 
 
 class _SlowConsumer(Consumer):
-    """Keeps what comes until it is told to go on."""
+    """Holds what it receives until told to continue."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -77,7 +77,7 @@ class _SlowConsumer(Consumer):
 
 
 class Drain:
-    """Consumers that work at a given rate, so that they take what is waiting at that rate."""
+    """Consumers that work at a given rate, and so drain waiting messages at that rate."""
 
     def __init__(self, server: Server) -> None:
         self.received = Received()
@@ -103,7 +103,7 @@ class Drain:
         check(self.consumers)
 
     async def finish(self, wanted: int) -> None:
-        """Every message of the queue either came once or still waits."""
+        """Every message of the queue was either received once or is still waiting."""
         acked = self.received.count
         await until(
             lambda: self._server.stats(BUSY)["acked_total"] >= acked, self.consumers, lambda: f"{acked} acks sent"
@@ -111,7 +111,7 @@ class Drain:
         stats = self._server.stats(BUSY)
         close(self.consumers)
         if self.received.duplicates or stats["ready"] + stats["in_flight"] != wanted - acked:
-            raise ClientFailed(f"{wanted} stored, {acked} received and acked, the queue says {stats}")
+            raise ClientFailed(f"{wanted} stored, {acked} received and acked, the queue reports {stats}")
 
 
 async def _open(server: Server, queue: str, *, timed: bool = False) -> Bench:
@@ -148,7 +148,7 @@ async def _pairs(world: World, calm: Bench, press: Press, usual_rate: float) -> 
 
 
 def _figures(usual: list[list[int]], beside: list[list[int]]) -> Row:
-    """A ratio a pair; the percentiles beside it are the medians of the turns'."""
+    """One ratio per pair; the percentiles are medians over the turns."""
     before, after = ([percentiles_ms(latencies_ns) for latencies_ns in turns] for turns in (usual, beside))
     found: Row = {"p99_more_pct": [_more_pct(b["p99_ms"], a["p99_ms"]) for a, b in zip(before, after, strict=True)]}
     for name in ("p50_ms", "p99_ms"):

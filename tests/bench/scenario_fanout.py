@@ -1,4 +1,4 @@
-"""Fan-out: one publisher, hundreds of readers of a stream; as fast as it goes, and at a calm rate."""
+"""Fan-out: one publisher and hundreds of readers of a stream, at full speed and at a moderate rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLED_EVERY = 10
 
 
 class Audience:
-    """The readers of a stream, one in ten of which looks at every message, and their publisher."""
+    """The publisher and the readers of a stream; one reader in ten checks every message."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -31,7 +31,7 @@ class Audience:
         [self.publisher] = await connect(lambda: Publisher(*common, queue=STREAM, per_frame=1))
 
     async def finish(self) -> Row:
-        """Waits until every reader has every message. Raises when one has more or fewer."""
+        """Waits until every reader has every message. Raises if one has more or fewer."""
         publisher = self.publisher
         publisher.on_acked = self.tally.on_data = None
         expected = publisher.sent
@@ -48,7 +48,7 @@ class Audience:
 
 
 async def fanout(world: World, *, encoding: Encoding) -> Row:
-    """Saturated, with a bound on the messages that are not yet with everybody."""
+    """At full speed, with a limit on messages that have not reached all readers yet."""
     scale = world.scale
     with world.server() as server:
         server.create(STREAM, kind="stream")
@@ -82,7 +82,7 @@ async def fanout(world: World, *, encoding: Encoding) -> Row:
 
 
 async def fanout_latency(world: World, *, encoding: Encoding) -> Row:
-    """A few messages a second, each to everybody."""
+    """A few messages per second, each to all readers."""
     scale = world.scale
     with world.server() as server:
         server.create(STREAM, kind="stream")

@@ -1,4 +1,4 @@
-"""One key that never gets on in a queue with strict order: its consumer holds its first messages for ever."""
+"""A key that makes no progress in a strictly ordered queue: its consumer holds its first messages forever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOT_AT = slice(STAMP_DIGITS, STAMP_DIGITS + len(HOT))
 
 
 class HoldingConsumer(Consumer):
-    """Acks what comes, except hot messages: it keeps those."""
+    """Acks what it receives, except hot messages, which it keeps."""
 
     def arrived(self, frame: AnyArrival) -> None:
         if frame.type != "deliver":
@@ -29,7 +29,7 @@ class HoldingConsumer(Consumer):
 
 
 class HotSide:
-    """A producer of which every second message is hot, and consumers. Only the other messages count."""
+    """Consumers, and a producer that makes every second message hot. Only the other messages count."""
 
     def __init__(
         self, server: Server, publisher: Publisher, consumers: Sequence[Consumer], received: Received, *, holds: bool
@@ -53,11 +53,11 @@ class HotSide:
 
     @property
     def done(self) -> int:
-        """Messages of other keys: all that came where hot ones are held, else every second one."""
+        """Messages of other keys: all received ones if hot ones are held, else every second one."""
         return self.received.count if self._holds else self.received.count // 2
 
     def begin(self) -> None:
-        """As many messages of other keys may be on their way as elsewhere."""
+        """Allows as many messages of other keys in flight as other scenarios do."""
         publisher = self.publisher
         fill = keep_full(publisher, WINDOW, lambda: WORK_BACKLOG_MAX - 2 * (publisher.sent // 2 - self.done))
         self.received.on_messages = publisher.on_acked = fill
@@ -65,7 +65,7 @@ class HotSide:
 
     @property
     def _others(self) -> int:
-        """Every publish begins with another key's message, and they alternate."""
+        """Every publish begins with a message of another key, and they alternate."""
         return (self.publisher.sent + 1) // 2 if self._holds else self.publisher.sent
 
     async def rest(self) -> None:
@@ -88,5 +88,5 @@ class HotSide:
         close(clients)
         kept = stats["ready"] + stats["in_flight"]
         if self.received.duplicates or stats["acked_total"] != others or kept != publisher.sent - others:
-            raise ClientFailed(f"{publisher.sent} sent, {self.received.duplicates} came twice, the queue says {stats}")
+            raise ClientFailed(f"{publisher.sent} sent, {self.received.duplicates} duplicates, the queue has {stats}")
         return {"lost": 0, "duplicates": 0}

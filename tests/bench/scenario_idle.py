@@ -1,4 +1,4 @@
-"""Idle connections: what a subscribed WebSocket that says nothing costs in memory of the server's own."""
+"""Idle connections: the server memory taken by a silent, subscribed WebSocket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.bench.world import World, check, close, connect, say_in, until
 STREAM, WORK = "bench-stream", "bench-work"
 SETTLE_S = 1.0
 UNBOUND = {"PUSHQ_LIMITS__CONNECTIONS_PER_TENANT_MAX": "0"}
-"""All are of one tenant, and two publishers beside them: more than the default lets one tenant have."""
+"""All connections, and two publishers, belong to one tenant: more than a tenant may have by default."""
 
 
 async def idle(world: World, *, encoding: Encoding) -> Row:
-    """Half of the connections read a stream, half consume a work queue; then all show that they still listen."""
+    """Half of the connections read a stream, half consume a work queue; at the end all prove that they still listen."""
     half = world.scale.idle // 2
     with world.server(env=UNBOUND) as server:
         server.create(STREAM, kind="stream")

@@ -1,4 +1,4 @@
-"""What a setting costs: a queue with it and one without it take turns with the same messages."""
+"""What a setting costs: a queue with it and one without take turns with the same messages."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ KEYS = 1_000
 PRIORITIES = 3
 SORT_WINDOW_MS = 100
 SORTED_AHEAD_MAX = 40_000
-"""Messages on their way while each waits for the sort window: at 200,000 a second 20,000 of them."""
+"""Messages in flight while each waits for the sort window: at 200,000 per second, 20,000 of them."""
 FILL_SECONDS_MAX = 120.0
 DEDUPE_WINDOW_MS = 14 * 24 * 3_600_000
 
 
 async def strict(world: World, *, lease_mode: str) -> Row:
-    """Strict order beside best effort, of the same messages with keys."""
+    """Strict order compared with best effort, for the same messages with keys."""
     config = {"ordering": "strict", "lease_mode": lease_mode}
     usual, ordered = (Way(config=given, feed=lambda: keyed(KEYS)) for given in ({}, config))
     return await pairs(world, usual.work, ordered.work)
 
 
 async def strict_hot(world: World) -> Row:
-    """Half of all messages have one key, whose consumer never finishes its first; what the other keys' get."""
+    """Half of all messages have one key, whose consumer never finishes its first; measures the other keys."""
 
     async def spread(server: Server) -> HotSide:
         return await HotSide.open(server, hot(KEYS, is_one_key=False), holds=False)
@@ -44,7 +44,7 @@ async def priority(world: World) -> Row:
 
 
 async def sorted_by(world: World, *, sequencing: str) -> Row:
-    """Sorted by the producer's numbers or by clocks, beside the same messages as they come."""
+    """Sorted by the producer's numbers or by clocks, compared with the same messages unsorted."""
     feed = (lambda: numbered("p")) if sequencing == "producer" else (lambda: clocked())
     config = {"sequencing": sequencing, "sort_window_ms": SORT_WINDOW_MS}
     usual = Way(feed=feed, ahead_max=SORTED_AHEAD_MAX)
@@ -53,7 +53,7 @@ async def sorted_by(world: World, *, sequencing: str) -> Row:
 
 
 async def dedupe(world: World) -> Row:
-    """Publishes with ids, beside a queue that remembers none; both have stored as many before."""
+    """Publishes with ids, compared with a queue that remembers none; both have stored as many messages before."""
     wanted = 2 * world.scale.backlog
 
     async def filled(server: Server, way: Way) -> PublishSide:

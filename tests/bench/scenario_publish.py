@@ -1,4 +1,4 @@
-"""Durable publish: how many messages a second one connection gets stored, and what that costs the server."""
+"""Durable publish: how many messages per second one connection gets stored, and what that costs the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE = "bench"
 
 
 def keep_full(publisher: Publisher, window: int, room: Callable[[], int] | None = None) -> Callable[[], None]:
-    """Sends whenever fewer than `window` messages are unconfirmed, and no more than `room` allows; call it to begin."""
+    """Sends when fewer than `window` messages are unconfirmed, at most as many as `room` allows; call it to begin."""
 
     def fill() -> None:
         count = window - publisher.unconfirmed
@@ -66,15 +66,15 @@ async def publish(
 
 
 def check_stored(server: Server, sent: int) -> Row:
-    """Everything that was confirmed lies in the queue, once."""
+    """Checks that everything confirmed is in the queue, once."""
     stats = server.stats(QUEUE)
     if not stats["ready"] == stats["published_total"] == sent:
-        raise ClientFailed(f"{sent} messages were confirmed, the queue says {stats}")
+        raise ClientFailed(f"{sent} messages were confirmed, the queue reports {stats}")
     return {"lost": 0, "duplicates": 0}
 
 
 async def http_publish(world: World) -> Row:
-    """Each connection has one request of one message in flight."""
+    """Each connection has one request with one message in flight."""
     scale, loop = world.scale, asyncio.get_running_loop()
     with world.server() as server:
         server.create(QUEUE)
@@ -91,7 +91,7 @@ async def http_publish(world: World) -> Row:
         check(clients)
         for client in clients:
             client.stop()
-        await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without an answer")
+        await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without a response")
         for client in clients:
             client.close()
         stored = check_stored(server, sum(client.answered for client in clients))

@@ -1,4 +1,4 @@
-"""Messages for later: what a million of them cost in memory, how fast they are taken when due, and how exactly."""
+"""Scheduled messages: the memory that a million of them takes, how fast due ones are taken, and how punctually."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.bench.speech import SPEECHES, AnyArrival
 from tests.bench.world import Server, World, check, close, connect, say_in, until
 
 TAKE_SECONDS_MAX = 240.0
-"""Messages with a time of their own are taken one by one."""
+"""Messages with their own times are taken one by one."""
 STORED_PER_S_MIN = {False: 40_000, True: 15_000}
-"""The slowest that they may be stored, so that all are there before the first is due."""
+"""The slowest acceptable rate of storing them, so that all are stored before the first is due."""
 REST_S = 5
-"""Before the first is due, beyond the time to store them; a run of few may meet a pause of the machine."""
+"""Time before the first is due, beyond the time to store them; a short run may coincide with a pause of the machine."""
 SINGLE_SHARE = 5
-"""Messages that are each due at a time of their own are as many rows, so there are fewer of them."""
+"""Messages that each have their own time need as many rows, so there are fewer of them."""
 SPREAD_MESSAGES_PER_MS = 200
 """They become due faster than any consumer takes them."""
 DUE_MESSAGES_PER_S = 250
-"""At light load, for four times as long as other measurements."""
+"""Light load, for four times as long as other measurements."""
 DUE_SPREAD = 2.5
 SOON_MS = 500
-"""All of them are stored by then."""
+"""All of them are stored within this time."""
 EARLY_MS_MAX = 1.0
 """The two clocks are read one after the other."""
 _MEMORY_LOOK_S = 0.1
 
 
 async def scheduled(world: World, *, is_each: bool = False) -> Row:
-    """Consumers wait until all have come. `is_each`: a due time a message, else one a frame."""
+    """Consumers wait until all have arrived. `is_each`: one due time per message, instead of per frame."""
     wanted = world.scale.backlog // (SINGLE_SHARE if is_each else 1)
     with world.server() as server:
         server.create(QUEUE)
@@ -53,7 +53,7 @@ async def scheduled(world: World, *, is_each: bool = False) -> Row:
         stored = meter.figures(wanted)
         added_mib = server.rss_anon_mib() - before_mib
         if received.count or time.time() >= due_s:
-            raise ClientFailed(f"{wanted} messages took {stored['wall_s']} s to store, longer than they had to rest")
+            raise ClientFailed(f"storing {wanted} messages took {stored['wall_s']} s, longer than their delay allows")
         await asyncio.sleep(due_s - time.time())
         meter.start()
         peak_mib = await _take(server, received, wanted, consumers)
@@ -61,7 +61,7 @@ async def scheduled(world: World, *, is_each: bool = False) -> Row:
         stats = server.stats(QUEUE)
         close(consumers)
     if received.duplicates or stats["delayed"] or stats["ready"]:
-        raise ClientFailed(f"{wanted} scheduled, {received.count} received, the queue says {stats}")
+        raise ClientFailed(f"{wanted} scheduled, {received.count} received, the queue reports {stats}")
     return {
         "rate": round(wanted / took_s),
         "unit": "msg/s",
@@ -89,7 +89,7 @@ async def _store(server: Server, wanted: int, due_s: float, *, per_time: int) ->
 
 
 async def _take(server: Server, received: Received, wanted: int, consumers: list[Consumer]) -> float:
-    """The most memory that the server had meanwhile."""
+    """Returns the server's peak memory meanwhile."""
     peak_mib, next_look = 0.0, 0.0
 
     def is_done() -> bool:
@@ -104,7 +104,7 @@ async def _take(server: Server, received: Received, wanted: int, consumers: list
 
 
 async def scheduled_exactness(world: World) -> Row:
-    """Single messages with due times by chance: how long after it each came."""
+    """Single messages with random due times: how late each arrives."""
     span_s = DUE_SPREAD * world.scale.seconds
     count = max(10, int(DUE_MESSAGES_PER_S * world.scale.seconds))
     chance = random.Random(count)
@@ -132,7 +132,7 @@ async def scheduled_exactness(world: World) -> Row:
         check(clients)
         close(clients)
     if received.duplicates or min(lags_ns) < -EARLY_MS_MAX * 1e6:
-        raise ClientFailed(f"{received.duplicates} came twice, the earliest {-min(lags_ns) / 1e6:.2f} ms too early")
+        raise ClientFailed(f"{received.duplicates} duplicates, the earliest {-min(lags_ns) / 1e6:.2f} ms too early")
     return {
         "rate": round(count / figures["wall_s"]),
         "unit": "msg/s",

@@ -18,7 +18,7 @@ from tests.bench.world import Served, Server, World, check, close, connect, say_
 
 
 class Received:
-    """What consumers got: how many, which ones, and how old each was."""
+    """What consumers received: how many messages, which ones, and how old each was."""
 
     def __init__(self, *, timed: bool = False) -> None:
         self.count = 0
@@ -44,14 +44,14 @@ class Received:
 def make_publisher(
     speech: Speech, port: int, token: str, queue: str, per_frame: int = PER_FRAME, feed: Feed | None = None
 ) -> Publisher:
-    """One that sends bodies and nothing else, or what the feed gives."""
+    """A publisher of plain bodies, or of what the feed gives."""
     if feed is None:
         return Publisher(speech, port, token, queue=queue, per_frame=per_frame)
     return FeedPublisher(speech, port, token, queue=queue, feed=feed, per_frame=per_frame)
 
 
 class Bench:
-    """A producer and consumers of one queue, and the end of it that shows whether each message came once."""
+    """A producer and consumers of one queue; at the end it checks that each message arrived once."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Bench:
         ahead_max: int = WORK_BACKLOG_MAX,
         make: Callable[[], Publisher] | None = None,
     ) -> None:
-        """`make`: a producer that says its frames in its own way."""
+        """`make`: creates a producer with its own way of building frames."""
         self.server = server
         self.queue = queue
         self.received = Received(timed=timed)
@@ -93,7 +93,7 @@ class Bench:
         )
 
     def begin(self) -> None:
-        """Keeps the producer's window full while what it sent is not far ahead of what was received."""
+        """Keeps the producer's window full, unless it is too far ahead of the consumers."""
         publisher, received = self.publisher, self.received
         fill = keep_full(publisher, WINDOW, lambda: self._ahead_max - (publisher.sent - received.count))
 
@@ -107,7 +107,7 @@ class Bench:
         fill()
 
     def _hold_back(self) -> None:
-        """Consumers of a stored backlog must not run away from the producer either: the two rates are then one."""
+        """Keeps consumers of a stored backlog from outrunning the producer, so that both have one rate."""
         is_ahead = self.received.count - self.publisher.sent > self._ahead_max
         if is_ahead != self._is_holding_back:
             self._is_holding_back = is_ahead
@@ -115,12 +115,12 @@ class Bench:
                 (consumer.pause if is_ahead else consumer.resume)()
 
     def pause(self) -> None:
-        """Stops the producer; the consumers go on."""
+        """Stops the producer; the consumers continue."""
         self.publisher.on_acked = None
         self.received.on_messages = _nothing
 
     def halt(self) -> None:
-        """Stops both; `begin` goes on with what consumers hold by then."""
+        """Stops both; `begin` continues with the messages that consumers hold by then."""
         self.pause()
         self._is_holding_back = False
         for consumer in self.consumers:
@@ -131,7 +131,7 @@ class Bench:
         return self.received.count
 
     async def rest(self) -> None:
-        """Stops the producer and waits until the consumers have everything."""
+        """Stops the producer, and waits until the consumers have everything."""
         self.pause()
         publisher, received = self.publisher, self.received
         await until(
@@ -141,7 +141,7 @@ class Bench:
         )
 
     async def finish(self) -> Row:
-        """Waits until every message has come and its ack is on disk. Raises when one is missing or came twice."""
+        """Waits until every message has arrived and its ack is on disk. Raises if one is missing or arrived twice."""
         publisher, received = self.publisher, self.received
         clients = [publisher, *self.consumers]
         await self.rest()
@@ -149,7 +149,7 @@ class Bench:
         stats = self.stats()
         close(clients)
         if received.duplicates or stats["ready"] or stats["in_flight"] or stats["acked_total"] != publisher.sent:
-            raise ClientFailed(f"{publisher.sent} sent, {received.duplicates} came twice, the queue says {stats}")
+            raise ClientFailed(f"{publisher.sent} sent, {received.duplicates} duplicates, the queue reports {stats}")
         return {"lost": publisher.sent - received.count, "duplicates": received.duplicates}
 
     def stats(self) -> dict[str, int]:
@@ -157,7 +157,7 @@ class Bench:
 
 
 def _nothing() -> None:
-    """Nobody waits for messages."""
+    """Does nothing: nobody waits for messages."""
 
 
 async def work(
@@ -189,7 +189,7 @@ async def work(
 
 
 async def latency(world: World, *, encoding: Encoding, served: Served = World.server) -> Row:
-    """Publish → received at a steady rate that does not wait for the server."""
+    """Time from publish to receipt at a steady rate that does not wait for the server."""
     scale = world.scale
     with served(world) as server:
         server.create(QUEUE)
@@ -215,7 +215,7 @@ async def latency(world: World, *, encoding: Encoding, served: Served = World.se
 
 
 async def send_paced(publisher: Publisher, rate: int, seconds: float) -> int:
-    """Sends stamped messages at `rate` a second whatever comes back; the stamp is the moment of sending."""
+    """Sends stamped messages at `rate` per second whatever comes back; the stamp is the time of sending."""
     began, sent = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         for _ in range(int(passed * rate) + 1 - sent):

@@ -1,4 +1,4 @@
-"""What can take turns: a work queue end to end, publishes into a queue, publishes over HTTP."""
+"""Sides that can take turns: a work queue end to end, publishes into a queue, publishes over HTTP."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.bench.world import HOST, Server, check, close, connect, say_in, until
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The queue, and how it is used."""
+    """The settings of a queue, and how it is used."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     feed: Callable[[], Feed] | None = None
-    """What is published: by default bodies and nothing else."""
+    """What is published; plain bodies by default."""
     per_frame: int = PER_FRAME
     ack_singly: bool = False
     ahead_max: int = WORK_BACKLOG_MAX
@@ -61,7 +61,7 @@ class Way:
 
 
 class PublishSide:
-    """One producer with its window full."""
+    """One producer that keeps its window full."""
 
     def __init__(self, server: Server, publisher: Publisher) -> None:
         self.server = server
@@ -104,7 +104,7 @@ class HttpSide:
         clients = self._clients
         for client in clients:
             client.stop()
-        await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without an answer")
+        await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without a response")
 
     async def finish(self) -> Row:
         check(self._clients)

@@ -1,6 +1,7 @@
-"""`python small_map.py -m MODULE ARGUMENTS`: the module, with stores that fit into the addresses which Valgrind leaves.
+"""`python small_map.py -m MODULE ARGUMENTS`: runs the module with stores that fit into the addresses left by Valgrind.
 
-A store is mapped with the terabyte that it may grow to. It runs as a file, so that it serves every checkout.
+Normally a store is mapped with the terabyte that it may grow to. This is run as a file, so that it works with any
+checkout.
 """
 
 from __future__ import annotations

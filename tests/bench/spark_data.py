@@ -1,4 +1,4 @@
-"""Usage files of any size, as servers would have written them: each row follows from its number alone."""
+"""Usage files of any size, as servers would have written them; each row is a function of its number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 LOGS = 1_000
-"""Partitions, of 200 queues in 20 tenants; a few have most of the messages."""
+"""Partitions, of 200 queues in 20 tenants; a few of them have most of the messages."""
 KINDS_PER_RANGE = 3
 DOERS = 2_000
 BEGIN = "2026-01-05 00:00:00"
@@ -19,8 +19,8 @@ FAULT_MESSAGES = 5
 
 
 def write_ledger(session: SparkSession, folder: Path, rows: int, *, faults: bool = False, logs: int = LOGS) -> int:
-    """Writes whole hours with about so many rows, a file an hour; how many there are. With `faults`, one log says that
-    more was settled than there was."""
+    """Writes whole hours with about `rows` rows, one file per hour; returns the number of rows. With `faults`, one log
+    reports more settled messages than it had."""
     per_hour = 60 * logs * KINDS_PER_RANGE
     hours = max(1, round(rows / per_hour))
     ids = session.range(0, hours * 60 * logs, 1, hours)
@@ -66,7 +66,7 @@ def write_ledger(session: SparkSession, folder: Path, rows: int, *, faults: bool
 
 
 def write_minutes(session: SparkSession, folder: Path, rows: int, *, doers: int = DOERS) -> int:
-    """Writes whole hours with about so many rows, a file an hour; how many there are."""
+    """Writes whole hours with about `rows` rows, one file per hour; returns the number of rows."""
     hours = max(1, round(rows / (60 * doers)))
     ids = session.range(0, hours * 60 * doers, 1, hours)
     doer, minute = F.col("id") % doers, F.floor(F.col("id") / doers)
@@ -101,7 +101,7 @@ def _stamp(minute: Column) -> Column:
 
 
 def _write(rows: DataFrame, folder: Path, kind: str) -> None:
-    """Spark writes them; then they get the names that servers give."""
+    """Writes the rows with Spark, and renames the files as servers name them."""
     aside = folder / f".{kind}"
     rows.write.mode("overwrite").option("compression", "gzip").option("ignoreNullFields", "false").json(str(aside))
     for number, path in enumerate(sorted(aside.glob("part-*.json.gz")), 1):

@@ -1,8 +1,8 @@
 """How long `usage_rollup` and `delivery_audit` take over generated files: `python -m tests.bench.spark_scale`.
 
-It says what came out a job and a size at a time, and prints the tables at the end. The goals are those of the full
-sizes on 2 cores with 4 GB for the driver: 10 M rows of minutes in 60 s, 50 M rows of the ledger in 180 s, and ten times
-the data in at most 11 times the time. It ends with 1 if a full size takes longer.
+It prints each result as it comes, per job and size, and the tables at the end. The goals are for the full sizes on 2
+cores with 4 GB for the driver: 10 M rows of minutes in 60 s, 50 M ledger rows in 180 s, and ten times the data in at
+most 11 times the time. It exits with 1 if a full size takes longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.bench.spark_report import GOALS, misses, report
 from tests.bench.stamp import stamp
 
 BYTES_PER_ROW: Final = 80
-"""On the disk at most: the files, what is shuffled or does not fit the memory, and the tables."""
+"""Upper bound on disk: the files, what is shuffled or spilled, and the tables."""
 MEMORY: Final = "4g"
 CORES: Final = 2
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -54,8 +54,8 @@ def main() -> int:
     needed = max(rows.values()) * BYTES_PER_ROW
     if (free := shutil.disk_usage(options.folder).free) < needed:
         print(
-            f"--folder {options.folder}: {needed // 10**6:,} MB are needed and {free // 10**6:,} MB are free: name "
-            "another folder, or less with --part",
+            f"--folder {options.folder}: needs {needed // 10**6:,} MB, but only {free // 10**6:,} MB are free: name "
+            "another folder, or a smaller --part",
             file=sys.stderr,
         )
         return 2
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def described(folder: Path) -> Row:
-    """The machine, the commit and the day."""
+    """The machine, the commit and the date."""
     named = stamp()
     del named["encrypted"]
     found = machine.describe(folder, machine.choose_cores(pin=False))
@@ -97,8 +97,8 @@ def described(folder: Path) -> Row:
 
 
 def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int], *, is_long: bool = True) -> list[Row]:
-    """A row a size: what the job took over new files, and what it took to see that there are none. `is_long`: the first
-    is run twice, since Java compiles in the first, and each is said as it comes."""
+    """One row per size: how long the job took over new files, and how long to find that there are none. `is_long`: the
+    first size is run twice, as the JVM compiles during the first run, and each result is printed as it comes."""
     found: list[Row] = []
     for size in sizes:
         source, to = folder / f"{job.name}-files", folder / f"{job.name}-tables"
@@ -106,7 +106,7 @@ def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int]
         written = job.write(session, source, size)
         kilobytes = sum(path.stat().st_size for path in source.iterdir()) // 1_000
         if is_long and not found:
-            timed(session, job, source, folder / "warm")  # Java has compiled what it needs
+            timed(session, job, source, folder / "warm")  # lets the JVM compile what it needs
             shutil.rmtree(folder / "warm")
         took, others, done = timed(session, job, source, to)
         assert done["rows"] == written and not done["quarantined"] and not done.get("faults"), done
@@ -123,7 +123,7 @@ def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int]
 
 
 def timed(session: SparkSession, job: Job, source: Path, to: Path) -> tuple[float, float, dict[str, Any]]:
-    """(seconds, what others used meanwhile in percent of a core, what the job says)."""
+    """(seconds, CPU use of other processes meanwhile in percent of a core, the job's result)."""
     arguments = argparse.ArgumentParser()
     job.module.add_arguments(arguments)
     given = arguments.parse_args(["--from", str(source), "--to", str(to)])
@@ -135,7 +135,7 @@ def timed(session: SparkSession, job: Job, source: Path, to: Path) -> tuple[floa
 
 
 def _own_s(session: SparkSession) -> float:
-    """Processor seconds of Spark's process and of this one."""
+    """CPU seconds of Spark's process and of this one."""
     pid = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, spent)) / TICKS + time.process_time()
@@ -143,17 +143,15 @@ def _own_s(session: SparkSession) -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", type=float, default=1.0, help="of the full sizes; a tenth is measured beside it")
+    parser.add_argument("--part", type=float, default=1.0, help="of the full sizes; a tenth is also measured")
     parser.add_argument("--only", choices=[job.name for job in JOBS])
     parser.add_argument("--no-tenth", action="store_true")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
-    parser.add_argument("--json", type=Path, help="keep the rows: a file they are appended to")
-    parser.add_argument("--publish", action="store_true", help="keep the rows as those that the documentation shows")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="a folder with enough room")
+    parser.add_argument("--json", type=Path, help="append the rows to this file")
+    parser.add_argument("--publish", action="store_true", help="keep the rows as those shown in the documentation")
     options = parser.parse_args()
     if options.publish and (options.part != 1.0 or options.only or options.no_tenth):
-        parser.error(
-            "--publish: the documentation shows full sizes of every job; leave --part, --only and --no-tenth out"
-        )
+        parser.error("--publish: the documentation shows full sizes of every job; omit --part, --only and --no-tenth")
     return options
 
 

@@ -1,4 +1,4 @@
-"""The two subprotocols, as cheaply as a client can speak them: frames built once, answers counted by their bytes."""
+"""The two subprotocols, as cheaply as a client can speak them: frames built once, responses counted by their bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT, _BINARY = 1, 2
 
 
 class Delivered(msgspec.Struct, Generic[B], gc=False):
-    """What a client looks at in a message. A stamped body is a string in JSON and bytes in MessagePack."""
+    """The fields of a message that a client uses. A stamped body is a string in JSON and bytes in MessagePack."""
 
     seq: int
     body: B
@@ -26,7 +26,7 @@ class Delivered(msgspec.Struct, Generic[B], gc=False):
 
 
 class Arrival(msgspec.Struct, Generic[B], gc=False):
-    """Any frame of the server, as far as a client of a benchmark cares."""
+    """Any frame from the server, with the fields that a benchmark client uses."""
 
     type: str
     messages: list[Delivered[B]] = []
@@ -39,7 +39,7 @@ AnyArrival = Arrival[str] | Arrival[bytes]
 
 
 class Speech:
-    """One encoding: how to say things in it, and what to look for in what comes back."""
+    """One encoding: how to build its frames, and what to look for in responses."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -49,9 +49,9 @@ class Speech:
         self._encode: Callable[[Any], bytes] = _compact if is_json else msgspec.msgpack.Encoder().encode
         self._opcode = _TEXT if is_json else _BINARY
         self.accepted = b'"duplicate":false' if is_json else b"\xa9duplicate\xc2"
-        """Stands once in the answer for each message that was stored."""
+        """Occurs once in the response for each stored message."""
         self.message = b'"published_at":' if is_json else b"\xacpublished_at"
-        """Stands once in each message that is delivered."""
+        """Occurs once in each delivered message."""
         self.problem = b'"problem":' if is_json else b"\xa7problem"
         self.ping = self._encode({"type": "ping"})
         self.pong = self.say({"type": "pong"})
@@ -74,7 +74,7 @@ def _compact(value: Any) -> bytes:
 
 
 def client_frame(payload: bytes, opcode: int) -> bytes:
-    """A whole frame, masked with zeros: RFC 6455 wants a mask, and this one costs the generator nothing."""
+    """A complete frame, masked with zeros: RFC 6455 requires a mask, and this one costs the generator nothing."""
     size = len(payload)
     if size < 126:
         head = bytes([0x80 | opcode, 0x80 | size])
@@ -89,7 +89,7 @@ SPEECHES: dict[Encoding, Speech] = {"json": Speech("json"), "msgpack": Speech("m
 
 
 class TokenCounter:
-    """Counts a token in a stream of bytes, also where a read cuts it in two."""
+    """Counts a token in a stream of bytes, even if a read splits it."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token

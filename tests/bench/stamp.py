@@ -14,12 +14,12 @@ COMMIT_CHARS = 12
 _QUEUES = {
     True: "queues encrypted at rest",
     False: "nothing encrypted at rest",
-    None: "not known whether encrypted at rest",
+    None: "unknown whether encrypted at rest",
 }
 
 
 def stamp() -> dict[str, str | bool | None]:
-    """Of a run that begins now. `commit` is None outside a repository; `is_changed` says that files differ from it."""
+    """The stamp of a run that starts now. `commit` is None outside a repository; `is_changed`: files differ from it."""
     commit = _git("rev-parse", f"--short={COMMIT_CHARS}", "HEAD")
     return {
         "commit": commit,
@@ -30,14 +30,14 @@ def stamp() -> dict[str, str | bool | None]:
 
 
 def says(machine: Mapping[str, Any], *, has_duties: bool) -> str:
-    """The stamp as a sentence. Scenarios of duties name encryption where they have it; all others have the default."""
+    """The stamp as a sentence. Scenarios of duties mention encryption where they use it; all others use the default."""
     queues = _QUEUES[machine.get("encrypted")]
     duties = ", those of duties only where a line says so" if has_duties else ""
     return f"{says_when(machine)}, {queues}{duties}."
 
 
 def says_when(machine: Mapping[str, Any]) -> str:
-    """The day and the commit, as the beginning of a sentence."""
+    """The date and the commit, as the beginning of a sentence."""
     commit = f"commit `{machine['commit']}`" if machine.get("commit") else "no known commit"
     changed = " with changes" if machine.get("is_changed") else ""
     return f"Measured on {machine.get('date', 'an unknown day')} at {commit}{changed}"

@@ -1,7 +1,7 @@
-"""Two ways of doing the same in one run: they take turns, so that a neighbour on the machine disturbs both alike.
+"""Measures two alternatives in one run: they take turns, so that other load on the machine disturbs both alike.
 
-A figure of one second is worth little on a shared machine, but the ratio to the second beside it is. Several pairs are
-measured, every other one in the opposite order, and their median counts.
+On a shared machine a figure from one second means little, but its ratio to the adjacent second is meaningful. Several
+pairs are measured, every other one in reverse order, and their median counts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.bench.world import ROOT, Server, World
 
 PAIRS = 5
 LEAD_SECONDS = 0.2
-"""How long a side works before it counts: messages that are sorted by time come only after a tenth of a second."""
+"""How long a side works before it counts: messages sorted by time arrive only after a tenth of a second."""
 TURNS_PER_MEASUREMENT = 4
-"""A turn is this part of what other scenarios measure for: the two of a pair should lie close together."""
+"""A turn is this fraction of other scenarios' measurements: the two turns of a pair should be close in time."""
 
 
 class Side(Protocol):
-    """One of the two: it works from `begin` until `rest`, which returns when nothing is on its way any more."""
+    """One of the two: it works from `begin` until `rest`, which returns when nothing is in flight any more."""
 
     server: Server
 
@@ -37,7 +37,7 @@ class Side(Protocol):
     async def rest(self) -> None: ...
 
     async def finish(self) -> Row:
-        """Shows that nothing was lost."""
+        """Checks that nothing was lost."""
 
 
 OpenSide = Callable[[Server], Awaitable[Side]]
@@ -50,13 +50,13 @@ class Turn(NamedTuple):
 
 
 async def pairs(world: World, usual: OpenSide, other: OpenSide, *, usual_tree: Path = ROOT) -> Row:
-    """How much of the usual rate the other keeps, a value a pair. Each has a server of its own on the same core."""
+    """How much of the usual rate the other side keeps, one value per pair. Each has its own server on the same core."""
     with world.server(usual_tree) as one, world.server() as two:
         return await compare(world, await usual(one), await other(two))
 
 
 async def compare(world: World, usual: Side, other: Side) -> Row:
-    """The same of two sides that are open."""
+    """Compares two sides that are already open."""
     row = await _turns(usual, other, world.scale.seconds / TURNS_PER_MEASUREMENT)
     row["rss_anon_mib"] = other.server.rss_anon_mib()
     ended = [await side.finish() for side in (usual, other)]
@@ -83,7 +83,7 @@ async def _turns(usual: Side, other: Side, seconds: float) -> Row:
 
 
 async def take_turn(side: Side, seconds: float) -> Turn:
-    """The rate after the lead; the processor time until it rested, which is when all its work was done."""
+    """The rate after the lead, and the CPU time until the side is at rest, when all its work is done."""
     loop, meter, began = asyncio.get_running_loop(), Meter(side.server.process), side.done
     side.begin()
     await asyncio.sleep(LEAD_SECONDS)

@@ -1,4 +1,4 @@
-"""What a scenario works in: a server of its own on its own core, clients to connect, and waits that end."""
+"""What a scenario runs in: its own server on its own core, clients to connect, and waits with a limit."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Checkable(Protocol):
 
 
 class Server:
-    """A running Pushq, its admin key, and the queues that a scenario makes on it."""
+    """A running Pushq, its admin key, and the queues that a scenario creates on it."""
 
     def __init__(self, process: PushqServer, start_s: float) -> None:
         self.process = process
         self.start_s = start_s
-        """How long the first start took, on an empty folder."""
+        """The duration of the first start, on an empty folder."""
         self.port = process.port
         self.key = process.key
 
@@ -67,7 +67,7 @@ class Server:
 
 
 class World:
-    """The folder, the cores and the sizes of one run."""
+    """The folder, cores and sizes of one run."""
 
     def __init__(
         self, scale: Scale, cores: Cores, folder: Path, patience_s: float = 0.0, against: Path | None = None
@@ -101,7 +101,7 @@ class World:
 
     @contextmanager
     def cluster(self) -> Iterator[Server]:
-        """A gateway of three backends over etcd, each the home of one shard of three, on all cores alike."""
+        """A gateway of three backends over etcd, each the leader of one of three shards, sharing all cores."""
         place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
         own = os.sched_getaffinity(0)
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -116,7 +116,7 @@ class World:
             shutil.rmtree(place, ignore_errors=True)
 
     def start(self, process: PushqServer) -> float:
-        """Starts a server on its core; the seconds until it said that it was ready."""
+        """Starts a server on its core; returns the seconds until it was ready."""
         began = time.monotonic()
         process.launch()
         settle_on(process.pid, self.cores.server)
@@ -129,11 +129,11 @@ class World:
 
 
 Served = Callable[[World], AbstractContextManager[Server]]
-"""What a scenario is run against."""
+"""The server that a scenario runs against."""
 
 
 async def connect(make: Callable[[], C], count: int = 1, *, tls: ssl.SSLContext | None = None) -> list[C]:
-    """That many clients, each subscribed or connected as its kind says."""
+    """Connects `count` clients, each subscribed or connected as its class does."""
     loop = asyncio.get_running_loop()
     gate = asyncio.Semaphore(CONNECTING_AT_ONCE_MAX)
 
@@ -166,7 +166,7 @@ async def until(
     *,
     seconds_max: float = SETTLE_SECONDS_MAX,
 ) -> None:
-    """Waits for what is on its way. Raises when a client failed, or says `what` is missing when the time is over."""
+    """Waits for what is in flight. Raises if a client failed, or reports `what` is missing when the time is up."""
     watched = list(clients)
     deadline = time.monotonic() + seconds_max
     while not is_done():
@@ -178,5 +178,5 @@ async def until(
 
 
 def say_in(speech: Speech, server: Server) -> tuple[Speech, int, str]:
-    """The arguments that every client begins with."""
+    """The first arguments of every client."""
     return speech, server.port, server.key

@@ -68,7 +68,9 @@ def test_unknown_scenario_is_named(command: Command, capsys: pytest.CaptureFixtu
     assert "no scenario 'wrok'; there are publish, " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "code", "said"), [("idle", 2, "'idle' is not counted"), ("publish", 1, "valgrind")])
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("idle", 2, "'idle' cannot be counted"), ("publish", 1, "valgrind")]
+)
 def test_what_cannot_be_counted_is_said(
     name: str,
     code: int,
