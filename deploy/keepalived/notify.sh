@@ -1,6 +1,6 @@
 #!/bin/sh
-# keepalived runs it at each change: notify.sh INSTANCE NAME STATE PRIORITY
-# One line in the system's log to alert on, and the state in a file for whoever looks.
+# keepalived runs this at each state change: notify.sh INSTANCE NAME STATE PRIORITY
+# Writes a line to the system log, to alert on, and the state to a file.
 set -eu
 mkdir -p /run/pushq-vip
 echo "$3" > "/run/pushq-vip/$2.new"
