@@ -1,1 +1,1 @@
-"""The demo of a cluster: a stream of numbered messages, a page that kills processes, and a tally of the messages."""
+"""The cluster demo: a stream of numbered messages, a page that kills processes, and a tally of the messages."""

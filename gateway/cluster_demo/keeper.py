@@ -23,7 +23,7 @@ from gateway.dev_cluster.processes import NotReady
 from gateway.dev_cluster.state import Part, Role, State, StateError, load
 
 CANNOT_START = (MissingProgram, CaError, StateError, NotReady, OSError)
-"""Errors with which a process does not start."""
+"""Errors that prevent a process from starting."""
 
 
 class PartView(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class NoSuchPart(Exception):
-    """The process does not exist or does not run; the text says which."""
+    """The process does not exist or is not running; the message says which."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Keeper:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _revive(self) -> None:
-        """Restarts processes that were down for `DOWN_SECONDS`. One that dies meanwhile is started in the next
+        """Restarts processes that were down for `DOWN_SECONDS`. One that dies meanwhile is restarted in the next
         round."""
         while True:
             due = time.monotonic() - DOWN_SECONDS
@@ -151,7 +151,7 @@ class Keeper:
 
 
 def _reap(part: Part) -> None:
-    """A child that ended stays a zombie until its parent has waited for it."""
+    """Waits for a child that has ended, which otherwise stays a zombie."""
     if part.pid is not None:
         with suppress(ChildProcessError):
             os.waitpid(part.pid, os.WNOHANG)

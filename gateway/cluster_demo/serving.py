@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
 
 
 def serve_demo(folder: Path, address: Address, say: Callable[[str], None], announce: Callable[[str], None]) -> None:
-    """Starts what does not run of the cluster in `folder`, serves, and ends all of it. Raises `CannotStart`."""
+    """Starts the parts of the cluster in `folder` that are not running, serves, and stops all. Raises `CannotStart`."""
     if not address.is_loopback:
         raise CannotStart(
             f"the demo kills processes on request, so it only listens on this machine, not on {address.host}"
@@ -86,7 +86,7 @@ async def _serve(folder: Path, url: str, key: str, sock: socket.socket, announce
     app = create_demo_app(Demo(keeper, tally, token, url))
     server = _Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", ws="none"))
     host, port = sock.getsockname()[:2]
-    # The fragment after # stays in the browser: it is in no request, and so in no log.
+    # The fragment after # stays in the browser: it appears in no request, and so in no log.
     announce(f"{Address(host, port).url}/#token={token}")
     working = [
         asyncio.create_task(work, name=name)

@@ -1,4 +1,4 @@
-"""The stream of the demo: a producer and a consumer that use the Python SDK as any program would."""
+"""The demo's stream: a producer and a consumer that use the Python SDK as any program would."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from push.client import Admin, Limits, Message, Pushq, PushqError, SessionClosed
 QUEUE: Final = "demo.cluster"
 _CONFIG: Final = {"dedupe": "id", "visibility_timeout_ms": LEASE_MS}
 _LIMITS: Final = Limits(backoff_cap_s=1.0, publish_timeout_s=10.0, settle_timeout_s=10.0)
-"""A reader waits for the page: prefer more attempts to a long pause."""
+"""Somebody is watching the page: prefer more attempts to a long pause."""
 
 
 class Stream:
-    """Publishes 0, 1, 2, … and acks deliveries while `run` runs, whatever process dies meanwhile."""
+    """Publishes 0, 1, 2, … and acks deliveries while `run` runs, whichever process dies meanwhile."""
 
     def __init__(self, url: str, key: str, tally: Tally, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -52,8 +52,8 @@ class Stream:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The SDK reconnects by itself; errors that it gives up on, such as a failed first connection, begin it
-        anew."""
+        """Runs `work`, and restarts it after errors that the SDK does not recover from by itself, such as a failed
+        first connection."""
         while True:
             try:
                 await work()
@@ -82,7 +82,7 @@ class Stream:
                     self._tally.confirm(n, self._clock())
                     return
                 except SessionClosed:
-                    raise  # this session sends nothing more; the next one begins with another number
+                    raise  # this session sends nothing more; the next one continues with another number
                 except PushqError:
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
@@ -102,6 +102,6 @@ class Stream:
         try:
             await message.ack()
         except PushqError:
-            return  # the lease is over, and the message comes again
+            return  # the lease has ended, and the message will be redelivered
         if is_ours:
             self._tally.ack(n)

@@ -1,5 +1,5 @@
-"""Counts numbered messages from confirmation to ack, so that each lost or duplicated one shows, and measures how long
-none arrived. Times are seconds of one clock, given by the caller.
+"""Counts numbered messages from confirmation to ack, so that every lost or duplicated one shows, and measures gaps in
+deliveries. Times are seconds on one clock, passed in by the caller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tally:
     _on_the_way: dict[int, float] = field(default_factory=dict)
     """Number → when it was confirmed, for messages not received yet."""
     _arrived_s: float | None = None
-    """When the last message came."""
+    """When the last message arrived."""
     _bars: deque[list[int]] = field(default_factory=deque)
     _bar: int = 0
     """The number of the last bar: time divided by `BAR_SECONDS`."""
@@ -77,14 +77,14 @@ class Tally:
         self.kills.append(Kill(part, now_s))
 
     def missing(self, now_s: float) -> int:
-        """Confirmed messages that did not come within `SETTLED_SECONDS`."""
+        """Confirmed messages that did not arrive within `SETTLED_SECONDS`."""
         return sum(now_s - at_s > SETTLED_SECONDS for at_s in self._on_the_way.values())
 
     def under_way(self, now_s: float) -> int:
         return len(self._on_the_way) - self.missing(now_s)
 
     def away_s(self, now_s: float) -> float:
-        """How long no message has come; 0 if shorter than `AWAY_SECONDS_MIN`."""
+        """How long no message has arrived; 0 if shorter than `AWAY_SECONDS_MIN`."""
         self._silence_until(now_s)
         silent_s = 0.0 if self._arrived_s is None else now_s - self._arrived_s
         return silent_s if silent_s >= AWAY_SECONDS_MIN else 0.0

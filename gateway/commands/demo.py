@@ -25,7 +25,7 @@ RESTARTS_WINDOW_S = 60.0
 RESTART_PAUSE_S = 0.2
 LOOK_S = 0.1
 NO_RESTART = frozenset({0, Exit.USAGE, Exit.CANNOT_START})
-"""Exit codes that a restart cannot mend; any other is a crash."""
+"""Exit codes that a restart cannot fix; any other is a crash."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -64,7 +64,7 @@ class RestartBudget:
 
 
 class Supervisor:
-    """Runs one child after another, until one ends in order."""
+    """Runs one child after another, until one exits normally."""
 
     def __init__(self, argv: list[str], address: tuple[str, int]) -> None:
         self._argv = argv
@@ -83,7 +83,7 @@ class Supervisor:
         is_announced = False
         while True:
             self._child = Popen(self._argv, stdin=DEVNULL, process_group=0, preexec_fn=_end_with(os.getpid()))
-            if self._is_ending:  # the signal came before there was a child
+            if self._is_ending:  # the signal arrived before the child was started
                 self._child.terminate()
             is_announced = is_announced or self._announce(url)
             code = self._child.wait()
@@ -107,8 +107,7 @@ class Supervisor:
         return True
 
     def _forward(self, number: int, _: FrameType | None) -> None:
-        """Forwards a signal. The child has a process group of its own: a terminal's Ctrl-C reaches it only through
-        here."""
+        """Forwards a signal. The child has its own process group, so a terminal's Ctrl-C does not reach it directly."""
         self._is_ending = True
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
@@ -136,7 +135,7 @@ def _end_with(parent: int) -> Callable[[], None]:
         signal(SIGINT, SIG_DFL)
         signal(SIGTERM, SIG_DFL)
         prctl(PR_SET_PDEATHSIG, SIGTERM)
-        if os.getppid() != parent:  # the parent died in between
+        if os.getppid() != parent:  # the parent died in the meantime
             os._exit(0)
 
     return prepare

@@ -179,7 +179,7 @@ def test_a_crashed_server_comes_back_nothing_is_missing_and_a_job_goes_on(demo: 
 
 def test_a_slow_consumer_is_held_back_and_the_server_keeps_its_backlog(demo: Page) -> None:
     wait_for_more(demo, "received", 10)
-    slow = demo.get_by_role("button", name="Be slow")
+    slow = demo.get_by_role("button", name="Slow consumer")
     slow.click()
     expect(slow).to_have_attribute("aria-pressed", "true")
     wait_for_more(demo, "waiting", 50)
@@ -189,7 +189,7 @@ def test_a_slow_consumer_is_held_back_and_the_server_keeps_its_backlog(demo: Pag
 
 
 def test_the_frame_log_shows_the_protocol_and_no_credential(demo: Page) -> None:
-    demo.get_by_label("of", exact=True).select_option("producer")
+    demo.get_by_label("from", exact=True).select_option("producer")
     log = demo.locator("#log")
     expect(log).to_contain_text('"type":"publish"')
     expect(log).not_to_contain_text("consumer")

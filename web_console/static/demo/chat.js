@@ -1,4 +1,4 @@
-/** Chat: two people, two clients, one stream that both read and write. */
+/** Chat: two people with a client each, and one stream that both read and write. */
 
 import {showLine} from "./lines.js";
 

@@ -1,9 +1,9 @@
-/** The clients of this page: makes them on the chosen transport, shows their states, cuts them all. */
+/** The clients of this page: creates them on the chosen transport, shows their states, and cuts their connections. */
 
 import {connect} from "../pushq.js";
 
 const LABELS = {ws: "WebSocket", sse: "SSE", eventsource: "EventSource", poll: "long-poll"};
-const TOKEN_SHARED_MS = 600_000; // eight clients that start together need one credential, not eight
+const TOKEN_SHARED_MS = 600_000; // eight clients that start together share one credential
 
 export class ClientRoom {
   transport = "ws";
@@ -22,7 +22,7 @@ export class ClientRoom {
     return LABELS[transport];
   }
 
-  /** A new connection under this name, in place of an earlier one. */
+  /** Opens a new connection under this name, replacing an earlier one. */
   connect(name) {
     const pushq = connect({
       transports: [this.transport],
@@ -33,14 +33,14 @@ export class ClientRoom {
     this.#clients.set(name, pushq);
     this.#show(entry, name, pushq.state);
     pushq.addEventListener("state", ({detail}) => {
-      if (detail.state === "connecting") this.#token = null; // it may be the credential of a server that is gone
+      if (detail.state === "connecting") this.#token = null; // a restarted server may not know the credential
       this.#show(entry, name, detail.state);
     });
     pushq.addEventListener("problem", ({detail}) => this.#log.add(name, "!", detail.error.message));
     return pushq;
   }
 
-  /** The page's own requests beside the clients': queues and their stats. */
+  /** Requests by the page itself, for queues and their stats. */
   async request(method, path, body) {
     const headers = {authorization: `Bearer ${await this.token()}`, "content-type": "application/json"};
     const answer = await fetch(path, {method, headers, body: body && JSON.stringify(body)});
@@ -61,7 +61,7 @@ export class ClientRoom {
     for (const pushq of this.#clients.values()) pushq.reconnect();
   }
 
-  /** Resolves when every client that is not offline on purpose is connected. */
+  /** Resolves when every client is connected, except those that are offline on purpose. */
   untilConnected() {
     return this.#until((states) => states.every((state) => state === "connected" || state === "closed"));
   }
@@ -72,7 +72,7 @@ export class ClientRoom {
   }
 
   async #until(isSo) {
-    await new Promise((resolve) => setTimeout(resolve, 50)); // a cut is told with the next events
+    await new Promise((resolve) => setTimeout(resolve, 50)); // a cut connection is reported in a later event
     while (!isSo([...this.#clients.values()].map((pushq) => pushq.state))) {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
@@ -94,6 +94,6 @@ export class ClientRoom {
 
 async function fetchToken() {
   const answer = await fetch("/demo/token", {method: "POST"});
-  if (!answer.ok) throw new Error(`the server gives no credential: HTTP ${answer.status}`);
+  if (!answer.ok) throw new Error(`the server issued no credential: HTTP ${answer.status}`);
   return (await answer.json()).token;
 }

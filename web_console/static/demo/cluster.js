@@ -1,17 +1,17 @@
-/** The demo of a cluster: asks how the parts and the messages are, shows it, and has a part killed. */
+/** The cluster demo: polls the state of the parts and the messages, shows it, and kills parts on request. */
 
-const LOOK_MS = 400;
+const POLL_MS = 400;
 const BARS = 120; // half seconds
-const BAR_FULL = 40; // what waited and comes at once reaches the top
-const WHAT = {
-  haproxy: "balancer, where clients connect",
-  gateway: "gateway, speaks to clients",
-  backend: "backend, keeps the messages",
-  etcd: "coordinator, knows who leads",
+const BAR_FULL = 40; // messages per bar at full height, reached when a backlog arrives at once
+const DESCRIPTIONS = {
+  haproxy: "load balancer, clients connect here",
+  gateway: "gateway, serves the clients",
+  backend: "backend, stores the messages",
+  etcd: "coordinator, elects leaders",
   manager: "manager of the clusters",
 };
 const ORDER = ["haproxy", "gateway", "backend", "etcd", "manager"];
-const STATES = {up: "up", down: "killed", starting: "starting again"};
+const STATES = {up: "up", down: "killed", starting: "restarting"};
 const SVG = "http://www.w3.org/2000/svg";
 
 const element = (id) => document.getElementById(id);
@@ -19,7 +19,7 @@ const token = takeToken();
 const cards = new Map();
 let answered = true;
 
-/** What follows the # goes to no server; it is kept for this tab, and the address bar forgets it. */
+/** A URL's fragment is never sent to a server. The token in it is kept for this tab and removed from the address bar. */
 function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
@@ -42,13 +42,13 @@ function say(state, text) {
 const seconds = (value) => `${value.toFixed(1)} s`;
 const numbers = (values) => values.join(", ");
 
-async function look() {
+async function poll() {
   const answer = await ask("/state").catch(() => null);
   if (answer?.ok) show(await answer.json());
-  else if (answer?.status === 401) say("bad", "Open the address that the command printed: it has the token for this page.");
-  else say("bad", "The demo itself does not answer. Is its command still running?");
+  else if (answer?.status === 401) say("bad", "Open the address printed by the command: it contains the token for this page.");
+  else say("bad", "The demo itself does not respond. Is its command still running?");
   answered = Boolean(answer?.ok);
-  setTimeout(look, LOOK_MS);
+  setTimeout(poll, POLL_MS);
 }
 
 function show(now) {
@@ -58,27 +58,27 @@ function show(now) {
   element("longest").textContent = seconds(now.longest_away_s);
   element("missing").parentElement.toggleAttribute("data-late", now.missing > 0);
   element("doubled").parentElement.toggleAttribute("data-bad", now.doubled > 0);
-  tell(now);
-  element("now").textContent = `now ${now.per_second} a second`;
+  showStatus(now);
+  element("now").textContent = `now ${now.per_second} per second`;
   plot(now);
   now.parts.sort((a, b) => ORDER.indexOf(a.role) - ORDER.indexOf(b.role)).forEach(showPart);
   showEvents(now.events);
 }
 
-/** What has changed, and no number that ticks: it is read out. */
-function tell(now) {
+/** Screen readers read the status out, so it changes only with events and contains no running counter. */
+function showStatus(now) {
   const down = now.parts.filter(({state}) => state !== "up").map(({name}) => name);
   const last = now.kills.at(-1);
   const are = down.length > 1 ? "are" : "is";
   if (now.away_s > 0) {
-    say("away", `Service is away${down.length ? `: ${numbers(down)} ${are} being started again` : ""}. What was confirmed waits on the disks.`);
+    say("away", `No service${down.length ? `: ${numbers(down)} ${are} being restarted` : ""}. Confirmed messages are safe on disk.`);
   } else if (now.missing > 0) {
-    say("away", "Some confirmed messages have not arrived yet: they come again when their leases end.");
+    say("away", "Some confirmed messages have not arrived yet: they are redelivered when their leases expire.");
   } else if (down.length) {
-    say("good", `${numbers(down)} ${are} away, and messages go on.`);
+    say("good", `${numbers(down)} ${are} down, but messages keep flowing.`);
   } else if (last) {
-    const away = last.away_s > 0 ? `service was away for ${seconds(last.away_s)}` : "service never stopped";
-    say("good", `${last.part} was killed: ${away}. Nothing is missing, ${now.doubled || "nothing"} doubled.`);
+    const outage = last.away_s > 0 ? `there was no service for ${seconds(last.away_s)}` : "service never stopped";
+    say("good", `${last.part} was killed: ${outage}. Nothing is missing, ${now.doubled || "nothing"} doubled.`);
   } else {
     say("good", "All parts are up.");
   }
@@ -119,7 +119,7 @@ function makeCard({name, role}) {
   item.id = `part-${name}`;
   const [title, what, pid, leads, button] = ["h3", "p", "p", "span", "button"].map((tag) => document.createElement(tag));
   title.append(name);
-  what.append(WHAT[role] ?? role);
+  what.append(DESCRIPTIONS[role] ?? role);
   const line = document.createElement("p");
   pid.className = "pid";
   leads.className = "leads";
@@ -152,11 +152,11 @@ function showEvents(events) {
     item.className = kind;
     const time = document.createElement("time");
     time.textContent = new Date(at * 1000).toLocaleTimeString("en-GB");
-    const said = document.createElement("span");
-    said.textContent = text;
-    item.append(time, said);
+    const description = document.createElement("span");
+    description.textContent = text;
+    item.append(time, description);
     return item;
   }));
 }
 
-look();
+poll();

@@ -1,4 +1,4 @@
-/** The demo: makes the queues, gives every card its clients, and lets the reader break things. */
+/** The demo: creates the queues, connects the clients of every card, and lets the user break things. */
 
 import {Chat} from "./chat.js";
 import {ClientRoom} from "./clients.js";
@@ -35,7 +35,7 @@ async function openAll(transport) {
   say(`All clients are connected over ${room.label(transport)}.`);
 }
 
-/** One change at a time: a second click while clients leave would open them twice. */
+/** Changes run one at a time: a second click while clients are closing would open them twice. */
 let changing = Promise.resolve();
 
 function changeTo(transport) {
@@ -50,13 +50,13 @@ function changeTo(transport) {
 async function crash() {
   const began = performance.now();
   say("The server process is being killed…");
-  const refusal = await fetch("/demo/crash", {method: "POST"}).catch(() => null); // who is killed does not answer
+  const refusal = await fetch("/demo/crash", {method: "POST"}).catch(() => null); // a killed server does not respond
   if (refusal) return say(`The server refuses to crash: HTTP ${refusal.status}`);
   await room.untilAway();
-  say("The server process is gone. The clients try again until it is back.");
+  say("The server process is gone. The clients retry until it is back.");
   await room.untilConnected();
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
-  say(`The server is back, all clients are connected again after ${seconds} s.`);
+  say(`The server is back; all clients reconnected within ${seconds} s.`);
 }
 
 element("transport").addEventListener("change", ({target}) => changeTo(target.value));

@@ -1,4 +1,4 @@
-/** Jobs: the page publishes one, a worker leases it from a work queue, its progress comes back on a stream. */
+/** Jobs: the page publishes a job, a worker leases it from a work queue and reports its progress on a stream. */
 
 import {addLine} from "./lines.js";
 
@@ -37,7 +37,7 @@ export class Jobs {
     await this.#customer.publish(JOBS, {job, name: `Job ${this.#count}`});
   }
 
-  /** Runs at the worker. When it throws, or its process dies, the queue hands the job out again. */
+  /** Runs in the worker. If it throws, or its process dies, the queue redelivers the job. */
   async #work({body: {job, name}, attempt, signal}) {
     for (let step = 1; step <= STEPS && !signal.aborted; step += 1) {
       await new Promise((resolve) => setTimeout(resolve, STEP_MS));
@@ -47,7 +47,7 @@ export class Jobs {
 
   #show({job, name, percent, attempt}) {
     if (!this.#bars.has(job)) {
-      if (attempt) return; // another tab's
+      if (attempt) return; // a job of another tab
       const label = document.createElement("span");
       const bar = Object.assign(document.createElement("progress"), {max: 100, value: 0});
       bar.setAttribute("aria-label", name);

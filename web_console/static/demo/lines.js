@@ -2,7 +2,7 @@
 
 const LINES_MAX = 50;
 
-/** An empty line at the end of the list, in view. */
+/** Appends an empty line to the list, and scrolls it into view. */
 export function addLine(id) {
   const list = document.getElementById(id);
   const line = document.createElement("li");

@@ -1,12 +1,12 @@
-/** Steady load: a producer numbers its messages, a consumer acknowledges them, the panel compares the two. */
+/** Steady load: a producer numbers its messages, a consumer acknowledges them, and the panel compares the two. */
 
 import {Tally} from "./tally.js";
 
 const QUEUE = "demo.load";
 const EVERY_MS = 50;
-const MESSAGES_MAX = 1_000_000; // 14 hours; the tally's arrays are made for them
+const MESSAGES_MAX = 1_000_000; // 14 hours; determines the size of the tally's arrays
 const SETTLED_MS = 5_000;
-const LEASE_MS = 8_000; // what was on its way when the server died comes again after so long
+const LEASE_MS = 8_000; // messages in flight when the server dies are redelivered after this time
 const SLOW_MS = 2_000;
 const CREDIT = 32;
 const SLOW_CREDIT = 2;
@@ -48,7 +48,7 @@ export class Load {
   async #take({body: {run, n}, attempt}) {
     if (this.#isSlow) await new Promise((resolve) => setTimeout(resolve, SLOW_MS));
     if (run === this.#run) this.#tally.receive(n, attempt);
-    else this.#others.postMessage({run, n, attempt}); // of another tab, or of a page that is gone
+    else this.#others.postMessage({run, n, attempt}); // from another tab, or from a page that was closed
   }
 
   async #publish() {
@@ -58,11 +58,11 @@ export class Load {
       await this.#producer.publish(QUEUE, {run: this.#run, n});
       this.#tally.confirm(n, performance.now());
     } catch {
-      // Unconfirmed: it may arrive all the same, and nobody was promised that it would.
+      // Unconfirmed: it may still arrive, but that was not promised.
     }
   }
 
-  /** What the server still holds is late, not missing. */
+  /** Messages that the server still holds are late, not missing. */
   async #ask() {
     const answer = await this.#room.request("GET", `/v1/queues/${QUEUE}`).catch(() => null);
     if (!answer?.ok) return;

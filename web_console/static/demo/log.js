@@ -1,4 +1,4 @@
-/** The last frames of all clients, newest first, drawn a few times a second however many there are. */
+/** The last frames of all clients, newest first, redrawn a few times per second however many arrive. */
 
 const FRAMES_MAX = 200;
 const TEXT_MAX = 400;

@@ -1,4 +1,4 @@
-/** Notifications: a phone that may go offline reads a stream, and goes on where it stopped. */
+/** Notifications: a phone that may go offline reads a stream, and resumes where it stopped. */
 
 import {showLine} from "./lines.js";
 
@@ -18,7 +18,7 @@ export class Notifications {
   async open() {
     this.#sender = this.#room.connect("notifier");
     if (!this.#isOffline) await this.#online();
-    if (this.#cursor === null) this.#publish("Welcome"); // from now on there is a place to go on from
+    if (this.#cursor === null) this.#publish("Welcome"); // gives the phone a cursor to resume from
   }
 
   async close() {

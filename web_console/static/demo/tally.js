@@ -1,4 +1,4 @@
-/** Counts numbered messages from confirmation to arrival, so that a lost one cannot hide. No page, no clock in here. */
+/** Counts numbered messages from confirmation to arrival, so that every lost one shows. Uses neither page nor clock. */
 
 const CONFIRMED = 1;
 const RECEIVED = 2;
@@ -10,7 +10,7 @@ export class Tally {
   redelivered = 0;
   #marks;
   #confirmedAt;
-  #oldest = 0; // every message below it is confirmed and received, or was never confirmed
+  #oldest = 0; // all messages below it are confirmed and received
 
   /** @param {number} messagesMax numbers are 0 … messagesMax − 1 */
   constructor(messagesMax) {
@@ -35,7 +35,7 @@ export class Tally {
     this.received += 1;
   }
 
-  /** Confirmed before `until` and not received, among the first `count` numbers. */
+  /** How many of the first `count` messages were confirmed before `until`, but not received. */
   unreceived(count, until = Infinity) {
     while (this.#oldest < count && this.#marks[this.#oldest] === (CONFIRMED | RECEIVED)) this.#oldest += 1;
     let missing = 0;
